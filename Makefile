@@ -15,6 +15,10 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TEST_PROCESSES ?= 2
 KILLS ?= 50
 SEED ?= 0
+SECONDS ?= 120
+# Of `make gpu-check`: its parts, and yes for a rehearsal, which needs no GPU.
+ONLY ?= all
+REHEARSE ?= no
 # Where `make bench-peers` puts the libraries that `make bench` compares with, each in its own environment.
 PEERS ?= $(CURDIR)/.work/peers
 
@@ -34,7 +38,7 @@ ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo test test-platform deepspeed-ops lint bench bench-peers test-peers bench-pipeline chaos planted clean requirements
+.PHONY: help install demo demo-all demo-clone test test-platform deepspeed-ops lint bench bench-peers test-peers bench-pipeline gpu-check chaos chaos-pool fuzz planted clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -61,20 +65,28 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	have=$$("$(PY)" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true); \
 	if [ "$(TORCH)" = cpu ]; then "$(PY)" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
 	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q -c constraints.txt "torch==$(PIN)"; fi; \
-	"$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform,tune]'; \
+	"$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform,tune,benchmarks]'; \
 	"$(PY)" -m pip check >/dev/null || "$(PY)" -m pip check; \
 	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
 	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"
 
-demo: install ## Headline rows of every paper end to end, in their own clone .demo (20 to 30 minutes on two cores)
-	@git diff --quiet HEAD 2>/dev/null || echo "note: the demo runs the last commit; uncommitted changes are not in it"
-	@if [ -d .demo/.git ]; then git -C .demo fetch -q origin HEAD && git -C .demo reset -q --hard FETCH_HEAD; \
-	else git clone -q . .demo; fi
+demo: demo-clone ## A reward that is hacked, and two papers' designs beside it, in the clone .demo (10 minutes on two cores)
 	@cd .demo && "$(PY)" -m tasks.command_line run
-	@cd .demo && "$(PY)" -m tasks.command_line table segment/1 --demo
 	@cd .demo && if [ -f reference/demo.json ]; then "$(PY)" -m tasks.command_line verify; \
 	else echo "no reference/demo.json: nothing to verify against"; fi
 	@echo "report: $(CURDIR)/.demo/report/index.html"
+
+demo-all: demo-clone ## Headline rows of the five papers, in the clone .demo (30 to 40 minutes on two cores)
+	@cd .demo && "$(PY)" -m tasks.command_line run demo-all
+	@cd .demo && "$(PY)" -m tasks.command_line table segment/1 --demo
+	@cd .demo && if [ -f reference/demo_all.json ]; then "$(PY)" -m tasks.command_line verify demo-all; \
+	else echo "no reference/demo_all.json: nothing to verify against"; fi
+	@echo "report: $(CURDIR)/.demo/report/index.html"
+
+demo-clone: install
+	@git diff --quiet HEAD 2>/dev/null || echo "note: the demo runs the last commit; uncommitted changes are not in it"
+	@if [ -d .demo/.git ]; then git -C .demo fetch -q origin HEAD && git -C .demo reset -q --hard FETCH_HEAD; \
+	else git clone -q . .demo; fi
 
 lint: install ## ruff and mypy
 	"$(PY)" -m ruff check .
@@ -114,8 +126,17 @@ bench-pipeline: install ## Seconds of every stage, and of a run that finds nothi
 	@"$(PY)" -m benchmarks.stage_seconds
 	@"$(PY)" -m benchmarks.dvc_noop
 
+gpu-check: install ## Heavy work of every kind of stage on a GPU (10 minutes; ONLY=part, REHEARSE=yes without a GPU)
+	@"$(PY)" -m benchmarks.gpu_check $(if $(filter-out all,$(ONLY)),--only $(ONLY)) $(if $(filter-out no,$(REHEARSE)),--rehearse)
+
 chaos: install ## Kill the platform's processes at random (KILLS=50 SEED=0) and look whether anything is lost
 	@OMP_NUM_THREADS=1 "$(PY)" -m tests.chaos --kills "$(KILLS)" --seed "$(SEED)"
+
+chaos-pool: install ## Kill a work pool's workers, coordinator and server at random (KILLS=50 SEED=0), the same way
+	@OMP_NUM_THREADS=1 "$(PY)" -m tests.pool_chaos --kills "$(KILLS)" --seed "$(SEED)"
+
+fuzz: install ## Random and mutated inputs at every door (SECONDS=120 SEED=0): never a traceback, never a changed score
+	@OMP_NUM_THREADS=1 "$(PY)" -m tests.fuzz --seconds "$(SECONDS)" --seed "$(SEED)"
 
 planted: install ## Plant changed formulas one at a time and look whether the golden values find them (10 to 30 minutes)
 	@OMP_NUM_THREADS=1 "$(PY)" -m tests.tasks.planted --jobs 2

@@ -20,6 +20,7 @@ from benchmarks.alternating import Row, options, print_rows, write_rows
 #: Comparison -> the peer's folder, None where it needs none.
 COMPARISONS = {
     "token_statistics": None,
+    "engines": None,
     "reward_model": "trl-1.16",
     "dpo": "trl-1.16",
     "grpo": "trl-1.16",

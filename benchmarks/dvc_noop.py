@@ -1,4 +1,4 @@
-"""Seconds of a `dvc repro` and a `dvc status` that find nothing to do, on the project's own graph.
+"""Seconds of `dvc repro`, `dvc status` and `rewardsmith plan` that find nothing to do, on the project's own graph.
 
     python -m benchmarks.dvc_noop [--graphs demo par all] [--repeats 3] [--out .work/benchmarks]
 
@@ -33,12 +33,17 @@ PROJECT = Path(__file__).resolve().parents[1]
 DEMO, ALL = "demo", "all"
 
 
-def call(root: Path, *arguments: str) -> tuple[float, float]:
-    """Runs DVC in the repository; returns its wall seconds, and its CPU seconds, which other work here leaves alone."""
-    environment = {**os.environ, "DVC_NO_ANALYTICS": "true", "DO_NOT_TRACK": "true"}
+def call(root: Path, *arguments: str, module: str = "dvc") -> tuple[float, float]:
+    """Runs DVC, or another module, in the repository; returns its wall seconds, and its CPU seconds, on which other
+    work has less effect."""
+    environment = {**os.environ, "DVC_NO_ANALYTICS": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(PROJECT)}
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
-        [sys.executable, "-m", "dvc", *arguments], cwd=root, env=environment, check=True, stdout=subprocess.DEVNULL
+        [sys.executable, "-P", "-m", module, *arguments],
+        cwd=root,
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -84,8 +89,10 @@ def measure(name: str, repeats: int) -> dict[str, float | int | str]:
             "graph": name,
             "stages": stages_of(root, [Path(target) for target in targets]),
         }
-        for command in ("repro", "status"):
-            times = [call(root, command, "-q", *targets) for _ in range(repeats)]
+        asked = [] if name == DEMO else [name, "--full"]
+        commands = dict.fromkeys(("repro", "status"), ("dvc", "-q", *targets))
+        for command, (module, *words) in {**commands, "plan": ("tasks.command_line", *asked)}.items():
+            times = [call(root, command, *words, module=module) for _ in range(repeats)]
             for kind, values in zip(("seconds", "cpu_seconds"), zip(*times, strict=True), strict=True):
                 found[f"{command}_{kind}"] = round(statistics.median(values), 2)
     return found
@@ -98,12 +105,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path(".work/benchmarks"))
     options = parser.parse_args(arguments)
     rows = []
-    print(f"{'graph':<18}{'stages':>8}{'repro s':>10}{'CPU s':>8}{'status s':>10}{'CPU s':>8}")
+    heads = "".join(f"{f'{command} s':>10}{'CPU s':>8}" for command in ("repro", "status", "plan"))
+    print(f"{'graph':<18}{'stages':>8}{heads}")
     for name in options.graphs:
         row = measure(name, options.repeats)
         rows.append(row)
-        repro, status = (f"{row[f'{c}_seconds']:>10}{row[f'{c}_cpu_seconds']:>8}" for c in ("repro", "status"))
-        print(f"{name:<18}{row['stages']:>8}{repro}{status}", flush=True)
+        cells = [f"{row[f'{c}_seconds']:>10}{row[f'{c}_cpu_seconds']:>8}" for c in ("repro", "status", "plan")]
+        print(f"{name:<18}{row['stages']:>8}{''.join(cells)}", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "dvc_noop.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))

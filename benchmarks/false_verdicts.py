@@ -8,12 +8,23 @@ rows are equal. Printed for each case, number of worlds and test, with Monte-Car
 
 - false tables: share of tables with one 'above' or 'below' or more (Holm); aim: at most .05
 - coverage: share of 95 % intervals that have the true difference, 0; aim: at least .93
-- false equivalents: share of rows called equivalent that differ by exactly the margin; aim: at most .05
+- false equivalents: share of tables with one 'equivalent' or more (Holm), where all rows differ by exactly the margin;
+  aim: at most .05
 
 In the cases `row alone` and `main alone` one side collapses and its other runs are better by as much, so that expected
 scores are equal still. No test of a mean is sound there: of 8 worlds, 4 in 10 experiments see no collapse. They say how
 wrong verdicts are in that case, and have no aim. `A/A` lines give the share of sound sets of forty twins that
 `rlhf_core.evaluation.twins` refuses by its band.
+
+`whole studies` have the same scores: a main row and three rows in four cells, the two levels of a dial twice, and five
+hypotheses, the first of which is the slope of a row's lead over the dial. A world's and a row's own part are those of
+all cells. Their rates:
+
+- false studies: share of studies with one 'confirmed' or 'contradicted' or more, where no hypothesis is true
+- true primary: the same over the other hypotheses, where the primary one alone is true and is found
+- two levels: the share of false studies if the primary hypothesis and the others had .05 each; no aim
+- false equivalents: share of studies with one 'equivalent' or more, where three rows differ by exactly the margin
+- coverage: share of 95 % intervals that have the true number
 
 Takes about two minutes. Writes `.work/benchmarks/false_verdicts.csv`, a rate a line. The figures of `docs/evidence.md`
 are made by
@@ -48,6 +59,14 @@ FALSE_TABLES, COVERAGE = 0.05, 0.93
 COLUMNS = ("table", "row", "column", "value")
 RATES = ("false tables", "coverage", "false equivalents")
 ALONE, ALIKE, TWINS = "one side collapses", "both sides alike", "sound sets of twins"
+STUDIES = "whole studies"
+STUDY_RATES = ("false studies", "true primary", "false equivalents", "coverage", "two levels")
+#: Of a study: cells, the weights of a slope over their dial, and each hypothesis as (weights of cells, row, other row).
+CELLS = 4
+SLOPE, MEAN = (-0.5, -0.5, 0.5, 0.5), (0.25,) * CELLS
+HYPOTHESES = ((SLOPE, 1, 0), (MEAN, 1, 0), (MEAN, 2, 0), (MEAN, 3, 0), (MEAN, 1, 2))
+#: The hypotheses of a study whose rows differ by the margin.
+BESIDE_MAIN = slice(1, 4)
 
 Cell = dict[str, str]
 
@@ -151,6 +170,72 @@ class Rates:
         return [_cell(table, self.case, column, value) for column, value in zip(RATES, values, strict=True)]
 
 
+@dataclass(frozen=True)
+class StudyRates:
+    """Measured rates of whole studies of a case, in the order of `STUDY_RATES`."""
+
+    case: str
+    worlds: int
+    studies: int
+    values: tuple[float, ...]
+    sound: bool
+
+    @property
+    def reached(self) -> bool:
+        """Says whether the aims hold within two Monte-Carlo errors."""
+        errors = [2 * math.sqrt(value * (1 - value) / self.studies) for value in self.values]
+        aims = (FALSE_TABLES, FALSE_TABLES, ALPHA)
+        few = all(v <= aim + e for v, aim, e in zip(self.values, aims, errors, strict=False))
+        return few and self.values[3] >= COVERAGE - errors[3]
+
+    def cells(self) -> list[Cell]:
+        """Returns the rates as cells of the file."""
+        named = zip(STUDY_RATES, self.values, strict=True)
+        return [_cell(f"{STUDIES}, {self.worlds} worlds", self.case, column, value) for column, value in named]
+
+
+def study_numbers(scores: Floats) -> Floats:
+    """Returns each hypothesis' number in each world, [studies, hypotheses, worlds], of scores
+    [studies, rows, worlds, cells]."""
+    made = [(scores[:, row] - scores[:, other]) @ np.array(weights) for weights, row, other in HYPOTHESES]
+    return np.stack(made, axis=1)
+
+
+def study_p(numbers: Floats, margin: float | None = None) -> Floats:
+    """Returns the two-sided p of no effect, [studies, hypotheses], or with a margin that of two one-sided tests."""
+    effects, errors = numbers.mean(-1), numbers.std(-1, ddof=1) / math.sqrt(numbers.shape[-1])
+    distance = np.abs(effects) if margin is None else margin - np.abs(effects)
+    return np.asarray((2 if margin is None else 1) * stats.t.sf(distance / errors, numbers.shape[-1] - 1))
+
+
+def has_finding(p: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Says of each study whether its primary hypothesis has a verdict, and whether one of the others has."""
+    primary, others = p[:, 0] < ALPHA, p[:, 1:]
+    return primary, primary & (others.min(axis=1) * others.shape[1] < ALPHA)
+
+
+def study_rates(case: Case, studies: int, worlds: int, *, seed: int) -> StudyRates:
+    """Returns the rates of whole studies of a case."""
+    generator = np.random.default_rng([seed, worlds, CASES.index(case) if case in CASES else 99, CELLS])
+    few = Case(case.name, case.deviations[:CELLS], case.collapse, case.fall, case.heavy)
+    scores = simulated(few, studies, worlds, shared=True, generator=generator, seeds=CELLS)
+    numbers = study_numbers(scores)
+    p = study_p(numbers)
+    primary, others = has_finding(p)
+    half = stats.t.isf(ALPHA / 2, worlds - 1) * numbers.std(-1, ddof=1) / math.sqrt(worlds)
+    covered = np.abs(numbers.mean(-1)) <= half
+    growing = scores.copy()
+    growing[:, 1] += 100 * np.sign(SLOPE)
+    found, beside = has_finding(study_p(study_numbers(growing)))
+    apart = scores.copy()
+    apart[:, 1:] += MARGIN
+    within = study_p(study_numbers(apart), MARGIN)[:, BESIDE_MAIN]
+    twice = primary | (p[:, 1:].min(axis=1) * (p.shape[1] - 1) < ALPHA)
+    equivalent = within.min(axis=1) * (len(HYPOTHESES) - 1) < ALPHA
+    measured = (primary | others, beside & found, equivalent, covered, twice)
+    return StudyRates(case.name, worlds, studies, tuple(float(each.mean()) for each in measured), case.sound)
+
+
 def _cell(table: str, row: str, column: str, value: float) -> Cell:
     return {"table": table, "row": row, "column": column, "value": f"{value:.3f}".lstrip("0")}
 
@@ -159,9 +244,9 @@ def tables_of(cells: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Returns a Markdown table of each kind of cells: the paired tests, and the sets of twins."""
     values = {(cell["table"], cell["row"], cell["column"]): cell["value"] for cell in cells}
     made = {}
-    for kind in (ALONE, ALIKE):
-        chosen = {table: None for table, _, _ in values if table.startswith(kind) and table.endswith("paired")}
-        columns = [(table, column) for table in chosen for column in RATES]
+    for kind, test, shown in ((ALONE, "paired", RATES), (ALIKE, "paired", RATES), (STUDIES, "", STUDY_RATES)):
+        chosen = {table: None for table, _, _ in values if table.startswith(kind) and table.endswith(test)}
+        columns = [(table, column) for table in chosen for column in shown]
         rows = {row: None for table, row, _ in values if table in chosen}
         heads = [f"{column}, {table.split(', ')[1]}" for table, column in columns]
         lines = [[row, *(values[table, row, column] for table, column in columns)] for row in rows]
@@ -204,7 +289,8 @@ def rates(case: Case, tables: int, worlds: int, *, shared: bool, seed: int, coun
     effects, errors, degrees = tested(means, shared=shared)
     false = has_verdict(effects, errors, degrees)
     covered = np.abs(effects) <= stats.t.isf(ALPHA / 2, degrees) * errors
-    equivalent = MARGIN - np.abs(effects + MARGIN) > stats.t.isf(ALPHA, degrees) * errors
+    within = stats.t.sf((MARGIN - np.abs(effects + MARGIN)) / errors, degrees)
+    equivalent = within.min(axis=1) * within.shape[1] < ALPHA
 
     def mean_and_error(values: Floats) -> tuple[float, float]:
         return float(values.mean()), float(values.std(ddof=1) / math.sqrt(tables))
@@ -216,7 +302,7 @@ def rates(case: Case, tables: int, worlds: int, *, shared: bool, seed: int, coun
         tables,
         *mean_and_error(false.astype(np.float64)),
         *mean_and_error(covered.mean(axis=1)),
-        *mean_and_error(equivalent.mean(axis=1)),
+        *mean_and_error(equivalent.astype(np.float64)),
         case.sound,
     )
 
@@ -268,6 +354,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found = rates(case, given.tables, worlds, shared=shared, seed=given.seed)
                 cells += found.cells()
                 print_rates(found)
+    for case in CASES:
+        for worlds in given.worlds:
+            whole = study_rates(case, given.tables, worlds, seed=given.seed)
+            cells += whole.cells()
+            print_study_rates(whole)
     for rows, degrees, collapse in ((1, math.inf, 0.0), (1, 40, 0.0), (5, 8, 0.0), (5, 0, 0.0), (1, 40, 0.1)):
         share = refused_twins(given.twins, rows=rows, degrees=degrees, collapse=collapse, seed=given.seed)
         error = math.sqrt(share * (1 - share) / given.twins)
@@ -294,6 +385,13 @@ def print_rates(found: Rates) -> None:
         f"{found.false_equivalents_error:.4f}{mark}",
         flush=True,
     )
+
+
+def print_study_rates(found: StudyRates) -> None:
+    """Prints the rates of whole studies on one line."""
+    mark = ("" if found.reached else "  misses an aim") if found.sound else "  (no aim)"
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in zip(STUDY_RATES, found.values, strict=True))
+    print(f"{STUDIES}, {found.case}, {found.worlds} worlds: {shown}{mark}", flush=True)
 
 
 if __name__ == "__main__":

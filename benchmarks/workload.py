@@ -1,4 +1,4 @@
-"""What both sides of a comparison work on: one tiny model in a folder, and the same token ids of the testbed.
+"""The work of both sides of a comparison: one tiny model in a folder, and the same token ids of the testbed.
 
 The folder holds `model` (the testbed's architecture, trained for a moment, so that responses end), `pairs.json` and
 `prompts.json`. It is made once per content of this file and of the testbed's settings.

@@ -20,4 +20,4 @@ for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
 if "PREFECT_API_URL" not in os.environ:
     _home = Path(os.environ.setdefault("PREFECT_HOME", str(Path.cwd() / ".work" / "prefect")))
-    _home.mkdir(parents=True, exist_ok=True)
+    _home.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -32,8 +32,8 @@ POOL = "rewardsmith"
 SLUG = "schedule"
 #: The queue of what runs in the working tree itself: one run at a time.
 TREE_QUEUE = "tree"
-#: Every deployment's own name; its flow's name tells them apart.
-NAME = "rewardsmith"
+#: Name of every deployment before each was named for what it does; `apply` removes these.
+FORMER_NAME = "rewardsmith"
 SETTINGS_FILE = Path("params") / "reevaluation.yaml"
 #: A version that says at which commit a deployment was made.
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -45,6 +45,7 @@ class Deployment:
     """One deployment.
 
     Attributes:
+        name: of the deployment, for what it does.
         flow: name of the flow and of its module `flows/<flow>.py`, which has a flow of that name.
         limit: runs at once.
         overlapping: what becomes of a run beyond it: ENQUEUE or CANCEL_NEW.
@@ -52,6 +53,7 @@ class Deployment:
         queue: of the work pool; TREE_QUEUE where runs share the working tree, one at a time.
     """
 
+    name: str
     flow: str
     description: str
     tags: tuple[str, ...]
@@ -72,6 +74,16 @@ class Deployment:
         return f"flows.{self.flow}.{self.flow}"
 
 
+def reevaluation_settings(root: Path) -> ReevaluationSettings | None:
+    """Returns the settings of re-evaluation; None for a tree without them.
+
+    Raises:
+        RecipeError: settings that are not valid, such as a schedule that never comes.
+    """
+    file = root / SETTINGS_FILE
+    return typed(ReevaluationSettings, read_settings(file), str(SETTINGS_FILE)) if file.exists() else None
+
+
 def deployments(root: Path) -> list[Deployment]:
     """Returns every deployment of this tree.
 
@@ -79,18 +91,19 @@ def deployments(root: Path) -> list[Deployment]:
         RecipeError: settings of the re-evaluation that are not valid.
     """
     found = [
-        Deployment(paper, f"The rows of the paper {paper}", ("paper", paper), queue=TREE_QUEUE)
+        Deployment(f"train-{paper}", paper, f"The rows of {paper}", ("paper", paper), queue=TREE_QUEUE)
         for paper in papers(root)
         if (Path(__file__).parent / f"{paper}.py").exists()
     ]
     everything = "The five papers' matrix, shared work once, then the report"
-    found.append(Deployment("suite", everything, ("suite",), queue=TREE_QUEUE, parameters={"full": True}))
-    found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
-    if (root / SETTINGS_FILE).exists():
-        settings = typed(ReevaluationSettings, read_settings(root / SETTINGS_FILE), str(SETTINGS_FILE))
+    whole = {"full": True}
+    found.append(Deployment("train-everything", "suite", everything, ("suite",), queue=TREE_QUEUE, parameters=whole))
+    found.append(Deployment("try-a-recipe", "recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
+    if (settings := reevaluation_settings(root)) is not None:
         what = "Models of the registry, again on their benchmarks, where something changed"
         made = {"timezone": settings.schedule.timezone, "cron": settings.schedule.cron}
-        found.append(Deployment("reevaluate", what, ("re-evaluation",), overlapping="CANCEL_NEW", schedule=made))
+        named = ("re-evaluate-models", "reevaluate", what, ("re-evaluation",))
+        found.append(Deployment(*named, overlapping="CANCEL_NEW", schedule=made))
     return found
 
 
@@ -99,7 +112,7 @@ def as_file(root: Path) -> dict[str, Any]:
     made = []
     for one in deployments(root):
         entry: dict[str, Any] = {
-            "name": NAME,
+            "name": one.name,
             "description": one.description,
             "tags": list(one.tags),
             "entrypoint": one.entrypoint,
@@ -136,27 +149,37 @@ def check_pinned(root: Path) -> str:
 
 def apply(root: Path, client: Any) -> list[str]:
     """Creates or updates the deployments on a server, pinned to the tree's commit; returns those that it wrote."""
-    from prefect.exceptions import ObjectNotFound
     from prefect.flows import Flow, load_flow_from_entrypoint
-    from prefect.utilities.callables import parameter_schema
 
-    written = []
+    from flows.forms import form
+
+    written, settings = [], reevaluation_settings(root)
+    watched = [f"{model.name}@{model.alias}" for model in settings.models] if settings else []
     for one in deployments(root):
         made: Flow[..., Any] = load_flow_from_entrypoint(one.module)
-        try:
-            before = client.read_deployment_by_name(f"{made.name}/{NAME}")
-        except ObjectNotFound:
-            before = None
+        before = _found(client, f"{made.name}/{one.name}")
+        if former := _found(client, f"{made.name}/{FORMER_NAME}"):
+            client.delete_deployment(former.id)
         schedules = _schedules(one, before.schedules if before else [])
-        wanted = _wanted(one, root) | {"parameter_openapi_schema": parameter_schema(made).model_dump_for_openapi()}
+        wanted = _wanted(one, root) | {"parameter_openapi_schema": form(root, made, watched)}
         same = before and all(getattr(before, key) == value for key, value in wanted.items())
         same = same and getattr(before.global_concurrency_limit, "limit", None) == one.limit
         if same and [s.schedule for s in before.schedules] == [s.schedule for s in schedules]:
             continue  # writing it again would drop runs that are due
         flow = client.create_flow_from_name(made.name)
-        client.create_deployment(flow, name=NAME, schedules=schedules, concurrency_limit=one.limit, **wanted)
-        written.append(f"{made.name}/{NAME}")
+        client.create_deployment(flow, name=one.name, schedules=schedules, concurrency_limit=one.limit, **wanted)
+        written.append(f"{made.name}/{one.name}")
     return written
+
+
+def _found(client: Any, name: str) -> Any:
+    """Returns a deployment of a server; None where it has none of the name."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        return None
 
 
 def _wanted(one: Deployment, root: Path) -> dict[str, Any]:

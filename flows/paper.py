@@ -15,23 +15,29 @@ import signal
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from prefect import Flow, flow, get_run_logger, tags
 from prefect.artifacts import create_link_artifact
+from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
 
 from flows.deployments import check_pinned
 from flows.follow_ups import Call, follow_ups
 from flows.run_notes import host_tag, noted
-from flows.scheduler import RunFailed, RunSummary, run_stale
-from flows.several_machines import check_server
+from flows.same_code import check_server
+from flows.scheduler import RunFailed, RunSummary, ended, run_stale
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
-from tasks.graph.names import SO_FAR, SUITE, seeds_so_far
+from tasks.graph.names import DEMO_ALL, DEMO_NAME, SO_FAR, SUITE, seeds_so_far
+from tasks.params.settings import ROOT_SCALE
 from tasks.tracking.searches import paper_runs
+
+#: Exit status of a run that Ctrl-C ended.
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def page_link(create: Callable[..., object]) -> None:
@@ -68,17 +74,17 @@ def _named(stage: str, addresses: Collection[str]) -> bool:
     return any(address.rpartition(":")[2] == stage for address in addresses)
 
 
-def run_asked(root: Path, asked: Asked, *, remote: str = "", pull: bool = True) -> str:
+def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> State[str]:
     """Brings the results of a paper, or of the suite's papers, up to date and reports them. Call it inside a flow.
 
     Args:
         root: the repository.
         asked: what is brought up to date, and what follows: report (with the tables so far), runs in MLflow.
-        remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
-        pull: bring the results of other machines here.
+        pool: the Prefect work pool that runs the stages; empty for this machine alone.
+        remote: the DVC remote by which the pool's results come.
 
     Returns:
-        one line that says what became of the stages.
+        the run's state, with one line that says what became of the stages, and a line for each stage with an alarm.
 
     Raises:
         RunFailed: at least one stage failed, or what follows them.
@@ -88,7 +94,9 @@ def run_asked(root: Path, asked: Asked, *, remote: str = "", pull: bool = True) 
         name, scale = asked.paper, asked.scale
         papers = plan.asked_papers(root, name, scale=scale, full=asked.full)
         files = plan.asked_files(root, name, scale=scale, full=asked.full, rows=asked.rows, seeds=asked.seeds)
-        summary = run_stale(root, files, papers=papers, rows=asked.rows, seeds=asked.seeds, remote=remote, pull=pull)
+        chosen: dict[str, Any] = {"papers": papers, "rows": asked.rows, "seeds": asked.seeds}
+        show_in = next(iter(papers), "") if asked.sync else ""
+        summary = run_stale(root, files, **chosen, pool=pool, remote=remote, show_in=show_in)
         log.info("%s", summary.line())
         problems = list(summary.failed.values())
         if asked.report:
@@ -99,7 +107,8 @@ def run_asked(root: Path, asked: Asked, *, remote: str = "", pull: bool = True) 
             )
             for one in papers:
                 runs_link(create_link_artifact, root, one)
-        module = "tasks.report" if name in (*printed_tables.PAPERS, SUITE) else f"tasks.report.{name}"
+        whole = name in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_NAME)
+        module = "tasks.report" if whole else f"tasks.report.{name}"
         if asked.report and importlib.util.find_spec(module) is None:
             log.info(
                 "no report page of %s; `rewardsmith table %s` sets its rows side by side", asked.paper, asked.paper
@@ -110,14 +119,25 @@ def run_asked(root: Path, asked: Asked, *, remote: str = "", pull: bool = True) 
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
         ended_well(root, asked, files, code)
-        return summary.line()
+        return ended(summary)
 
 
-def begin(root: Path, asked: Asked, *, remote: str, pull: bool) -> str:
+def begin(root: Path, asked: Asked, *, pool: str, remote: str) -> State[str]:
     """Checks the tree's commit, links the run to the platform's page and runs what is asked for."""
     check_pinned(root)
     page_link(create_link_artifact)
-    return run_asked(root, asked, remote=remote, pull=pull)
+    return run_asked(root, asked, pool=pool, remote=remote)
+
+
+def run_name() -> str:
+    """Returns the name of the present flow run: the rows and seeds that it was asked for."""
+    from prefect.runtime import flow_run
+
+    asked = flow_run.parameters
+    words = [flow_run.flow_name, *(asked.get("rows") or (["full"] if asked.get("full") else []))]
+    words += [f"seed {seed}" for seed in asked.get("seeds") or ()]
+    scale = asked.get("scale", ROOT_SCALE)
+    return " ".join([*words, *([] if scale == ROOT_SCALE else [f"at {scale}"])])
 
 
 def paper_flow(paper: str, title: str) -> Flow[..., str]:
@@ -125,7 +145,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
 
     what = f"{title}: trains and evaluates what is not up to date, and reports it."
 
-    @flow(name=paper, description=what, persist_result=False)
+    @flow(name=paper, description=what, flow_run_name=run_name, persist_result=False)
     def run(
         full: bool = False,
         rows: list[str] | None = None,
@@ -134,29 +154,29 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
         report: bool = True,
         sync: bool = True,
         root: str = ".",
+        pool: str = "",
         remote: str = "",
-        pull: bool = True,
-    ) -> str:
+    ) -> Any:  # Prefect hands on the text of the state
         """Brings the paper's results up to date.
 
         Args:
-            full: every row and seed of the paper instead of the demo-sized set.
+            full: every row and seed of the paper instead of its headline rows.
             rows: only these rows, with the models they need.
             seeds: only these seeds.
-            scale: testbed, hh, feedback, reasoning, small or paper.
+            scale: size of models and data.
             report: write the report page afterwards (and, of some rows or seeds, the tables so far).
             sync: mirror the results into MLflow afterwards.
             root: the repository.
-            remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
-            pull: bring the results of other machines here.
+            pool: the Prefect work pool that runs the stages; empty for this machine alone.
+            remote: the DVC remote by which the pool's results come.
         """
         asked = Asked(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
-        return begin(Path(root).resolve(), asked, remote=remote, pull=pull)
+        return begin(Path(root).resolve(), asked, pool=pool, remote=remote)
 
     return run
 
 
-def _end(number: int, _: object) -> None:
+def end_on_signal(number: int, _: object) -> None:
     """Ends the process in order, so that the temporary server ends, too; Prefect hands the signal on to here."""
     sys.exit(128 + number)
 
@@ -171,13 +191,13 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--scale", default="testbed", help="testbed (default), hh, feedback, reasoning, small or paper")
     parser.add_argument("--no-report", action="store_true", help="do not write the report page")
     parser.add_argument("--no-sync", action="store_true", help="do not mirror the results into MLflow")
-    parser.add_argument("--remote", default="", help="share the work with other machines by this DVC remote")
-    parser.add_argument("--no-pull", action="store_true", help="leave the results of other machines on the remote")
+    parser.add_argument("--pool", default="", help="run the stages in this Prefect work pool")
+    parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end_on_signal)
     mark_run(Path.cwd())
     try:
-        if options.remote:
+        if options.pool:
             check_server()
         with tags(host_tag()):
             line = made(
@@ -187,8 +207,8 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
                 scale=options.scale,
                 report=not options.no_report,
                 sync=not options.no_sync,
+                pool=options.pool,
                 remote=options.remote,
-                pull=not options.no_pull,
             )
     except (RunFailed, Abort) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -196,6 +216,9 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
+        return INTERRUPTED
     print(line)
     return 0
 

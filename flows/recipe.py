@@ -25,9 +25,9 @@ from flows.deployments import COMMIT
 from flows.follow_ups import follow_ups
 from flows.paper import page_link
 from flows.run_notes import noted
-from flows.scheduler import RunFailed, run_stale
+from flows.scheduler import RunFailed, ended, run_stale
 from rlhf_core.credit import CREDITS
-from rlhf_core.errors import RecipeError, RewardsmithError, hint
+from rlhf_core.errors import RecipeError, RewardsmithError, hint, prints_errors
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
@@ -53,7 +53,9 @@ def one_of(*names: str) -> Any:
     return Field(json_schema_extra={"enum": [KEEP, *names]})
 
 
-Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", description="of the new row", examples=["par-on-segment"])]
+Name = Annotated[
+    str, Field(pattern=f"^{NAME.pattern}$", description="name of the new row", examples=["par-on-segment"])
+]
 Read = Annotated[str, one_of(*sorted(READS))]
 Normaliser = Annotated[str, one_of(*sorted(NORMALISERS))]
 Shaping = Annotated[str, one_of("none", *sorted(SHAPINGS))]
@@ -182,7 +184,12 @@ def report_result(path: Path, scale: str, paper: str, name: str, seeds: list[int
         create_table_artifact(key=f"recipe-{name}".replace(".", "-").replace("_", "-"), table=rows, description=name)
 
 
-@flow(name="recipe", description="One recipe in a worktree of its own.", persist_result=False)
+@flow(
+    name="recipe",
+    description="One recipe in a worktree of its own.",
+    flow_run_name="{name}, from {start}",
+    persist_result=False,
+)
 def recipe(
     name: Name,
     start: str = "segment/segment",
@@ -196,20 +203,20 @@ def recipe(
     seeds: list[int] | None = None,
     sync: bool = True,
     root: str = ".",
-) -> str:
+) -> Any:  # Prefect hands on the text of the state
     """Trains and evaluates a recipe.
 
     Args:
-        name: of the new row.
+        name: name of the new row.
         start: the row to start from, as paper/row.
-        reward_model: another reward model of the paper, or PAPER/NAME; empty keeps the row's.
-        read: what is read of it.
-        normaliser: of the read values.
-        shaping: of the normalised values.
-        credit: how they are paid to tokens.
-        optimiser: what learns from the reward.
-        changes: any other settings of a row, put over it last.
-        seeds: of the suite's; seed 0 when left out.
+        reward_model: another reward model, as paper/name; empty keeps the row's.
+        read: the value that is read from the reward model.
+        normaliser: the normaliser of the values that are read.
+        shaping: the shaping of the normalised values.
+        credit: the rule that pays the values to tokens.
+        optimiser: the algorithm that learns from the reward.
+        changes: any other settings of a row, put over it last, as JSON.
+        seeds: seeds of the suite; seed 0 when left out.
         sync: mirror the result into MLflow.
         root: the repository.
     """
@@ -250,16 +257,13 @@ def recipe(
             if problems := follow_ups(path, ("tasks.tracking.mirror", ["--paper", paper, "--rows", name])):
                 raise RunFailed("; ".join(problems))
         report_result(path, "testbed", paper, name, chosen)
-    return summary.line()
+    return ended(summary)
 
 
+@prints_errors
 def main() -> int:
     """Adopts a recipe: `python -m flows.recipe NAME`."""
-    try:
-        print(f"wrote {adopt(Path.cwd(), sys.argv[1])}; commit it")
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    print(f"wrote {adopt(Path.cwd(), sys.argv[1])}; commit it")
     return 0
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,42 @@ from typing import Any
 from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.events import emit_event
 from prefect.futures import PrefectFuture
+from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 
+from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
-from flows.several_machines import Machines
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
+from flows.work_pool import WorkPool
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
+from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stale import read_state
-from tasks.graph.expected import expected_seconds
+from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
 from tasks.graph.stages import Stage, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
+from tasks.report.told import told
 from tasks.running import machine
+from tasks.running.alarms import alarm_lines, alarms_of, kinds, stages_with_alarms
 from tasks.running.exclusive import only_scheduler
 
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
+#: Name of the completed state of a stage, or a run, with signs of reward hacking.
+ALARM_STATE = "Alarm"
+#: The Prefect event of a sign of reward hacking.
+ALARM_EVENT = "rewardsmith.alarm"
 
 
 class RunFailed(RewardsmithError):
     """A run with failed stages; the message lists them."""
+
+    exit_status = 1
 
 
 @dataclass
@@ -57,6 +70,7 @@ class RunSummary:
         skipped: for each stage that was skipped, the failed stage that it reads from.
         stopped: the reason of each current or done stage whose result is a stop. A stop is a result that says why
             nothing can follow from it.
+        alarms: the signs of reward hacking of each current or done stage that has any.
         times: what the run's stages took.
     """
 
@@ -65,14 +79,16 @@ class RunSummary:
     failed: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
+    alarms: dict[str, list[Alarm]] = field(default_factory=dict)
     times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
 
     def line(self) -> str:
-        """Returns one line: the number of stages by outcome, then how many of the results are stops."""
+        """Returns one line: the number of stages by outcome, then how many of the results are stops or have alarms."""
         counts: dict[str, int] = {"current": len(self.current)}
         for done in self.done.values():
             counts[done.outcome] = counts.get(done.outcome, 0) + 1
         counts |= {"failed": len(self.failed), "skipped": len(self.skipped), "of them stopped": len(self.stopped)}
+        counts["with an alarm"] = len(self.alarms)
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
 
     def rows(self) -> list[dict[str, Any]]:
@@ -80,9 +96,30 @@ class RunSummary:
         ran = [{"stage": d.address, "outcome": d.outcome, "seconds": d.seconds} for d in self.done.values()]
         for row in ran:
             row |= {"why": f"stopped: {self.stopped[row['stage']]}"} if row["stage"] in self.stopped else {}
+            row |= {"why": f"alarm: {kinds(self.alarms[row['stage']])}"} if row["stage"] in self.alarms else {}
         failed = [{"stage": a, "outcome": "failed", "seconds": "", "why": why} for a, why in self.failed.items()]
         skipped = [{"stage": a, "outcome": "skipped", "seconds": "", "why": w} for a, w in self.skipped.items()]
         return [*ran, *failed, *skipped]
+
+
+def ring(root: Path, stage: Stage) -> list[Alarm]:
+    """Returns the signs of reward hacking of a finished stage; logs them, and emits each as a Prefect event.
+
+    An automation can wait for the event `rewardsmith.alarm`; its resource is the stage, its payload the alarm.
+    """
+    alarms = alarms_of(root / stage.out / "result")
+    for alarm in alarms:
+        get_run_logger().warning("alarm: %s: step %d: %s", stage.address, alarm.step, alarm.message)
+        named = {"id": f"rewardsmith.stage.{stage.file_name}", "name": stage.address}
+        resource = {f"prefect.resource.{key}": value for key, value in named.items()}
+        emit_event(event=ALARM_EVENT, resource=resource, payload=asdict(alarm))
+    return alarms
+
+
+def ended(summary: RunSummary) -> State[str]:
+    """Returns the state of a run that ended well; it is named Alarm where a result has signs of reward hacking."""
+    text = "\n".join([summary.line(), *alarm_lines(summary.alarms)])
+    return Completed(name=ALARM_STATE if summary.alarms else None, message=summary.line(), data=text)
 
 
 def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
@@ -109,9 +146,9 @@ def stage_task(
     environment: Mapping[str, str],
     memory_gb: float,
     running: RunningStages,
-    shared_call: Sequence[str] = (),
-) -> StageDone:
-    """Runs one stage and streams its log into Prefect's log.
+    pool: WorkPool | None = None,
+) -> Any:  # Prefect hands on the StageDone of the state
+    """Runs one stage and streams its log into Prefect's log; its state is named Alarm where it has signs of hacking.
 
     Args:
         root: the repository.
@@ -121,34 +158,25 @@ def stage_task(
         environment: added to the environment of the stage's process: its threads and devices.
         memory_gb: the memory that the stage declares; a stage that uses more is ended.
         running: notes the stage's process group while it runs.
-        shared_call: the module and arguments that run the stage for several machines; empty for this machine alone.
+        pool: the work pool that runs it; None for this machine.
     """
     log = get_run_logger()
-    return run_stage(
-        root,
-        address=address,
-        name=file_name,
-        out=out,
-        environment=environment,
-        memory_gb=memory_gb,
-        running=running,
-        log=log.info,
-        call=shared_call,
-    )
-
-
-def seconds_to_end(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
-    """Returns the seconds of the longest chain that starts with each stage; an unknown time counts as 1 second."""
-    downstream: dict[str, list[str]] = {address: [] for address in stages}
-    for address, stage in stages.items():
-        for upstream in stage.upstream:
-            if upstream in downstream:
-                downstream[upstream].append(address)
-    longest: dict[str, float] = {}
-    for address in reversed(list(stages)):
-        own = expected.get(address) or 1.0
-        longest[address] = own + max((longest[reader] for reader in downstream[address]), default=0.0)
-    return longest
+    if pool is not None:
+        done = pool.run(address, running, log)
+    else:
+        done = run_stage(
+            root,
+            address=address,
+            name=file_name,
+            out=out,
+            environment=environment,
+            memory_gb=memory_gb,
+            running=running,
+            log=log.info,
+        )
+    alarms = alarms_of(root / out / "result")
+    name, message = (ALARM_STATE, kinds(alarms)) if alarms else (None, done.outcome)
+    return Completed(name=name, message=message, data=done)
 
 
 class _Run:
@@ -161,11 +189,12 @@ class _Run:
         slots: Slots,
         expected: Mapping[str, float | None],
         display: Display,
-        machines: Machines | None = None,
+        pool: WorkPool | None = None,
         summary: RunSummary | None = None,
+        live: LiveTracker | None = None,
     ) -> None:
         self.root, self.stale, self.slots, self.expected, self.display = root, stale, slots, expected, display
-        self.machines = machines
+        self.pool, self.live = pool, live
         # each stage that has not started -> the stages that it waits for: the stale ones that it reads from
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
         self.priority = seconds_to_end(stale, expected)
@@ -179,30 +208,13 @@ class _Run:
         if stale:
             self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
 
-    def start_ready(self) -> bool:
-        """Starts the stages that can start.
-
-        Returns True if results came from another machine, since more stages may be ready then.
-        """
-        results_came = False
+    def start_ready(self) -> None:
+        """Starts the stages that can start."""
         ready = [a for a, left in self.waiting.items() if not left]
         for address in sorted(ready, key=lambda a: -self.priority[a]):
-            stage = self.stale[address]
-            grant = self.slots.take(stage.needs)
-            # wait for a slot here; a machine without the GPUs only looks whether another one has the result
-            if grant is None and (self.machines is None or self.slots.can_ever_run(stage.needs)):
-                continue
-            decision = "run" if self.machines is None else self.machines.take(address, able=grant is not None)
-            if grant is not None and decision == "run":
+            grant = self.slots.take(self.stale[address].needs)
+            if grant is not None:
                 self.start(address, grant)
-            elif grant is not None:
-                self.slots.give_back(grant)
-            if decision == "use result":
-                del self.waiting[address]
-                self.display.started(address)
-                self.note_done(address, StageDone(address, "restored", 0.0))
-                results_came = True
-        return results_came
 
     def start(self, address: str, grant: Grant) -> None:
         """Starts a stage with the slots that it was granted."""
@@ -211,7 +223,6 @@ class _Run:
         self.display.started(address)
         self.grants[address] = grant
         self.began[address] = self.summary.times.elapsed()
-        shared_call = self.machines.shared_call(address) if self.machines else ()
         future = stage_task.submit(
             self.root,
             address,
@@ -220,9 +231,11 @@ class _Run:
             grant.environment(),
             grant.memory_gb,
             self.running,
-            shared_call,
+            self.pool,
         )
         self.futures[address] = future
+        if self.live is not None:
+            self.live.started(stage)
         future.add_done_callback(partial(self.on_future_done, address))
 
     def note_done(self, address: str, done: StageDone) -> None:
@@ -232,7 +245,10 @@ class _Run:
             left.discard(address)
         count = len(self.summary.done) + len(self.summary.failed)
         get_run_logger().info("%s %s in %.1f s (%d of %d)", address, done.outcome, done.seconds, count, len(self.stale))
-        self.display.finished(address, f"{done.outcome} in {done.seconds:.1f} s", self.seconds_left())
+        alarms, words = ring(self.root, self.stale[address]), told(self.root, self.stale[address])
+        rang = f", ALARM: {kinds(alarms)}" if alarms else ""
+        text = f"{done.outcome} in {done.seconds:.1f} s" + (f": {words}" if words else "")
+        self.display.finished(address, f"{text}{rang}", self.seconds_left())
 
     def on_future_done(self, address: str, _future: Any) -> None:
         """Queues the end of a stage for `handle_one_end`; Prefect may call it in another thread."""
@@ -241,7 +257,7 @@ class _Run:
     def handle_one_end(self, log: Any) -> None:
         """Waits for at most POLL_SECONDS until a stage ends, and notes its result or failure.
 
-        The wait is short, since other runs or machines may meanwhile free slots or push results.
+        The wait is short, since other runs may meanwhile free slots.
         """
         try:
             address = self.ended.get(timeout=POLL_SECONDS)
@@ -255,8 +271,8 @@ class _Run:
         result = state.result(raise_on_failure=False) if state.is_final() else None
         completed = result if state.is_completed() and isinstance(result, StageDone) else None
         self._note_times(address, grant, completed.outcome if completed else "failed")
-        if self.machines is not None:
-            self.machines.finished(address, done=completed is not None)
+        if self.live is not None:
+            self.live.ended(self.stale[address])
         if completed is not None:
             self.note_done(address, completed)
             return
@@ -283,9 +299,12 @@ class _Run:
 
     def seconds_left(self) -> float | None:
         """Returns the expected seconds until the end, None if the time of a stage is unknown."""
-        ahead = [self.expected.get(a) for a in (*self.waiting, *self.grants) if self.stale[a].state == "run"]
-        known = [seconds for seconds in ahead if seconds is not None]
-        return sum(known) / self.slots.cores if known and len(known) == len(ahead) else None
+        left = {a: stage for a, stage in self.stale.items() if a in self.waiting or a in self.grants}
+        if not left or any(stage.state == "run" and self.expected.get(a) is None for a, stage in left.items()):
+            return None
+        passed = {a: self.summary.times.elapsed() - self.began[a] for a in self.grants}
+        seconds = {a: max(0.0, (self.expected.get(a) or 0.0) - passed.get(a, 0.0)) for a in left}
+        return side_by_side_seconds(left, seconds, self.slots.cores)
 
     def _downstream(self, address: str) -> list[str]:
         """Returns the stale stages that read from a stage, directly or through others."""
@@ -299,8 +318,9 @@ class _Run:
         """Runs the stages until none waits or runs; an interrupted run ends its running stages."""
         try:
             while self.waiting or self.grants:
-                if not self.start_ready():
-                    self.handle_one_end(log)
+                self.start_ready()
+                self.display.look()
+                self.handle_one_end(log)
         finally:
             self.running.end_all()
             for future in self.futures.values():
@@ -316,8 +336,9 @@ def run_stale(
     papers: Collection[str] = (),
     rows: Sequence[str] = (),
     seeds: Sequence[int] = (),
+    pool: str = "",
     remote: str = "",
-    pull: bool = True,
+    show_in: str = "",
 ) -> RunSummary:
     """Brings the chosen stages up to date. Call it inside a flow.
 
@@ -326,8 +347,10 @@ def run_stale(
         files: dvc.yaml files relative to the root.
         papers: limits the stages to these papers; empty for all papers in the files.
         rows, seeds: limits the stages to these rows and seeds and the stages that they need; empty for all.
-        remote: the DVC remote through which several machines share the work; empty for this machine alone.
-        pull: copies the results of other machines here at the end.
+        pool: the Prefect work pool that runs the stages; empty for this machine alone.
+        remote: the DVC remote by which the pool's results come.
+        show_in: the paper in whose MLflow experiment stages that several papers share are shown while they train;
+            empty shows no stage, and so does a pool, whose stages have their histories on other machines.
 
     Raises:
         RewardsmithError: another scheduler runs in this tree, a row or seed is unknown, or the remote cannot be used.
@@ -341,26 +364,24 @@ def run_stale(
         expected = expected_seconds(root, stale.values())
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for address, stage in stale.items():
-            if not remote:
+            if not pool:
                 slots.refuse_impossible(address, stage.needs)
         with ExitStack() as held:
-            machines = held.enter_context(closing(Machines(root, remote, chosen, log))) if remote else None
-            if stale:
+            place = held.enter_context(closing(WorkPool(root, pool, remote, chosen, log))) if pool else None
+            if place is not None:
+                slots = place.slots()
+            elif stale:
                 slots = machine_slots(slots)  # on a platform, slots are shared with the machine's other runs
             held.enter_context(closing(slots))
-            log.info(
-                "%d of %d stages are stale; %d core(s), %d GPU(s)",
-                len(stale),
-                len(chosen),
-                slots.cores,
-                len(slots.gpus),
-            )
-            display = held.enter_context(progress(len(stale)))
-            _Run(root, stale, slots, expected, display, machines, summary).run(log)
-            if machines and pull:
-                machines.bring([a for a, done in summary.done.items() if done.outcome == "restored"])
+            where = f"pool '{pool}'" if pool else f"{slots.cores} core(s), {len(slots.gpus)} GPU(s)"
+            log.info("%d of %d stages are stale; %s", len(stale), len(chosen), where)
+            display = held.enter_context(progress(len(stale), root))
+            here = closing(LiveTracker(root, show_in, log)) if show_in and not pool else None
+            live = None if here is None else held.enter_context(here)
+            _Run(root, stale, slots, expected, display, place, summary, live).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
-        summary.stopped = stopped_stages(root, (chosen[a] for a in [*summary.current, *summary.done]))
+        ended = [chosen[address] for address in [*summary.current, *summary.done]]
+        summary.stopped, summary.alarms = stopped_stages(root, ended), stages_with_alarms(root, ended)
     summary.times.write(root)
     if summary.rows():
         create_table_artifact(key="stages", table=summary.rows(), description=summary.line())

@@ -1,6 +1,6 @@
 """The Segment paper.
 
-python -m flows.segment                              the demo-sized rows (the root dvc.yaml)
+python -m flows.segment                              the paper's headline rows
 python -m flows.segment --full                       every row of the paper, three seeds
 python -m flows.segment --rows segment --seeds 0     one row and what it needs
 """

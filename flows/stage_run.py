@@ -238,6 +238,8 @@ def run_stage(
     text = "".join(tail)
     if status != 0:
         failure = memory.explained(address, explain_failure(address, status, text))
+        if running.cancelled:
+            raise StageFailed(f"stage {address} was ended with its run", exit_code=status, retry=False)
         try:
             write_failure(root, name, address=address, out=out, failure=failure)
         except OSError as error:

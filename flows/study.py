@@ -4,7 +4,7 @@
     python -m flows.study credit --pilot 100    a pilot, with a seed of tuning
 
 A world may be interrupted: the same command goes on with it. Worlds are run in their order, so that stopping anywhere
-chooses nothing.
+chooses nothing. A world runs from committed code and settings; a pilot may run from others, and its record says so.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, get_run_logger, tags
 
-from flows.paper import _end
+from flows.paper import end_on_signal
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, run_stale
 from flows.working_tree import mark_run
-from rlhf_core.errors import RewardsmithError
+from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.params.studies import StudySpec, read_study, study_file
+from tasks.running.exclusive import only_one
+from tasks.studies.checks import check_study
+from tasks.studies.committed import read_records
+from tasks.studies.divergence import divergences
+from tasks.studies.provenance import changed_code, check_clean, check_code
 from tasks.studies.records import record_of, write_record
-from tasks.studies.registration import (
-    Registration,
-    check_unchanged,
-    note_start,
-    record_file,
-    registration,
-)
+from tasks.studies.registration import Registration, record_file, registration
+from tasks.studies.start_log import PILOT, VERDICT, check_log, check_unchanged, note_start
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.world_seeds import check_world_seed
 
@@ -39,24 +40,48 @@ WORK = Path(".work") / "studies"
 
 
 def run_world(root: Path, own: Registration, spec: StudySpec, number: int, *, pilot: bool, keep: bool) -> Path:
-    """Trains one world and writes its record; returns the record's file. Call it inside a flow.
+    """Logs the start of a world, trains it and writes its record; returns the record's file. Call it inside a flow.
 
     Raises:
-        RunFailed: a stage failed.
+        RewardsmithError: another process trains the world, or it was finished meanwhile.
+        RunFailed: a stage failed for another reason than numbers that diverged.
     """
-    log, world = get_run_logger(), WorldTree(own.study, spec, number, root / WORK / own.study / str(number))
-    write_tree(root, world)
-    summary = run_stale(world.tree, world.pipelines)
-    log.info("world %d: %s", number, summary.line())
-    if summary.failed:
-        raise RunFailed(f"world {number}: {summary.line()}. " + "; ".join(summary.failed.values()))
-    file = write_record(root, record_of(world, own, pilot=pilot))
-    if not keep:
-        shutil.rmtree(world.tree)
+    world = WorldTree(own.study, spec, number, root / WORK / own.study / str(number))
+    busy, file = f"world {number} of study '{own.study}' is being trained", record_file(own.study, number, pilot=pilot)
+    with only_one(world.tree.with_suffix(".lock"), busy, "Wait for it; its record will be in " + str(file)):
+        if (root / file).exists():
+            raise RewardsmithError(f"world {number} of study '{own.study}' was finished by another run: {file}")
+        if not pilot:
+            check_code(root)
+        dirty = changed_code(root)
+        note_start(root, own, [number], PILOT if pilot else VERDICT)
+        write_tree(root, world)
+        record = _trained(world, own, pilot=pilot, dirty=dirty if pilot else ())
+        if not pilot:
+            check_clean(str(file), record, f"Delete {world.tree} and run the world again from committed code")
+        write_record(root, record)
+        if not keep:
+            shutil.rmtree(world.tree)
     return file
 
 
-@flow(name="study", description="Trains the next worlds of a registered study.", persist_result=False)
+def _trained(world: WorldTree, own: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
+    """Trains a world; returns its record."""
+    summary = run_stale(world.tree, world.pipelines)
+    get_run_logger().info("world %d: %s", world.number, summary.line())
+    seconds = {time.stage: time.seconds for time in summary.times.stages if time.stage in summary.failed}
+    diverged = divergences(summary.failed, summary.skipped, seconds)
+    if others := [message for address, message in summary.failed.items() if address not in diverged]:
+        raise RunFailed(f"world {world.number}: {summary.line()}. " + "; ".join(others))
+    return record_of(world, own, pilot=pilot, diverged=diverged, dirty=dirty)
+
+
+@flow(
+    name="study",
+    description="Trains the next worlds of a registered study.",
+    flow_run_name="study {name}",
+    persist_result=False,
+)
 def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: bool = False, root: str = ".") -> str:
     """Trains the next worlds of a study.
 
@@ -70,21 +95,28 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     folder = Path(root).resolve()
     file = study_file(folder, name)
     spec, own = read_study(file), registration(folder, file)
+    check_log(folder)
     check_unchanged(folder, own)
+    if not pilots:
+        check_code(folder)
+        check_study(folder, name, spec)
     if pilots:
         numbers = [number for number in pilots if not (folder / record_file(own.study, number, pilot=True)).exists()]
     else:
-        every = [own.world(index) for index in range(spec.worlds)]
-        numbers = [number for number in every if not (folder / record_file(own.study, number)).exists()][:worlds]
+        found = read_records(folder, own, spec)
+        left = [index for index in range(spec.worlds) if index not in {**found.counted, **found.uncommitted}]
+        numbers = [own.world(index) for index in left[:worlds]]
     for number in numbers:
-        check_world_seed(number, pilot=bool(pilots))
+        check_world_seed(number, pilot=bool(pilots), twins=spec.twins)
     if not numbers:
         return f"{own.study}: every world has its record"
-    note_start(folder, own, numbers, "pilot" if pilots else "verdict")
-    made = [run_world(folder, own, spec, number, pilot=bool(pilots), keep=keep) for number in numbers]
-    return f"{own.study}: wrote {', '.join(map(str, made))}"
+    made = []
+    for number in numbers:
+        made.append(run_world(folder, registration(folder, file), spec, number, pilot=bool(pilots), keep=keep))
+    return f"{own.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"
 
 
+@prints_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the flow from its arguments; returns the exit status: 1 for a run that failed, 2 for a user's error."""
     parser = argparse.ArgumentParser(prog="python -m flows.study", description=__doc__.split("\n")[0])
@@ -95,17 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.worlds < 1:
         parser.error(f"--worlds is {options.worlds}; it must be at least 1")
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end_on_signal)
     mark_run(Path.cwd())
-    try:
-        with tags(host_tag()):
-            print(study(options.name, options.worlds, options.pilot, options.keep))
-    except RunFailed as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    with tags(host_tag()):
+        print(study(options.name, options.worlds, options.pilot, options.keep))
     return 0
 
 

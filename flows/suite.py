@@ -1,6 +1,6 @@
-"""The five papers: stages side by side, what papers share once, then MLflow and the report.
+"""The demo, or the five papers: stages side by side, what papers share once, then MLflow and the report.
 
-python -m flows.suite                     the demo-sized rows
+python -m flows.suite                     the demo
 python -m flows.suite --full              every row and seed of the five papers
 python -m flows.suite --full --seeds 0    one seed
 """
@@ -14,13 +14,18 @@ from typing import Any
 
 from prefect import flow
 
-from flows.paper import begin, command_line
+from flows.paper import begin, command_line, run_name
 from rlhf_core.errors import RecipeError
 from tasks.dvc.ended_runs import Asked
 from tasks.graph.names import SUITE
 
 
-@flow(name="suite", description="Every paper, shared work once, then the report.", persist_result=False)
+@flow(
+    name="suite",
+    description="Every paper, shared work once, then the report.",
+    flow_run_name=run_name,
+    persist_result=False,
+)
 def suite(
     full: bool = False,
     seeds: list[int] | None = None,
@@ -28,23 +33,23 @@ def suite(
     report: bool = True,
     sync: bool = True,
     root: str = ".",
+    pool: str = "",
     remote: str = "",
-    pull: bool = True,
-) -> str:
-    """Brings the five papers up to date. Other studies (the laboratory, mixed recipes, your own) run by name.
+) -> Any:  # Prefect hands on the text of the state
+    """Brings the demo, or the five papers, up to date. Other studies (laboratory, mixed recipes, your own) run by name.
 
     Args:
-        full: every row and seed of the five papers instead of the demo-sized set.
+        full: every row and seed of the five papers instead of the demo.
         seeds: only these seeds.
-        scale: testbed, hh, feedback, reasoning, small or paper.
+        scale: size of models and data.
         report: write the report page afterwards.
         sync: mirror the results into MLflow afterwards.
         root: the repository.
-        remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
-        pull: bring the results of other machines here.
+        pool: the Prefect work pool that runs the stages; empty for this machine alone.
+        remote: the DVC remote by which the pool's results come.
     """
     asked = Asked(SUITE, scale, full, (), tuple(seeds or ()), report, sync)
-    return begin(Path(root).resolve(), asked, remote=remote, pull=pull)
+    return begin(Path(root).resolve(), asked, pool=pool, remote=remote)
 
 
 def _suite(*, rows: Sequence[str], **options: Any) -> str:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger, tags
 
-from flows.paper import _end
+from flows.paper import end_on_signal
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.working_tree import mark_run
-from rlhf_core.errors import RewardsmithError
+from rlhf_core.errors import prints_errors
 from tasks.commands.tuning_table import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
@@ -103,7 +103,12 @@ def missing(record: Record) -> list[tuple[int, list[Trial]]]:
     return [(seed, trials) for seed, trials in found if trials]
 
 
-@flow(name="tune", description="Tunes the rows of a study on tuning seeds.", persist_result=False)
+@flow(
+    name="tune",
+    description="Tunes the rows of a study on tuning seeds.",
+    flow_run_name="tune {name}",
+    persist_result=False,
+)
 def tune(name: str, trials: int = TRIALS, seeds: tuple[int, ...] = SEEDS, keep: bool = False, root: str = ".") -> str:
     """Runs the trials of a study that have not run.
 
@@ -149,6 +154,7 @@ def _tidy(root: Path, plan: TuningPlan, keep: bool) -> None:
         shutil.rmtree(root / WORK / plan.study, ignore_errors=True)
 
 
+@prints_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tunes from the arguments; returns the exit status: 1 for a run that failed, 2 for a user's error."""
     parser = argparse.ArgumentParser(prog="python -m flows.tune", description=__doc__.split("\n")[0])
@@ -158,23 +164,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="put the choices into the study's file")
     parser.add_argument("--keep", action="store_true", help="leave the worlds' trees and weights")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end_on_signal)
     root = Path.cwd()
     mark_run(root)
-    try:
-        record = tune_study(root, options.name, options.trials, options.seed or SEEDS, keep=options.keep)
-        rows = tuned_rows(record)
-        print_tuning(rows, record)
-        if options.write:
-            file = study_file(root, options.name)
-            write_overrides(root, file, rows)
-            print(f"wrote the choices into {file.name}")
-    except RunFailed as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    record = tune_study(root, options.name, options.trials, options.seed or SEEDS, keep=options.keep)
+    rows = tuned_rows(record)
+    print_tuning(rows, record)
+    if options.write:
+        file = study_file(root, options.name)
+        write_overrides(root, file, rows)
+        print(f"wrote the choices into {file.name}")
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tasks.dvc.stale import readable_lock
+from tasks.dvc.stale import cache_folder, readable_lock, readable_text
 from tasks.params.yaml_files import write_whole
 from tasks.running.platform_state import alive, note_of
 
@@ -164,13 +164,32 @@ def set_aside_unreadable_locks(root: Path) -> list[Path]:
     """
     moved = []
     for path in [root / "dvc.lock", *(root / "pipelines").glob("*/*/dvc.lock")]:
-        if path.exists() and not readable_lock(path):
+        if os.path.lexists(path) and not readable_lock(path):
             aside = (
                 root / WORK / "set-aside" / f"{path.relative_to(root).as_posix().replace('/', '_')}-{time.time_ns()}"
             )
             aside.parent.mkdir(parents=True, exist_ok=True)
             path.rename(aside)
             moved.append(path.relative_to(root))
+    return moved
+
+
+def set_aside_damaged_runs(root: Path) -> int:
+    """Moves entries of DVC's run cache that DVC could not read past to .work/set-aside; DVC passes over other damage.
+
+    Returns:
+        how many were moved.
+    """
+    if not (root / ".dvc").is_dir():
+        return 0
+    runs, moved = cache_folder(root) / "runs", 0
+    for key in runs.glob("*/*"):
+        for entry in [*key.iterdir()] if key.is_dir() else [key]:
+            if not readable_text(entry):
+                aside = root / WORK / "set-aside" / f"run-{entry.name}-{time.time_ns()}"
+                aside.parent.mkdir(parents=True, exist_ok=True)
+                entry.rename(aside)
+                moved += 1
     return moved
 
 
@@ -181,4 +200,6 @@ def tidy(root: Path) -> list[str]:
     if removed:
         done.append(f"removed {removed} DVC lock(s) of dead processes")
     done += [f"set the unreadable {path} aside (.work/set-aside)" for path in set_aside_unreadable_locks(root)]
+    if damaged := set_aside_damaged_runs(root):
+        done.append(f"set {damaged} damaged entries of DVC's run cache aside (.work/set-aside)")
     return done

@@ -14,7 +14,7 @@ entry, so that nothing else lists names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -93,9 +93,16 @@ class Choices(Mapping[str, C], Generic[C]):
 
     def _own(self, name: str) -> C:
         found = import_attribute(name, self.noun)
-        missing = [attribute for attribute in self.needs if not hasattr(found, attribute)]
+        target = found.func if isinstance(found, partial) else found
+        missing = [attribute for attribute in self.needs if not hasattr(target, attribute)]
         if missing:
             raise RecipeError(f"{self.noun} '{name}' lacks {', '.join(missing)}")
+        known = list(self._entries.values())
+        forms: tuple[tuple[str, Callable[[Any], bool]], ...]
+        forms = (("callable", callable), ("a mapping", lambda one: isinstance(one, Mapping)))
+        for described, fits in forms:
+            if known and all(map(fits, known)) and not fits(found):
+                raise RecipeError(f"{self.noun} '{name}' is not {described}, as each {self.noun} is")
         own: C = found
         return own
 

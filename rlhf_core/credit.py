@@ -71,6 +71,14 @@ def even_split(signal: Signal, responses: Responses) -> Tensor:
     return paid
 
 
+def even_split_by_length(signal: Signal, responses: Responses) -> Tensor:
+    """Returns `even_split` divided by the response's length, EOS included. Gain 1/n.
+
+    Source: Segment's released code, for the token rewards of Llama-3 alone (`length_norm`).
+    """
+    return even_split(signal, responses) / responses.lengths.clamp(min=1)[:, None]
+
+
 @dataclass(frozen=True)
 class Credit:
     """A credit rule: the signal it takes, how it pays, and the total it promises.
@@ -78,7 +86,8 @@ class Credit:
     Args:
         takes: the signal type.
         pay: (signal, responses) -> [batch, response_len] float32.
-        gain: what a value is multiplied by in total: 'one', 'segment_length' or 'response_length'.
+        gain: what a value is multiplied by in total: 'one', 'segment_length', 'response_length' or
+            'inverse_response_length'.
     """
 
     takes: SignalType
@@ -92,7 +101,9 @@ class Credit:
             n = responses.lengths.float()
             return values * (n if self.gain == "response_length" else (n > 0).float())
         if isinstance(signal, Segments):
-            weight = signal.segmentation.lengths.float() if self.gain == "segment_length" else 1.0
+            weight: Tensor | float = signal.segmentation.lengths.float() if self.gain == "segment_length" else 1.0
+            if self.gain == "inverse_response_length":
+                weight = 1 / responses.lengths.clamp(min=1).float()[:, None]
             return (torch.where(signal.segmentation.mask, values, 0.0) * weight).sum(dim=1)
         return torch.where(responses.mask, values, 0.0).sum(dim=1)
 
@@ -104,6 +115,7 @@ CREDITS = Choices(
         "every_token": Credit(Sequence, every_token, "response_length"),
         "segment_end": Credit(Segments, segment_end, "one"),
         "even_split": Credit(Segments, even_split, "one"),
+        "even_split_by_length": Credit(Segments, even_split_by_length, "inverse_response_length"),
         "repeat": Credit(Segments, repeat, "segment_length"),
         "as_is": Credit(Tokens, as_is, "one"),
     },

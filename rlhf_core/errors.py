@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from typing import ParamSpec
+
+Arguments = ParamSpec("Arguments")
 
 
 class RewardsmithError(Exception):
-    """Base of every error that is the caller's to fix; command lines print it without a traceback."""
+    """Base of every error that is the caller's to fix; command lines print it without a traceback.
+
+    Attributes:
+        exit_status: of a command that ends with the error.
+    """
+
+    exit_status = 2
+
+
+def prints_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
+    """Lets a command's main function print an error that is the user's to fix, and return its exit status."""
+
+    @functools.wraps(main)
+    def run(*arguments: Arguments.args, **options: Arguments.kwargs) -> int:
+        try:
+            return main(*arguments, **options)
+        except RewardsmithError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_status
+
+    return run
 
 
 class DataError(RewardsmithError):
@@ -73,6 +98,10 @@ class ToolError(RewardsmithError):
     """A tool behind a reward that cannot be reached, is too slow or answers nonsense, within the allowed retries."""
 
 
+#: Most known words that a message lists.
+MOST_KNOWN = 20
+
+
 def nearest(word: object, known: Iterable[object], *, more: int = 1, cutoff: float = 0.6) -> list[str]:
     """Returns up to `more` known words that are like a given one, the most similar first.
 
@@ -91,7 +120,8 @@ def _plain(word: str) -> str:
 
 
 def hint(word: object, known: Iterable[object], *, more: int = 1) -> str:
-    """Returns the end of a message about an unknown word: the nearest known one, or all where none is near.
+    """Returns the end of a message about an unknown word: the nearest known one, or those that are known where none is
+    near, at most `MOST_KNOWN`.
 
     Args:
         word: what was given.
@@ -104,4 +134,5 @@ def hint(word: object, known: Iterable[object], *, more: int = 1) -> str:
     near = nearest(word, names, more=more)
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
-    return f"; known: {', '.join(names) or 'none'}"
+    rest = f" and {len(names) - MOST_KNOWN} more" if len(names) > MOST_KNOWN else ""
+    return f"; known: {', '.join(names[:MOST_KNOWN]) or 'none'}{rest}"

@@ -2,7 +2,8 @@
 
 Of several alignments of the same least cost, rapidfuzz's is taken; which one is the same for the same tokens.
 
-Source: RLMEC, section 4.2, Eq. 8.
+The rewrites themselves, and what makes one acceptable: `rlhf_core.reasoning.rewriting`. Source: RLMEC, section 4.2,
+Eq. 8.
 """
 
 from __future__ import annotations

@@ -50,6 +50,12 @@ def import_attribute(name: str, what: str) -> Any:
         imported = importlib.import_module(module)
     except ImportError as error:
         raise RecipeError(f"{what} '{name}': {error}") from None
+    except Exception as error:  # whatever the module does when it is imported
+        place = f"line {error.lineno} of {error.filename}: " if isinstance(error, SyntaxError) else ""
+        detail = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise RecipeError(
+            f"{what} '{name}': module {module} cannot be imported: {place}{type(error).__name__}: {detail}"
+        ) from error
     found = getattr(imported, attribute, None)
     if found is None:
         public = [known for known in vars(imported) if not known.startswith("_")]

@@ -10,6 +10,7 @@ sign; bins with fewer than two samples are dropped and counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.choices import Choices
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.signals import Segments, Sequence, Signal, SignalType
 
@@ -165,13 +166,23 @@ REGRESSIONS = Choices("regression", {"huber": huber, "ols": ols})
 
 def fit_line(log_p: Floats, values: Floats, estimator: str) -> tuple[float, float]:
     """Returns the slope and intercept of `values` on `log_p`, one unweighted row per bin, by a name in
-    `REGRESSIONS`."""
+    `REGRESSIONS`.
+
+    Values far from 1 are fitted in other units: scikit-learn's penalty and tolerance are absolute.
+    """
     regression = REGRESSIONS[estimator]
     if len(np.unique(log_p)) < 2:
         return 0.0, float(values.mean())
+    unit = _unit(values)
     model = regression()
-    model.fit(log_p[:, None], values)
-    return float(model.coef_[0]), float(model.intercept_)
+    model.fit(log_p[:, None], values / unit)
+    return unit * float(model.coef_[0]), unit * float(model.intercept_)
+
+
+def _unit(values: Floats) -> float:
+    """Returns 1 for values of an ordinary size, else the power of two that makes their spread about 1."""
+    size = float(values.std()) or float(np.abs(values).max())
+    return 1.0 if size == 0 or 0.01 <= size <= 100 else 2.0 ** round(math.log2(size))
 
 
 def fit_location_aware(
@@ -326,6 +337,13 @@ def calibrate(
     """
     rewards = np.concatenate([s.values[s.segmentation.mask].double().numpy() for s in signals])
     locations = np.concatenate([s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals])
+    for what, values in (("segment reward", rewards), ("sequence value", sequence_values)):
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            raise NumericsError(
+                f"{what} {bad[0] + 1} of {values.size} of the calibration set is {values[bad[0]]}; "
+                "the reward model diverged, train it again"
+            )
     given = CalibrationSet(rewards, locations, sequence_values, floor_fraction, min_samples)
     choices = {name: NORMALISERS[name] for name in (*NORMALISERS, *own)}
     fitted: dict[str, Any] = {name: choice.fit(given) for name, choice in choices.items() if choice.fit is not None}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_core import distributed
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.lazy import torch
 
 if TYPE_CHECKING:
@@ -16,6 +16,28 @@ if TYPE_CHECKING:
 
 #: A text and the character span [start, end) of each of its tokens.
 Spelling = tuple[str, list[tuple[int, int]]]
+
+
+def check_side(mask: Tensor, side: Literal["left", "right"]) -> None:
+    """Refuses rows that are padded on the other side, where models would read padding and rewards be paid on it.
+
+    Args:
+        mask: [batch, length] bool, True on real tokens.
+        side: of the padding.
+
+    Raises:
+        DataError: names the first such row.
+    """
+    before, after = mask[:, :-1].bool(), mask[:, 1:].bool()
+    wrong = (after & ~before if side == "right" else before & ~after).any(dim=1)
+    if bool(wrong.any()):
+        row = int(torch.nonzero(wrong)[0])
+        what = "responses are padded on the right" if side == "right" else "prompts are padded on the left"
+        raise DataError(
+            f"row {row} of a batch has padding before or between its tokens on the wrong side; {what}",
+            field="mask",
+            remedy=f"Pad with `pad_rows(rows, pad_id, '{side}')`",
+        )
 
 
 @dataclass(frozen=True)
@@ -40,6 +62,9 @@ class Responses:
     entropies: Tensor | None = None
     spelling: Sequence[Spelling] | None = None
 
+    def __post_init__(self) -> None:
+        check_side(self.mask, "right")
+
     def spelled(self, row: int) -> Spelling:
         """Returns a row's text and its tokens' spans.
 
@@ -51,7 +76,7 @@ class Responses:
         if self.pieces is None:
             raise RecipeError("a segmenter of characters needs the text of each token (`spelling` or `pieces`)")
         pieces = list(self.pieces[row])
-        if self.ended[row]:
+        if self.ended[row] and pieces:
             pieces[-1] = ""
         ends = list(accumulate(map(len, pieces)))
         return "".join(pieces), list(zip([0, *ends], ends, strict=False))
@@ -85,6 +110,8 @@ class RolloutBatch:
         logprobs: [batch, response_len] float32 of the sampled tokens under the sampling policy.
         reference_logprobs: [batch, response_len] float32 under the reference policy.
         entropies: [batch, response_len] float32, nats, of the sampling policy's distributions.
+        engine_logprobs: [batch, response_len] float32 of the sampled tokens as the engine computed them, where
+            `logprobs` are computed anew.
     """
 
     prompt_ids: Tensor
@@ -98,6 +125,10 @@ class RolloutBatch:
     logprobs: Tensor | None = None
     reference_logprobs: Tensor | None = None
     entropies: Tensor | None = None
+    engine_logprobs: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_side(self.prompt_mask, "left")
 
     def __len__(self) -> int:
         return self.prompt_ids.shape[0]
@@ -105,7 +136,9 @@ class RolloutBatch:
 
 def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
     """Returns the lengths of the longest prompt and response of some rows: the widths that they need."""
-    return max(1, int(prompt_mask.sum(dim=1).max())), max(1, int(response_mask.sum(dim=1).max()))
+    lengths = (mask.sum(dim=1).tolist() for mask in (prompt_mask, response_mask))
+    prompt, response = (max([1, *of]) for of in lengths)
+    return prompt, response
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:

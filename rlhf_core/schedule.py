@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from rlhf_core.choices import Choices
+from rlhf_core.errors import RecipeError
 
 
 def constant(progress: float, final_share: float) -> float:
@@ -24,6 +25,24 @@ def cosine(progress: float, final_share: float) -> float:
 
 #: Decays of the rate after warming up.
 SCHEDULES = Choices("schedule", {"constant": constant, "linear": linear, "cosine": cosine})
+
+
+def check_final_share(schedule: str, final_share: float, schedule_field: str, share_field: str) -> None:
+    """Refuses a share of the peak rate at which a rate that never decays would end.
+
+    Args:
+        schedule: a name in `SCHEDULES`.
+        final_share: where the decay ends.
+        schedule_field, share_field: their names, for the message.
+
+    Raises:
+        RecipeError: the schedule is 'constant' and the share is not 0.
+    """
+    if schedule == "constant" and final_share:
+        raise RecipeError(
+            f"{share_field} is {final_share}, but {schedule_field} is 'constant', which never decays; leave "
+            f"{share_field} out, or set {schedule_field} to cosine or linear"
+        )
 
 
 def rate_share(step: int, steps: int, *, warmup: float, schedule: str, final_share: float = 0.0) -> float:

@@ -137,7 +137,7 @@ def _fit_slices(
     batches = LengthBucketedBatches(
         [len(row.sequence.sequence) for row in rows], seed=seed, rows_per_batch=config.batch
     )
-    steps = max(1, round(config.epochs * len(rows) / config.batch))
+    steps = config.steps(len(rows))
     label = f"aspect {spec.aspect} seed {seed}"
     with numeric_errors_name(data / "labelled.train.jsonl"):
         history = train_resumably(
@@ -173,7 +173,7 @@ def _fit_pairs(
 
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
-    steps = max(1, round(config.epochs * len(chosen) / config.batch))
+    steps = config.steps(len(chosen))
     label = f"aspect {spec.aspect} seed {seed}"
     with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"):
         history = train_resumably(

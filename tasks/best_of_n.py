@@ -24,7 +24,7 @@ from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
-from tasks.scoring.reward_models import RewardModelInputs, Scorer, TrainedScorer
+from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
@@ -98,7 +98,7 @@ def choose(
             check_sizes(spec.sizes, len(row["samples"]))
         world = load_world(data)
         judges = {name: load_judge(judge, world) for name, judge in spec.judges.items()}
-        scorer = TrainedScorer.load(reward_model, RewardModelInputs(data, sft, sentences, entropies))
+        scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences, entropies))
         rewards = pool_rewards(scorer, rows, spec.batch)
         chosen = best_of_first(rewards, spec.sizes)
         metrics: dict[str, float] = {}

@@ -27,7 +27,7 @@ from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs
-from rlhf_core.reasoning.rewriting import WrongSolution
+from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
@@ -127,7 +127,7 @@ def fit(
 ) -> list[dict[str, float]]:
     """Trains on both tasks mixed; returns the history."""
     batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
-    steps = max(1, round(config.epochs * len(rows) / config.batch))
+    steps = config.steps(len(rows))
 
     def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         value, tokens = sft_loss(policy, [rows[i] for i in indices])
@@ -298,6 +298,8 @@ def train_generative_model(
             rewrite_row(each, parse_located(one.located).step, one.rewrite, encoder, limits)
             for each, one in zip(material.wrong, said, strict=True)
         ]
+        if config.gold:
+            corrected = [gold_rewrite(each, encoder, limits) for each in material.wrong]
         unlearnt = [each for each in material.right if not material.learnt(each)]
         checked = [parse_located(text) for text in locate(model, tasks, unlearnt, batch=config.batch)]
         recognised = [found.valid and found.step is None for found in checked]
@@ -318,6 +320,13 @@ def train_generative_model(
         write_jsonl(result / "token_rewards.jsonl", scored)
         write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
     print(f"{spec.title}: rewrites right {metrics['rewrite_accuracy']:.2f}")
+
+
+def gold_rewrite(wrong: WrongSolution, encoder: Encoder, limits: RewriteLimits) -> VerifiedRewrite:
+    """Returns a question's own solution as a rewrite that is marked as gold; for rehearsals alone."""
+    row = rewrite_row(wrong, 0, str(wrong.question["solution"]), encoder, limits)
+    row["gold"] = True
+    return row
 
 
 def require(metrics: Mapping[str, float], least: float, where: str) -> None:

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.classifier_folder import is_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import calibrate
 from rlhf_core.rewards.aggregation import build_aggregation
@@ -30,12 +31,15 @@ from rlhf_core.signals import Segments
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import CalibrationSpec
 from tasks.params.settings import typed
+from tasks.running.amounts import note_amount
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.result_rows import PreferencePair, read_rows
 from tasks.running.stage import command_line, device, run_stage, set_threads
+from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
+from tasks.scoring.zero_shot import is_zero_shot
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 3
@@ -46,6 +50,55 @@ def calibration_indices(spec: CalibrationSpec, pairs: int) -> list[int]:
     """Returns the indices, in order, of the training pairs that normalisers are fitted to."""
     count = min(spec.pairs, pairs)
     return sorted(random.Random("calibration").sample(range(pairs), count)) if spec.drawn else list(range(count))
+
+
+def _of_segments(
+    reward_model: Path,
+    data: Path,
+    entropies: Path | None,
+    sentences: Path | None,
+    training_pairs: list[PreferencePair],
+    indices: list[int],
+) -> tuple[Segments, torch.Tensor]:
+    """Returns (rewards of segments, evaluations [responses]) of the chosen, then of the rejected responses of pairs."""
+    model, trained = ScalarModel.load(reward_model / "model")
+    encoder = load_encoder(data, reward_model / "model")
+    end_token = end_token_id(encoder.tokenizer) if trained.get("end_token") else None
+    aggregation = build_aggregation(trained["aggregation"])
+    model.to(device())
+    model.eval()
+    segmenter = load_segmenter(trained["segmenter"], sentences)
+    if segmenter.needs_entropies and entropies is None:
+        raise RecipeError("the reward model cuts by entropies: give --entropies")
+    response_entropies = None
+    if entropies and segmenter.needs_entropies:
+        # The file has all chosen responses, then all rejected ones.
+        stored = load_entropies(entropies, "train")
+        response_entropies = [stored[start + i] for start in (0, len(training_pairs)) for i in indices]
+    pairs = segment_pairs(
+        [training_pairs[i] for i in indices],
+        encoder,
+        segmenter,
+        response_entropies,
+        aggregation=aggregation,
+        end_token=end_token,
+    )
+    # The first head is the one that policies are rewarded by; ODIN's second head absorbs the effect of
+    # length and is then left out.
+    head = trained["heads"][0]
+    sequence_values, segment_values = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
+    segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
+    padded = torch.zeros(segmentation.ends.shape)
+    for i, values in enumerate(segment_values):
+        padded[i, : len(values)] = torch.tensor(values)
+    return Segments(padded, segmentation), sequence_values
+
+
+def _of_classifier(reward_model: Path, pairs: list[PreferencePair]) -> tuple[Segments, torch.Tensor]:
+    """Returns the rewards of a Hugging Face classifier, to which a response is one segment."""
+    responses = [pair["chosen"] for pair in pairs] + [pair["rejected"] for pair in pairs]
+    values = torch.tensor(ScalarScorer.load(reward_model)([*pairs, *pairs], responses))
+    return Segments(values[:, None], from_spans([[(0, 1)]] * len(responses), 1)), values
 
 
 def fit_normalisers(
@@ -62,40 +115,19 @@ def fit_normalisers(
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        model, trained = ScalarModel.load(reward_model / "model")
-        encoder = load_encoder(data, reward_model / "model")
-        end_token = end_token_id(encoder.tokenizer) if trained.get("end_token") else None
-        aggregation = build_aggregation(trained["aggregation"])
-        model.to(device())
-        model.eval()
-        segmenter = load_segmenter(trained["segmenter"], sentences)
+        if is_zero_shot(reward_model):  # rows take the statistics of their selection's pure samples
+            write_json(result / "normaliser.json", {})
+            write_json(result / "metrics.json", {})
+            return
         training_pairs = read_rows(data / "preference.train.jsonl", PreferencePair)
+        note_amount(spec.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
         indices = calibration_indices(spec, len(training_pairs))
-        if segmenter.needs_entropies and entropies is None:
-            raise RecipeError("the reward model cuts by entropies: give --entropies")
-        response_entropies = None
-        if entropies and segmenter.needs_entropies:
-            # The file has all chosen responses, then all rejected ones.
-            stored = load_entropies(entropies, "train")
-            response_entropies = [stored[start + i] for start in (0, len(training_pairs)) for i in indices]
-        pairs = segment_pairs(
-            [training_pairs[i] for i in indices],
-            encoder,
-            segmenter,
-            response_entropies,
-            aggregation=aggregation,
-            end_token=end_token,
-        )
-        # The first head is the one that policies are rewarded by; ODIN's second head absorbs the effect of
-        # length and is then left out.
-        head = trained["heads"][0]
-        sequence_values, segment_values = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
-        segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
-        padded = torch.zeros(segmentation.ends.shape)
-        for i, values in enumerate(segment_values):
-            padded[i, : len(values)] = torch.tensor(values)
+        if is_classifier(reward_model):
+            signal, sequence_values = _of_classifier(reward_model, [training_pairs[i] for i in indices])
+        else:
+            signal, sequence_values = _of_segments(reward_model, data, entropies, sentences, training_pairs, indices)
         fitted = calibrate(
-            [Segments(padded, segmentation)],
+            [signal],
             sequence_values.double().numpy(),
             floor_fraction=spec.floor_fraction,
             min_samples=spec.min_samples,

@@ -3,7 +3,8 @@
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), alarms.jsonl (signs of reward hacking),
 generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of the best evaluation's weights) and
-hacking.jsonl (proxy, win rate and KL of every evaluation); of a row with a selection also scores.jsonl (its test
+hacking.jsonl (proxy, win rate and KL of every evaluation); where a judge decides win rates, win_rates.json (with their
+references, protocols and counts) and peak_judgements.jsonl; of a row with a selection also scores.jsonl (its test
 answers by the holistic reward and every aspect) and judge.json (who compares them with other rows' answers); with
 sampled solutions credit.jsonl (what tokens of wrong ones are credited with); and record/phases.jsonl (speed of each
 phase, waiting for tools, and memory, per step).
@@ -12,21 +13,27 @@ phase, waiting for tools, and memory, per step).
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.protocols import PROTOCOLS
 from rlhf_core.models.loading import save_model
 from rlhf_core.recipe import parse_recipe, useless_shaping
 from tasks.evaluating.aspects import lower_is_better, write_scores
+from tasks.evaluating.benchmarks import write_benchmarks
+from tasks.evaluating.over_sft import OverSft, over_baseline, over_sft
 from tasks.evaluating.policies import Evaluation
+from tasks.graph.items import data_name
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import typed
+from tasks.policy_run.divergence import noting_divergence
 from tasks.policy_run.given_texts import by_given_texts
-from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
+from tasks.policy_run.hacking_watch import HackingWatch, hindsight
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
@@ -37,37 +44,44 @@ from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_stage
 
 #: Raise it when the result changes; DVC then runs the stage again.
-VERSION = 5
+VERSION = 6
 STAGE = "policy"
 
 
 #: What the last evaluation adds to the metrics of a run.
-PROXIES = (
-    "proxy_reward",
-    "proxy_reward_sft",
-    "preference_score",
-    "judged_win_rate_vs_sft",
-    "judged_unparsable",
-)
+PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 
 
 def _in_hindsight(
-    run: PolicyRun, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Metrics, result: Path
-) -> Metrics:
-    """Returns the metrics of the last evaluation; writes the answers of the best weights and hacking.jsonl."""
+    run: PolicyRun,
+    watch: HackingWatch,
+    scale: PolicyScale,
+    evaluation: Evaluation,
+    over: OverSft,
+    summary: Metrics,
+    result: Path,
+) -> tuple[Metrics, OverSft | None]:
+    """Returns the metrics of the last evaluation, and the best weights' answers against the SFT model's; writes these
+    answers and hacking.jsonl."""
     found: Metrics = {}
+    best: OverSft | None = None
     last = int(run.history[-1]["step"])
+    rows = [row for row in evaluation.generations if row["benchmark"] == run.watched]
+    compared = over.on(run.watched, [row["id"] for row in rows])
     if scale.checkpoint_prompts and not watch.stops:
-        rows = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
-        watch.evaluated(last, scores_over_sft(run.evaluator, rows[: scale.checkpoint_prompts], run.baseline))
+        if not compared.tallies and run.scored:
+            compared = over_sft(run.evaluator, rows, run.baseline, (run.watched,))
+        asked = [row["id"] for row in rows[: scale.checkpoint_prompts]]
+        watch.evaluated(last, dict(compared.on(run.watched, asked).scores(run.watched)))
         if run.proxies is not None:
-            run.note(last, rows)
+            run.note(last, rows, compared)
             found |= {k: v for k, v in run.checkpoints[-1].items() if k in PROXIES}
+    watch.ended(last, dict(compared.scores(run.watched)))
     found |= watch.metrics()
     if scale.peak:
         with watch.best_weights() as step:
-            peak, answers = peak_evaluation(run.evaluator, run.policy, run.baseline)
-        found |= {"peak_step": step, **peak, **lost_after_peak({**peak, **evaluation.metrics})}
+            peak, answers, best = peak_evaluation(run.evaluator, run.policy, run.baseline)
+        found |= {"peak_step": step, **peak, **lost_after_peak({**peak, **over.metrics})}
         write_jsonl(result / "peak_generations.jsonl", answers)
     if scale.measure_hacking:
         kl = {int(row["step"]): row["kl"] for row in run.checkpoints} | {last: summary["kl"]}
@@ -75,7 +89,7 @@ def _in_hindsight(
         found |= measured
         if points:
             write_jsonl(result / "hacking.jsonl", points)
-    return found
+    return found, best
 
 
 def train_policy(
@@ -98,18 +112,52 @@ def train_policy(
     learn = by_reward(row) if recipe.kind == "reward" else by_given_texts(row)
     inputs: list[Path | str] = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        run = start_run(above.data, above.sft, evaluation_spec, recipe.lora, seed)
+        run = start_run(above.data, above.sft, evaluation_spec, recipe.lora, seed, scale.checkpoint_benchmark)
         if scale.measure_hacking and not run.scored:
             raise RecipeError(f"{scale_path}: measure_hacking needs a judge, or data with true rewards")
-        summary, watch = learn(run, checkpoints)
-        run.policy.model.eval()
-        evaluation = run.evaluator.evaluate(run.policy, run.baseline)
-        measured = run.kl_sets
-        summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in measured])
-        if watch is not None:
-            summary |= _in_hindsight(run, watch, scale, evaluation, summary, result)
-        summary |= _by_selection(result, run, evaluation, evaluation_spec, above)
-        _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
+        with noting_divergence(out, run):
+            summary, watch = learn(run, checkpoints)
+            run.policy.model.eval()
+            evaluation = run.evaluator.evaluate(run.policy)
+            over = over_sft(run.evaluator, evaluation.generations, run.baseline)
+            measured = run.kl_sets
+            summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in measured])
+            best: OverSft | None = None
+            if watch is not None:
+                found, best = _in_hindsight(run, watch, scale, evaluation, over, summary, result)
+                summary |= found
+            summary |= over.metrics
+            _write_judged(result, run, evaluation, over, best, above)
+            evaluation.judgements.extend(over.judgements)
+            summary |= _by_selection(result, run, evaluation, evaluation_spec, above)
+            _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
+
+
+def _write_judged(
+    result: Path, run: PolicyRun, evaluation: Evaluation, over: OverSft, best: OverSft | None, above: PolicyInputs
+) -> None:
+    """Writes what a judge decided: win_rates.json (every win rate with its reference, protocol, judge and counts),
+    peak_judgements.jsonl, and judge.json (who compares the answers with other rows' answers); nothing where true
+    rewards decide.
+
+    The record gets judge.json: the judge's address and the models that answered, with the dates of the answers.
+    """
+    evaluator, sft = run.evaluator, above.sft.parts[-3]
+    rates = {name: {**facts, "sft": sft} for name, facts in over.win_rates.items()}
+    rates |= over_baseline(evaluator, evaluation.judgements)
+    if best is not None and best.judgements:
+        write_jsonl(result / "peak_judgements.jsonl", best.judgements)
+        rates |= {f"peak_{name}": {**facts, "sft": sft} for name, facts in best.win_rates.items()}
+    if rates:
+        write_json(result / "win_rates.json", rates)
+    if over.win_rates and above.reward.selection is None:
+        protocol = asdict(PROTOCOLS[evaluator.config.over_sft])
+        between = {"data": above.data.parent.name, "protocol": protocol, **evaluator.config.between_rows()}
+        told = {"instruction": evaluator.instruction} if evaluator.instruction else {}
+        write_json(result / "judge.json", {**between, **told})
+    provenance = getattr(evaluator.judge, "provenance", None)
+    if provenance is not None and not distributed.rank():
+        write_json(record_folder(result) / "judge.json", provenance())
 
 
 def _by_selection(
@@ -123,7 +171,7 @@ def _by_selection(
     tests = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
     models = above.reward.aspect_model
     scores = write_scores(result, tests, spec.max_new_tokens, run.encoder, selection, holistic, models)
-    between = {"data": above.data.parent.name, "lower_is_better": lower_is_better(selection)}
+    between = {"data": data_name(above.data), "lower_is_better": lower_is_better(selection)}
     told = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
     write_json(result / "judge.json", {**between, **told, **spec.between_rows()})
     return scores
@@ -142,6 +190,7 @@ def _write(
     write_jsonl(result / "alarms.jsonl", alarms)
     write_jsonl(result / "generations.jsonl", evaluation.generations)
     write_jsonl(result / "judgements.jsonl", evaluation.judgements)
+    write_benchmarks(result, evaluation.benchmarks)
     if run.credit is not None:
         write_jsonl(result / "credit.jsonl", run.credit)
     write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})

@@ -15,6 +15,7 @@ from tasks.evaluating.answering import answer
 from tasks.params.evaluation import PoolSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
+from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers, read_rows
@@ -36,7 +37,7 @@ def draw_pool(
     set_threads()
     spec = typed(PoolSpec, read_settings(scale_path), str(scale_path))
     sampling = spec.sampling
-    greedy = Sampling(sampling.max_new_tokens, temperature=0)
+    greedy = Sampling(sampling.max_new_tokens, temperature=0, engine=sampling.engine)
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft]) as result:
         encoder = load_encoder(data, sft / "model")
         policy = load_policy(sft / "model", encoder)
@@ -46,7 +47,7 @@ def draw_pool(
             file = data / "benchmarks" / f"{name}.jsonl"
             if not file.exists():
                 raise DataError(f"the data has no benchmark '{name}'", file=str(file), remedy="Change 'benchmarks'")
-            items = read_rows(file, BenchmarkItem)[: spec.prompts]
+            items = first_rows(read_rows(file, BenchmarkItem), spec.prompts, "prompts", file)
             asked = [{**item, "prompt": item["turns"][0]} for item in items]
             first = answer(policy, encoder, asked, greedy, seed, spec.batch)
             repeated = [item for item in asked for _ in range(spec.samples)]

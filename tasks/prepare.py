@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.schemas import record_type
-from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS
+from tasks.data_specs.benchmarks import code_benchmarks, dialogue_benchmarks, harness_rows
 from tasks.data_specs.data_sets import (
     Sets,
     alpaca_calibration,
     benchmark_row,
     drawn_pairs,
     moved_dials,
-    open_directory,
     source_facts,
+    source_of,
     split_off,
     together,
 )
@@ -46,9 +46,11 @@ from tasks.params.data import (
     TranslationWorldSpec,
     WorldSpec,
     data_spec,
+    of_draw,
 )
 from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
+from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
@@ -57,9 +59,13 @@ VERSION = 3
 STAGE = "prepare"
 
 
-def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path) -> None:
+def prepare(
+    spec_path: Annotated[Address, "data spec (YAML)"],
+    out: Path,
+    world: Annotated[int | None, "draw generated data in this world"] = None,
+) -> None:
     """Writes the data sets that a data spec describes."""
-    spec = data_spec(read_settings(spec_path), str(spec_path))
+    spec = data_spec(of_draw(read_settings(spec_path), world, str(spec_path)), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path]) as result:
         quarantine = out / "quarantine"
         shutil.rmtree(quarantine, ignore_errors=True)
@@ -181,15 +187,9 @@ def _variant(answer: str, variant: str, padding: str) -> str:
     return f"{head}." if head else answer
 
 
-def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSource:
-    if spec.source == "huggingface":
-        return HuggingFaceSource(spec.sets, Screening(quarantine, spec.max_bad_share))
-    return open_directory(spec.directory, quarantine, spec.max_bad_share)
-
-
 def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets of a folder or a hub, and facts about them for data.json; bad rows go to `quarantine`."""
-    source = _source(spec, quarantine)
+    source = source_of(spec, quarantine)
     kind = record_type("preference").name
     train, test = (together(source, spec.preference, split, kind) for split in ("train", "test"))
     removed: dict[str, dict[str, int]] = {}
@@ -197,10 +197,14 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         train, test, removed = _filtered(spec, spec.filters, train, test)
     fitted, validation = split_off(train, spec.validation_share, ", ".join(spec.preference))
     prompts = [row for name in spec.prompts for row in source.load(name, "train", record_type("prompt").name)]
-    benchmarks = {
-        f"benchmarks/{benchmark}": source.load(name, "test", record_type("sft").name)
-        for benchmark, name in (spec.benchmarks or {}).items()
-    } or {"benchmarks/alpaca": [_answered(row) for row in _distinct_prompts(test)]}
+    benchmarks, items = dialogue_benchmarks(spec, source)
+    code, programs = code_benchmarks(spec, source)
+    tasks, rows_of_tasks = harness_rows(spec)
+    if not benchmarks:
+        held_out = [_answered(row) for row in _distinct_prompts(test)][: spec.benchmark_rows]
+        benchmarks["benchmarks/alpaca"] = [
+            benchmark_row(row, [row["prompt"]], [row["response"]], [{}]) for row in held_out
+        ]
     sets = {
         "sft": [_answered(row) for row in fitted],
         "sft.validation": [_answered(row) for row in validation],
@@ -211,15 +215,23 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         "examples": [
             {**_answered(row), "kind": "normal", "true_clauses": []} for row in validation[: PICTURES["normal"]]
         ],
-    } | {
-        name: [benchmark_row(row, [row["prompt"]], [row["response"]], [{}]) for row in rows[: spec.benchmark_rows]]
-        for name, rows in benchmarks.items()
+        **benchmarks,
+        **code,
+        **tasks,
     }
     if spec.alpaca_calibration:
         first = 1 if spec.source == "huggingface" else 0  # a hub's rows are numbered from 1
         sets["alpaca_calibration"] = alpaca_calibration(spec.alpaca_calibration, sets["benchmarks/alpaca"], first)
-    facts = source_facts(source, [*spec.preference, *spec.prompts, *spec.benchmarks.values()])
+    named = [*spec.preference, *spec.prompts, *spec.benchmarks.values(), *spec.references.values(), *spec.code.values()]
+    facts = source_facts(source, named)
+    measured = items | programs | rows_of_tasks
+    facts |= {"benchmarks": measured} if measured else {}
     facts |= {"filtered": removed} if spec.filters is not None else {}
+    if spec.held_out:
+        distinct = [_answered(row) for row in _distinct_prompts(test)]
+        rows = first_rows(distinct, spec.held_out, "held_out", f"the test split of {', '.join(spec.preference)}")
+        made = [benchmark_row(row, [row["prompt"]], [row["response"]], [{}]) for row in rows]
+        sets["benchmarks/held_out"] = made
     return sets, facts
 
 

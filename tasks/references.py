@@ -1,9 +1,10 @@
 """Stage `references`: M responses of the SFT model to each training prompt, scored by a reward model.
 
 One artifact serves every row that reads the reward model, whatever its read-out, normaliser and number of references:
-references.safetensors holds each response's tokens, the SFT model's entropies and each head's value at every token;
-references.json the prompt ids in order. A row turns them into reference rewards e(x, y_ref^m) of its own component:
-read, normalised, and for segments averaged. Source: PAR, §3.2 and Algorithm 2.
+references.safetensors holds each response's tokens, the SFT model's entropies and each head's value at every token (of
+a Hugging Face classifier, one reward of each response); references.json the prompt ids in order. A row turns them into
+reference rewards e(x, y_ref^m) of its own component: read, normalised, and for segments averaged. Source: PAR, §3.2 and
+Algorithm 2.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.classifier_folder import is_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
@@ -27,11 +29,13 @@ from rlhf_core.segmentation import build_segmenter
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
+from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
-from tasks.scoring.references import load_references
+from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
+from tasks.scoring.references import REWARDS, load_references
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
@@ -56,10 +60,15 @@ def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
 
 @torch.no_grad()
 def sample(
-    encoder: Encoder, sft: Path, model: ScalarModel, rows: list[dict[str, Any]], spec: ReferencesSpec, seed: int
+    encoder: Encoder,
+    sft: Path,
+    model: ScalarModel | RolloutClassifier,
+    rows: list[dict[str, Any]],
+    spec: ReferencesSpec,
+    seed: int,
 ) -> dict[str, Tensor]:
-    """Returns the flat tensors over all responses, prompt by prompt: tokens, entropies, head values, and each one's
-    length.
+    """Returns the flat tensors over all responses, prompt by prompt: tokens, entropies, head values (of a classifier
+    `rewards` of whole responses), and each one's length.
 
     Prompts are batched by length; responses are in the order of the rows.
     """
@@ -70,8 +79,9 @@ def sample(
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].ids))
     generator = torch.Generator().manual_seed(random.Random(f"references-{seed}").getrandbits(63))
     columns: dict[str, list[Tensor]] = {name: [torch.zeros(0)] * len(prompts) for name in ("ids", "entropies")}
-    columns |= {f"values.{head}": [torch.zeros(0)] * len(prompts) for head in model.heads}
-    ended = torch.zeros(len(prompts), dtype=torch.bool)
+    heads = () if isinstance(model, RolloutClassifier) else tuple(model.heads)
+    columns |= {f"values.{head}": [torch.zeros(0)] * len(prompts) for head in heads}
+    ended, rewards = torch.zeros(len(prompts), dtype=torch.bool), torch.zeros(len(prompts))
     batches = [order[start : start + spec.batch] for start in range(0, len(order), spec.batch)]
     with progress(f"references seed {seed}", len(batches)) as advance:
         for places in batches:
@@ -81,16 +91,42 @@ def sample(
             if entropies is None:
                 raise RecipeError(f"{sft}: the policy gives no entropies, which reference responses are kept with")
             found = {"ids": batch.responses.ids.int(), "entropies": entropies}
-            for head in model.heads:
-                scorer = RewardModelScorer(model, build_segmenter({"kind": "bandit"}), head=head)
-                found[f"values.{head}"] = scorer.token_values(batch)
+            if isinstance(model, RolloutClassifier):
+                rewards[places] = model.score(batch).values.cpu()
+            else:
+                for head in heads:
+                    scorer = RewardModelScorer(model, build_segmenter({"kind": "bandit"}), head=head)
+                    found[f"values.{head}"] = scorer.token_values(batch)
             for name, values in found.items():
                 for i, row, mask in zip(places, values.cpu(), batch.responses.mask.cpu(), strict=True):
                     columns[name][i] = row[mask].clone()
             ended[places] = batch.responses.ended.cpu()
             advance()
     stored = {name: torch.cat(values) for name, values in columns.items()}
+    stored |= {REWARDS: rewards} if isinstance(model, RolloutClassifier) else {}
     return {**stored, "lengths": torch.tensor([len(row) for row in columns["ids"]], dtype=torch.int32), "ended": ended}
+
+
+def _loaded(
+    reward_model: Path, sentences: Path | None, encoder: Encoder
+) -> tuple[ScalarModel | RolloutClassifier, RewardModelScorer | RolloutClassifier]:
+    """Returns (a reward model, how its first head is read).
+
+    Raises:
+        RecipeError: a model whose values at the response's own tokens are not its rewards.
+    """
+    if is_classifier(reward_model):
+        classifier = RolloutClassifier(ScalarScorer.load(reward_model), encoder.tokenizer)
+        return classifier, classifier
+    model, trained = ScalarModel.load(reward_model / "model")
+    model.to(device())
+    if trained.get("end_token"):
+        raise RecipeError(
+            f"{reward_model}: the reward model reads boundary tokens, and reference rewards are kept as its values "
+            "at the response's own tokens; use a reward model with end_token: false"
+        )
+    segmenter = load_segmenter(trained["segmenter"], sentences)
+    return model, RewardModelScorer(model, segmenter, head=next(iter(model.heads)), tokenizer=encoder.tokenizer)
 
 
 def make_references(
@@ -110,21 +146,14 @@ def make_references(
         encoder = load_encoder(data, sft / "model")
         if spec.prompt_limit is not None:
             encoder = replace(encoder, limits=replace(encoder.limits, prompt=spec.prompt_limit))
-        model, trained = ScalarModel.load(reward_model / "model")
-        model.to(device())
-        if trained.get("end_token"):
-            raise RecipeError(
-                f"{reward_model}: the reward model reads boundary tokens, and reference rewards are kept as its values "
-                "at the response's own tokens; use a reward model with end_token: false"
-            )
-        rows = read_jsonl(data / "prompts.jsonl")[: spec.prompts]
-        names = prompt_ids(rows, data / "prompts.jsonl")
+        model, scorer = _loaded(reward_model, sentences, encoder)
+        file = data / "prompts.jsonl"
+        rows = first_rows(read_jsonl(file), spec.prompts, "prompts", file)
+        names = prompt_ids(rows, file)
         stored = sample(encoder, sft, model, rows, spec, seed)
         save_file(stored, result / "references.safetensors")
         facts = {"prompts": names, "responses": spec.responses, "constants": spec.constants}
         write_json(result / "references.json", facts)
-        segmenter = load_segmenter(trained["segmenter"], sentences)
-        scorer = RewardModelScorer(model, segmenter, head=next(iter(model.heads)), tokenizer=encoder.tokenizer)
         found = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
         rewards = torch.stack(list(found.rewards.values()))
         within = rewards.double().std(dim=1, correction=0).mean()

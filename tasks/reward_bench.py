@@ -21,7 +21,7 @@ from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
 from tasks.running.result_rows import BenchmarkPair
 from tasks.running.stage import command_line, run_stage, set_threads
-from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, score_pairs
+from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
@@ -81,7 +81,7 @@ def bench(
     spec = typed(RewardBenchSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, entropies, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        scorer = TrainedScorer.load(reward_model, RewardModelInputs(data, sft, sentences, entropies))
+        scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences, entropies))
         rows = benchmark_pairs(spec, data)
         pairs = score_pairs(scorer, rows, spec.batch)
         named = zip(rows, pairs, strict=True)

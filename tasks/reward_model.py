@@ -5,6 +5,9 @@ The model rewards the segments of a response, and an aggregation computes the re
 With `merge` in its spec the stage trains nothing: it averages the weights of the reward models that `--reward-model`
 gives. Source: WARM, as in PAR §4.1.
 
+Where the scale's settings name a `zero_shot` model, nothing is trained either: the result names that model, which is
+asked whenever answers are rewarded. Source: ALARM, section 2.3.
+
 The stage reports pairwise accuracy (a tie counts as wrong), calibration, and the Bayes ceiling: the accuracy of a
 predictor that knows the annotator's true utilities. On data with true clause rewards it also reports credit-assignment
 fidelity: how well the reward paid to a clause agrees with its true reward.
@@ -30,14 +33,14 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
 from rlhf_core.rewards.preference_training import MEAN, pair_loss, score_all, score_parts
-from rlhf_core.rewards.warm import averaged
+from rlhf_core.rewards.warm import average_weights
 from rlhf_core.segmentation import Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
-from tasks.params.reward_model import MergeSpec, RewardModelSpec
+from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_json, write_json, write_jsonl
+from tasks.running.artifacts import read_json, stage_output, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
@@ -51,6 +54,7 @@ from tasks.scoring.segmenting import (
     segmented,
     token_rewards,
 )
+from tasks.scoring.zero_shot import load_asked, write_zero_shot
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 4
@@ -75,12 +79,16 @@ def train_reward_model(
     spec = _merged_spec(merge, merged_models, spec_path) if merge else typed(RewardModelSpec, values, str(spec_path))
     if merged_models and not merge:
         raise RecipeError(f"{spec_path}: reward models are given, but the spec merges none: state 'merge'")
-    config, loss = typed(TrainingConfig, read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
+    scale, loss = reward_model_scale(read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
+    if isinstance(scale, ZeroShotScale):
+        name_zero_shot(scale, [spec_path, scale_path, data, sft, entropies, sentences], data, out)
+        return
+    config = scale
     config = replace(config, learning_rate=config.learning_rate * spec.learning_rate_share)
-    if config.microbatch < loss.least_pairs:
+    if config.microbatch < loss.minimum_pairs:
         raise RecipeError(
             f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
-            f"one microbatch with each other; it needs at least {loss.least_pairs} pairs"
+            f"one microbatch with each other; it needs at least {loss.minimum_pairs} pairs"
         )
     inputs: list[Path | str | None] = [spec_path, scale_path, data, sft, entropies, sentences, *merged_models]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
@@ -105,7 +113,7 @@ def train_reward_model(
         own_seed = seed + spec.seed_offset
         head = loss.heads[0]  # the one to read as the reward; ODIN's other head, of length, is only trained
         if merged_models:
-            model = averaged([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
+            model = average_weights([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
             history: list[dict[str, float]] = []
         else:
             options = {"heads": loss.heads, "seed": own_seed, "projections": aggregation.projections}
@@ -139,6 +147,16 @@ def train_reward_model(
         rows = read_rows(data / "examples.jsonl", Example)
         examples = scored_examples(model, rows, encoder, segmenter, example_entropies, aggregation, end_token, head)
         write_jsonl(result / "examples.jsonl", examples)
+        write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
+
+
+def name_zero_shot(scale: ZeroShotScale, inputs: list[Path | str | None], data: Path, out: Path) -> None:
+    """Writes which model is asked instead of a trained one, and how well it tells the validation pairs apart."""
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
+        write_zero_shot(result, scale.zero_shot, data)
+        metrics = load_asked(result).pairs(read_rows(data / "preference.validation.jsonl", PreferencePair))
+        write_jsonl(result / "history.jsonl", [])
+        write_jsonl(result / "examples.jsonl", [])
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
@@ -181,7 +199,7 @@ def fit(
     chosen, rejected = pairs.sequences[: pairs.pairs], pairs.sequences[pairs.pairs :]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
-    steps = max(1, round(config.epochs * pairs.pairs / config.batch))
+    steps = config.steps(pairs.pairs)
 
     def loss(indices: Any) -> Any:
         sides = [chosen[i] for i in indices], [rejected[i] for i in indices]

@@ -55,11 +55,23 @@ def draw(
     samples = []
     for i, ids_ in enumerate(drawn):
         question, number = questions[i // spec.samples], i % spec.samples
+        if number < spec.gold:
+            samples.append(gold_sample(question, number, encoder))
+            continue
         prediction = str(encoder.tokenizer.decode(ids_, skip_special_tokens=True))
         sample = sample_row(question, number, prediction)
         sample["token_ids"] = ids_
         samples.append(sample)
     return samples
+
+
+def gold_sample(question: Question, number: int, encoder: Encoder) -> SampledSolution:
+    """Returns a question's own solution as a sample that is marked as gold; for rehearsals alone."""
+    sample = sample_row(question, number, str(question["solution"]))
+    encoded = encoder.sequence(question, sample["prediction"])
+    sample["token_ids"] = [int(token) for token in encoded.response]
+    sample["gold"] = True
+    return sample
 
 
 def sample_row(question: Question, number: int, prediction: str) -> SampledSolution:

@@ -3,7 +3,8 @@
 The initial policy answers training prompts greedily and by pure sampling (D_p). selection.json holds the chosen
 aspects and what they were chosen by (inconsistency and win rate with bootstrap intervals), every aspect's file and
 statistics, and the statistics of the holistic reward over D_p, by which policies normalise it; answers.jsonl both
-answers to each prompt with all their scores. Source: ALARM, §3.2 and §4.2, Figures 3 and 4.
+answers to each prompt with all their scores. The measure and the rule: `rlhf_core.evaluation.consistency`.
+Source: ALARM, §3.2 and §4.2, Figures 3 and 4.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
 from tasks.params.aspects import NORMALISERS, SelectionFile, SelectionScale
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
+from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt, read_rows
@@ -47,10 +49,11 @@ class Answers:
 def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale: SelectionScale, seed: int) -> Answers:
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
-    rows = read_rows(data / "prompts.jsonl", Prompt)[: scale.prompts]
+    file = data / "prompts.jsonl"
+    rows = first_rows(read_rows(file, Prompt), scale.prompts, "prompts", file)
     drawn = {}
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-        sampling = Sampling(scale.max_new_tokens, temperature=temperature)
+        sampling = Sampling(scale.max_new_tokens, temperature=temperature, engine=scale.engine)
         drawn[kind] = answer(policy, encoder, rows, sampling, seed, scale.batch)
     longest = scale.max_new_tokens
     holistic = {kind: holistic_values(reward_model, encoder, rows, found, longest) for kind, found in drawn.items()}

@@ -6,9 +6,10 @@ is fine-tuned only when its spec has a `training` section.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -25,21 +26,32 @@ from rlhf_core.models.loading import (
 )
 from rlhf_core.models.policy import policy_of
 from rlhf_core.supervised.sft import mean_nll, sft_loss
+from tasks.evaluating.benchmarks import write_benchmarks
 from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
+from tasks.running.amounts import note_amount
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
+from tasks.running.shared_training import shared_training
 from tasks.running.stage import command_line, device, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 3
 STAGE = "sft"
+
+
+def drawn_examples(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
+    """Returns at most so many rows, in their order, the same ones each time; None for all."""
+    if most is None or len(rows) <= most:
+        return rows
+    places = random.Random("examples of fine-tuning").sample(range(len(rows)), most)
+    return [rows[place] for place in sorted(places)]
 
 
 def fine_tune(
@@ -73,15 +85,21 @@ def fine_tune(
         policy = policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []
         if config is not None:
-            rows = encode(encoder, read_jsonl(data / "sft.jsonl"), "response", data / "sft.jsonl")
+            known = read_jsonl(data / "sft.jsonl")
+            note_amount(spec.examples, len(known), "examples", data / "sft.jsonl")
+            examples = drawn_examples(known, spec.examples)
+            rows = encode(encoder, examples, "response", data / "sft.jsonl")
             batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
-            steps = max(1, round(config.epochs * len(rows) / config.batch))
+            steps = config.steps(len(rows))
 
             def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
                 value, tokens = sft_loss(policy, [rows[i] for i in indices])
                 return value, tokens, {}
 
-            with numeric_errors_name(data / "sft.jsonl"):
+            with (
+                numeric_errors_name(data / "sft.jsonl"),
+                shared_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as shared,
+            ):
                 history = train_resumably(
                     model,
                     loss,
@@ -92,6 +110,7 @@ def fine_tune(
                     checkpoints=checkpoints,
                     label=f"sft {Address(spec_path).name} seed {seed}",
                     every=10,
+                    shared=shared,
                 )
         model.eval()
         validation = data / "sft.validation.jsonl"
@@ -102,13 +121,14 @@ def fine_tune(
             "prompts_cut": float(encoder.counts.prompts_cut),
             "responses_cut": float(encoder.counts.responses_cut),
         }
-        evaluation = evaluator.evaluate(policy, None)
+        evaluation = evaluator.evaluate(policy)
         if not distributed.rank():
             save_model(model, result / "model")
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         write_jsonl(result / "generations.jsonl", evaluation.generations)
         write_jsonl(result / "judgements.jsonl", evaluation.judgements)
+        write_benchmarks(result, evaluation.benchmarks)
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
 
 

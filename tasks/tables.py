@@ -19,6 +19,7 @@ from typing import Annotated, Any
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import rows_of_paper
 from tasks.graph.matrix import results_of_rows
+from tasks.params.scales import is_rehearsal
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
@@ -26,7 +27,7 @@ from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
 #: Raise it when the result changes; DVC then runs the stage again.
-VERSION = 9
+VERSION = 12
 CURVE_METRICS = (
     "reward",
     "true_reward",
@@ -48,14 +49,15 @@ def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
     module = f"tasks.report.figures_{paper_key}"
     if importlib.util.find_spec(module) is None:
         return []
-    return [figure.to_json() for figure in importlib.import_module(module).figures(tree)]
+    made = [figure.to_json() for figure in importlib.import_module(module).figures(tree)]
+    return [{**one, "title": f"Rehearsal: {one['title']}"} for one in made] if is_rehearsal(tree.root.name) else made
 
 
 def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
     """Returns 'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts.
 
     Rows that differ by evaluator alone carry it: 'table-1/alarm@holistic-reward/avg'. Of a test it is the p-value.
-    '_unparsable' is how often a judge gave no verdict.
+    '_unparsable' is how often a judge gave no verdict, '_one_sided' how often in one of two orders only.
     Metrics that are computed here and so are in no run's own metrics are there per seed, too:
     'table-1/segment/0/alpaca_lc'.
     """
@@ -73,6 +75,8 @@ def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
                         flat |= {f"{anchor}/{row['key']}/{s}/{joint[key]}": v for s, v in cell["seeds"].items()}
                 if cell["unparsable"] is not None:
                     flat[f"{anchor}/{row['key']}/{key}_unparsable"] = cell["unparsable"]
+                if cell["one_sided"]:
+                    flat[f"{anchor}/{row['key']}/{key}_one_sided"] = cell["one_sided"]
     return flat | {f"verdicts/{name}": count for name, count in verdict_counts(tables).items()}
 
 
@@ -111,7 +115,8 @@ def build(
     inputs = list(tree.stage_folders(rows_of_paper(paper.key)))
     with stage_output(out, stage="tables", version=VERSION, inputs=inputs) as folder:
         tables = paper_tables(paper.key, tree)
-        header = {"paper": paper.key, "title": paper.title, "scale": results.name, "seeds": list(seeds)}
+        title = f"Rehearsal: {paper.title}" if is_rehearsal(results.name) else paper.title
+        header = {"paper": paper.key, "title": title, "scale": results.name, "seeds": list(seeds)}
         write_json(folder / "tables.json", {**header, "counts": verdict_counts(tables), "tables": tables})
         write_json(folder / "figures.json", {**header, "figures": paper_figures(paper.key, tree)})
         write_json(folder / "metrics.json", flat_metrics(tables))

@@ -30,6 +30,7 @@ from uuid import UUID
 
 import psutil
 
+from flows.deployments import deployments
 from flows.run_notes import process_of
 from flows.working_tree import marked_groups
 from tasks.running.platform_state import FOLDER, STATE, client_environment, read_private
@@ -89,7 +90,8 @@ class Platform:
 
         from prefect.states import Scheduled
 
-        found = self.client.read_deployment_by_name(f"{flow}/rewardsmith")
+        name = next(one.name for one in deployments(self.root) if one.flow == flow)
+        found = self.client.read_deployment_by_name(f"{flow}/{name}")
         environment = parameters.pop("environment", {})
         at = datetime.now(UTC) + timedelta(seconds=seconds_ahead)
         run = self.client.create_flow_run_from_deployment(

@@ -2,8 +2,8 @@
 
 Rows, reward models and settings are valid; those of the scales are the testbed's own. The stand-ins read the files
 they are given, write `result/` and `record/` and obey a row's `notes`: `behaviour: data-error` exits with 2, `crash`
-with 1, `flaky` with 75 the first time, `stop` leaves a stop as its result. While `.work/refuse-<stage>` exists, that
-stage exits with 2.
+with 1, `flaky` with 75 the first time, `stop` leaves a stop as its result, `alarm` a policy's hacking alarm. While
+`.work/refuse-<stage>` exists, that stage exits with 2.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def digest(path):
 def run(stage):
     parser = argparse.ArgumentParser()
     names = ("spec", "scale", "row", "evaluation", "data", "tokenizer", "sft", "entropies", "reward-model",
-             "normaliser", "references", "paper", "results", "graph", "rows", "seeds", "seed", "out", "stage-version")
+             "normaliser", "references", "paper", "results", "graph", "rows", "seeds", "seed", "world", "out",
+             "stage-version")
     several = ("rows", "seeds", "reward-model", "normaliser", "references")
     for name in names:
         parser.add_argument(f"--{name}", **({"nargs": "*", "default": []} if name in several else {}))
@@ -86,10 +87,12 @@ def run(stage):
                    "breakdown": {"segment": [value]}, "true_reward": value}
         (out / "result" / "rollouts.jsonl").write_text(json.dumps(rollout) + "\\n")
         alarm = {"step": 3, "kind": "kl", "since": 1, "message": "kl is 9, above 8"}
-        (out / "result" / "alarms.jsonl").write_text(json.dumps(alarm) + "\\n")
+        rang = "behaviour: alarm" in text
+        (out / "result" / "alarms.jsonl").write_text(json.dumps(alarm) + "\\n" if rang else "")
         phases = [{"step": s, "update_tokens_per_second": 100.0 * s} for s in (1, 2)]
         (out / "record" / "phases.jsonl").write_text("".join(json.dumps(r) + "\\n" for r in phases))
-        (out / "result" / "metrics.json").write_text(json.dumps(metrics | {"hacking_onset": 3}))
+        if rang:
+            (out / "result" / "metrics.json").write_text(json.dumps(metrics | {"hacking_onset": 3}))
         (out / "result" / "model").mkdir(exist_ok=True)
         (out / "result" / "model" / "model.safetensors").write_bytes(b"weights")
     if stage == "tables":

@@ -141,6 +141,7 @@ def pages(named: dict[str, str], *, own: bool) -> dict[str, dict[str, Any]]:
         "lr_schedule": named["SCHEDULES"],
     }
     taught = {"kind": "rft", "additional": "teacher"}
+    drawn = {"max_new_tokens": 12, "engine": named["ENGINES"]}
     sizes = {name: value for name, value in TINY["ppo"]["optimiser"].items() if name != "critic_lr"}
     scale = "params/scales/testbed"
     rows: dict[str, Any] = {
@@ -173,7 +174,8 @@ def pages(named: dict[str, str], *, own: bool) -> dict[str, dict[str, Any]]:
         f"{scale}/backbones.yaml": {"tiny": TINY["backbone"], "reasoner": reasoner},
         f"{scale}/aspects.yaml": {"modest": {"aspect": {"kind": named["ASPECTS"]}}, "long": GOLDEN["aspects/length"]},
         f"{scale}/policy.yaml": {
-            "sizes": policy_scale(sizes), "texts": {"optimiser": {**SUPERVISED, "batch": 8, "microbatch": 8}},
+            "sizes": policy_scale(sizes, sampling=drawn),
+            "texts": {"optimiser": {**SUPERVISED, "batch": 8, "microbatch": 8}},
         },
         f"{scale}/stages.yaml": {
             "reward_model": TINY["reward_model_scale"], "normaliser": fitted, "selection": GOLDEN["selection_scale"],

@@ -14,7 +14,7 @@ CARD = {
     "prefect": ("flows/scheduler.py", "tests/flows/test_scheduler.py::test_after_the_flow_dvc_finds_nothing_to_do"),
     "mlflow": (
         "tasks/tracking/mirror.py",
-        "tests/tasks/test_tracking.py::test_each_row_and_seed_is_a_run_under_each_of_its_tables",
+        "tests/tasks/test_tracking.py::test_each_result_is_one_run_with_its_tables_as_tags",
     ),
     "torch": (
         "rlhf_core/models/generation.py",

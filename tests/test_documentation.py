@@ -23,10 +23,12 @@ from benchmarks.false_verdicts import tables_of
 from rlhf_core.published import printed_tables
 from rlhf_core.recipe import parse_recipe
 from tasks.command_line import commands
+from tasks.commands.init import SCALE
 from tasks.graph.names import split_names
 from tasks.graph.rows import load_rows, papers
 from tasks.params.pages import Page, read_page, read_settings
 from tasks.params.scales import scale_entries
+from tasks.report.rows_compared import find_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "infra").rglob("*.md")])
@@ -94,8 +96,9 @@ def of(program: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def scales(document: Path) -> set[str]:
-    """The scales that exist and those that the document tells its reader to make."""
+    """The scales that exist and those that the document tells its reader to make, a project's own among them."""
     made = re.findall(r"^cp -r \S+ params/scales/([\w-]+)$", text_of(document), re.MULTILINE)
+    made += [SCALE] if "rewardsmith init" in text_of(document) else []
     return {path.name for path in (ROOT / "params" / "scales").iterdir()} | set(made)
 
 
@@ -109,8 +112,8 @@ def test_rewardsmith_command_takes_its_arguments(command: Command) -> None:
         return
     given = GROUP.commands[name].make_context(name, list(arguments), resilient_parsing=arguments == []).params
     assert given.get("scale") in {None, *scales(command.document)}
-    if names := [row for row in given.get("names") or [] if row not in EXAMPLES]:
-        split_names(ROOT, names)
+    if names := [row for row in given.get("names") or [] if row.partition("/")[0] not in EXAMPLES]:
+        (find_rows if name == "compare" else split_names)(ROOT, names)
     if name == "table" and arguments and arguments[0] not in {*EXAMPLES, *papers(ROOT)}:
         assert printed_tables.table(arguments[0])
 
@@ -191,9 +194,9 @@ def test_links_lead_somewhere(document: Path) -> None:
 def test_files_named_in_the_text_exist(document: Path) -> None:
     made = scales(document)
     for span in inline(text_of(document)):
-        if not PATH.fullmatch(span):
-            continue
         parts = Path(span).parts
+        if not PATH.fullmatch(span) or {*EXAMPLES} & {*parts}:
+            continue
         if parts[:2] == ("params", "scales") and len(parts) > 2 and not (ROOT / "params/scales" / parts[2]).exists():
             assert parts[2] in made, f"{document.name} names {span}"
             continue
@@ -335,7 +338,7 @@ def test_measured_figures_are_cells_of_a_page(file: Path) -> None:
 def test_rates_of_false_verdicts_are_those_of_the_file() -> None:
     rows = csv.DictReader(text_of(ROOT / "docs" / "measured" / "evidence.csv").splitlines())
     tables = tables_of(rows)
-    assert len(tables) == 3
+    assert len(tables) == 4
     for kind, table in tables.items():
         made = "python -m benchmarks.false_verdicts --out docs/measured/evidence.csv --document docs/evidence.md"
         assert f"\n{table}\n" in text_of(ROOT / "docs" / "evidence.md"), f"the table '{kind}' is out of date: {made}"

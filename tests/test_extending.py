@@ -140,7 +140,8 @@ def test_the_page_gives_a_comparison_table(study: Path) -> None:
     table = rewardsmith("table", "my-study")
     for title in ("Brevity", "Preferences", "With politeness"):
         assert title in table
-    for metric in ("score/holistic", "score/politeness", "kl"):
+    assert "holistic  less Brevity" in table
+    for metric in ("score/politeness", "kl"):
         assert re.search(rf"^{metric}\b", table, re.MULTILINE), table
     assert list((study / "results" / "testbed" / "my-study" / "policy").glob("*/0/result/metrics.json"))
     selection = study / "results" / "testbed" / "my-study" / "selection" / "my-aspects" / "0" / "result"
@@ -149,8 +150,9 @@ def test_the_page_gives_a_comparison_table(study: Path) -> None:
 
 def test_a_study_that_was_not_run_says_how_to_run_it(study: Path, tmp_path: Path) -> None:
     from rlhf_core.errors import RecipeError
-    from tasks.commands.compare import compared_rows
+    from tasks.report.rows_compared import compare_rows
 
     shutil.copytree(study / "params", tmp_path / "params")
-    with pytest.raises(RecipeError, match=r"no row of my-study was run to its end .*: rewardsmith run my-study"):
-        compared_rows(tmp_path, "testbed", "my-study")
+    shutil.copy(study / "params.yaml", tmp_path)
+    with pytest.raises(RecipeError, match="no row of my-study has results at scale testbed: rewardsmith run my-study"):
+        compare_rows(tmp_path, "testbed", ["my-study"])

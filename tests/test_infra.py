@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,22 +23,33 @@ import pytest
 import yaml
 
 from flows.deployments import POOL
+from flows.work_pool import job_variables
+from tests import small_repository
+from tests.small_repository import clean_environment, command
 
 ROOT = Path(__file__).resolve().parent.parent
 INFRA = ROOT / "infra"
+BASE = INFRA / "kubernetes" / "base"
 COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
+KUSTOMIZATIONS = {
+    path.parent: yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in sorted((INFRA / "kubernetes").rglob("kustomization.yaml"))
+}
 MANIFESTS = [
     (path.name, document)
-    for path in sorted((INFRA / "kubernetes").glob("*.yaml"))
+    for path in sorted((INFRA / "kubernetes").rglob("*.yaml"))
+    if path.name not in ("kustomization.yaml", "namespace.yaml")
     for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
 ]
 TEMPLATES = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (INFRA / "prefect").glob("*.json")}
-PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
 VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
 SECRET = re.compile(r"PASSWORD|SECRET|_KEY|AUTH|DATABASE|_USER$")
 #: Of what looks like one, the names that hold none.
 PUBLIC = {"POSTGRES_USER", "PREFECT_INTEGRATIONS_KUBERNETES_WORKER_API_AUTH_STRING_SECRET_NAME"}
 PUBLIC |= {"PREFECT_INTEGRATIONS_KUBERNETES_WORKER_API_AUTH_STRING_SECRET_KEY"}
+#: Images of the Dockerfile, in its order.
+TARGETS = ["servers", "stages"]
 PINNED = re.compile(r"[\w./-]+:(?!latest)[\w.-]*\d[\w.-]*")
 
 
@@ -55,7 +68,13 @@ def found(value: Any, key: str) -> Iterator[Any]:
 def images() -> list[str]:
     compose = [i for path in INFRA.rglob("compose.yaml") for i in found(yaml.safe_load(path.read_text()), "image")]
     defaults = [template["variables"]["properties"]["image"]["default"] for template in TEMPLATES.values()]
-    return [*compose, *found([document for _, document in MANIFESTS], "image"), *defaults]
+    return [*compose, *map(tagged, found([document for _, document in MANIFESTS], "image")), *defaults]
+
+
+def tagged(image: str) -> str:
+    """An image of a manifest as the base's kustomization names it."""
+    own = {one["name"]: f"{one['newName']}:{one['newTag']}" for one in KUSTOMIZATIONS[BASE]["images"]}
+    return str(own.get(image, image))
 
 
 def test_images_are_pinned_and_the_projects_own_has_its_version() -> None:
@@ -63,7 +82,8 @@ def test_images_are_pinned_and_the_projects_own_has_its_version() -> None:
     assert len(images()) > 10
     for image in images():
         assert PINNED.fullmatch(image), image
-        assert not image.startswith("rewardsmith:") or image == f"rewardsmith:{VERSION[1]}"
+        assert not image.startswith("rewardsmith") or image.partition(":")[2] == VERSION[1]
+        assert "minio" not in image, "withdrawn from its registries"
 
 
 def test_the_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user() -> None:
@@ -77,16 +97,47 @@ def test_the_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user() -> Non
     assert "constraints.txt" in copied
     for source in copied:
         assert (ROOT / source).exists(), source
-    assert [words[1] for words in steps if words[0] == "USER"] == ["rewardsmith"]
+    assert [words[1] for words in steps if words[0] == "USER"] == ["rewardsmith", "rewardsmith"]
+    assert [words[-1] for words in steps if words[0] == "FROM"] == ["uv", *TARGETS]
+    cuda = [words for words in steps if words[0] == "FROM" and "nvidia" in words[1]]
+    assert [words[-1] for words in cuda] == ["stages"], "the servers need no CUDA toolkit"
+    order = [" ".join(words) for words in steps]
+    dependencies = next(at for at, line in enumerate(order) if "-r pyproject.toml" in line)
+    assert dependencies < order.index("COPY rlhf_core rlhf_core"), "a changed line of code installs nothing again"
     stated = [word.partition("=")[0] for words in steps if words[0] in ("ENV", "ARG") for word in words[1:]]
     assert not [name for name in stated if SECRET.search(name)]
 
 
-@pytest.mark.parametrize("name", ["mlflow-server", "prepare-tree", "create-databases.sh"])
+@pytest.mark.parametrize("name", ["mlflow-server", "own-clone", "prepare-tree", "create-databases.sh"])
 def test_scripts_are_valid_shell_and_executable(name: str) -> None:
     path = INFRA / "docker" / name
     assert path.stat().st_mode & 0o111
     subprocess.run(["sh", "-n", str(path)], check=True)
+
+
+def test_a_stages_container_has_a_clone_of_its_own_with_the_runs_commit_remote_and_checkpoints(tmp_path: Path) -> None:
+    first = small_repository.create(tmp_path / "first", demo=("bandit",), seeds=(0,))
+    commit = command("git", "rev-parse", "HEAD", root=first).stdout.strip()
+    command("git", "commit", "-q", "--allow-empty", "-m", "later", root=first)
+    store = {"DVC_REMOTE": "s3://bucket/dvc", "MLFLOW_S3_ENDPOINT_URL": "http://objects:9000"}
+    keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret"}
+    shared = tmp_path / "shared"
+    given = {"PATH": f"{INFRA / 'docker'}{os.pathsep}{clean_environment()['PATH']}", "REWARDSMITH_COMMIT": commit}
+    given |= {"REWARDSMITH_SHARED": str(shared)}
+    question = ["own-clone", "python", "-c", "import os, tasks; print(tasks.__file__, os.environ['HF_HOME'])"]
+    for name, source, more in (("one", first, store | keys), ("two", tmp_path / "one", {})):
+        clone = tmp_path / name
+        clone.mkdir()
+        for _ in range(2):  # again, as after a restart
+            told = command(*question, root=clone, REWARDSMITH_REPOSITORY=str(source), **given, **more).stdout.split()
+            assert told == [str(clone / "tasks" / "__init__.py"), str(shared / "huggingface")]
+        assert command("git", "rev-parse", "HEAD", root=clone).stdout.strip() == commit
+        listed = command("dvc", "remote", "list", root=clone).stdout.split()
+        assert listed == ["store", "s3://bucket/dvc", "(default)"]
+        assert (clone / ".dvc" / "config.local").stat().st_mode & 0o077 == 0
+        assert not command("git", "status", "--porcelain", root=clone).stdout
+        (clone / ".work" / "checkpoints" / name).touch()
+    assert {path.name for path in (shared / "checkpoints").iterdir()} == {"one", "two"}
 
 
 def test_the_mlflow_script_uses_options_that_exist() -> None:
@@ -104,9 +155,11 @@ def environment_of(service: dict[str, Any]) -> dict[str, str]:
 
 
 def test_compose_services_refer_to_what_is_declared() -> None:
-    assert set(COMPOSE) <= {"name", "services", "volumes", "x-image", "x-client"}
+    assert set(COMPOSE) <= {"name", "services", "volumes", "x-stages", "x-servers", "x-client"}
     services, volumes = COMPOSE["services"], set(COMPOSE["volumes"])
     assert {"database", "objects", "languagetool", "prefect", "mlflow", "worker"} <= set(services)
+    for name, service in services.items():
+        assert "build" not in service or service["build"]["target"] in TARGETS, name
     for name, service in services.items():
         assert ("image" in service) != ("extends" in service), name
         for other, how in service.get("depends_on", {}).items():
@@ -127,7 +180,7 @@ def test_compose_services_refer_to_what_is_declared() -> None:
 def test_the_worker_of_compose_shares_slots_whose_limits_a_documented_command_makes() -> None:
     assert COMPOSE["services"]["worker"]["environment"]["REWARDSMITH_SLOTS"]
     command = "docker compose -f infra/compose.yaml run --rm worker python -m flows.shared_slots"
-    assert command in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    assert command in (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
 
 
 def test_compose_publishes_ports_on_the_loopback_address_alone() -> None:
@@ -144,7 +197,7 @@ def test_compose_takes_secrets_from_the_environment_alone() -> None:
                 assert re.search(r"\$\{\w+:\?", value), f"{name} is stated, or has a default"
             needed |= set(re.findall(r"\$\{(\w+):\?", value))
     for name in needed:
-        assert f"{name}=" in PAGE, f"docs/cluster.md does not say {name}"
+        assert f"{name}=" in PAGE, f"docs/containers.md does not say {name}"
 
 
 def typed(document: dict[str, Any]) -> dict[str, Any]:
@@ -196,6 +249,49 @@ def test_manifests_refer_to_what_is_declared() -> None:
         assert service["spec"]["selector"] in pods
 
 
+def test_overlays_name_what_exists_and_the_projects_images_are_named_once() -> None:
+    overlays = [folder for folder in KUSTOMIZATIONS if folder.parent.name == "overlays"]
+    assert len(overlays) > 1
+    for folder, one in KUSTOMIZATIONS.items():
+        assert set(one) <= {"apiVersion", "kind", "resources", "images", "replacements", "patches"}
+        for resource in one["resources"]:
+            assert (folder / resource).is_file() or (folder / resource).resolve() in KUSTOMIZATIONS, resource
+        assert ("images" in one) == (folder == BASE)
+    used = {image for image in found([document for _, document in MANIFESTS], "image") if ":" not in image}
+    assert used == {one["name"] for one in KUSTOMIZATIONS[BASE]["images"]}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the overlays")
+@pytest.mark.parametrize("name", ["own-stores", "managed-stores"])
+def test_overlays_render_to_valid_manifests_whose_stages_have_the_coordinators_image(name: str) -> None:
+    call = ["kubectl", "kustomize", str(INFRA / "kubernetes" / "overlays" / name)]
+    rendered = list(yaml.safe_load_all(subprocess.run(call, check=True, capture_output=True, text=True).stdout))
+    for document in rendered:
+        assert typed(document) == document
+    for image in found(rendered, "image"):
+        assert PINNED.fullmatch(image), image
+    (coordinator,) = (c for c in found_containers(rendered) if c["name"] == "coordinator")
+    (passed,) = (one["value"] for one in coordinator["env"] if one["name"] == "REWARDSMITH_IMAGE")
+    assert passed == coordinator["image"]
+    assert ("StatefulSet" in {document["kind"] for document in rendered}) == (name == "own-stores")
+    assert f"kubectl apply -k infra/kubernetes/overlays/{name}" in " ".join(PAGE.split())
+
+
+def found_containers(documents: Any) -> Iterator[dict[str, Any]]:
+    return (one for some in found(documents, "containers") for one in some)
+
+
+def test_the_worker_of_kubernetes_makes_the_pool_from_the_template_in_its_image() -> None:
+    (worker,) = (c for c in found_containers([d for _, d in MANIFESTS]) if c["name"] == "worker")
+    template = worker["args"][worker["args"].index("--base-job-template") + 1]
+    assert (INFRA / "prefect" / Path(template).name).exists()
+    text = (INFRA / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    assert f"COPY infra/prefect {Path(template).parent}\n" in text
+    options = command("prefect", "worker", "start", "--help", root=ROOT).stdout
+    for word in worker["args"]:
+        assert not word.startswith("--") or word in options, word
+
+
 def test_kubernetes_takes_secrets_from_secrets_that_the_page_makes() -> None:
     documents = [document for _, document in MANIFESTS]
     assert not [d for d in documents if d["kind"] == "Secret"], "a Secret in a file is a secret in git"
@@ -234,33 +330,52 @@ def resolved(configuration: Any, name: str, **values: Any) -> Any:
     return made
 
 
-def test_the_kubernetes_worker_makes_jobs_that_request_gpus() -> None:
+def test_the_kubernetes_worker_makes_one_job_a_stage_with_its_gpus_cores_memory_and_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
-    made = resolved(KubernetesWorkerJobConfiguration, "kubernetes", gpus="8", env={"REWARDSMITH_THREADS": "1"})
-    manifest = json.loads(json.dumps(made.job_manifest))
-    pod = manifest["spec"]["template"]["spec"]
-    # Prefect's own check wants these two in the pod; Kubernetes reads them at the job.
-    assert (pod.pop("completions"), pod.pop("parallelism")) == (1, 1)
-    assert typed(manifest) == manifest
-    (container,) = pod["containers"]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
-    assert {"name": "REWARDSMITH_THREADS", "value": "1"} in container["env"]
-    assert container["args"], "the worker's command for a run"
-    assert made.namespace == "rewardsmith"
+    monkeypatch.setenv("REWARDSMITH_IMAGE", "registry.example.org/rewardsmith:0.1.0")
+    for needs, gpus in (({"cores": 32, "gpus": 8, "memory_gb": 512}, "8"), ({"cores": 2, "memory_gb": 4}, "0")):
+        variables = job_variables("kubernetes", needs, "c" * 40)
+        made = resolved(KubernetesWorkerJobConfiguration, "kubernetes", **variables)
+        manifest = json.loads(json.dumps(made.job_manifest))
+        pod = manifest["spec"]["template"]["spec"]
+        # Prefect's own check wants these two in the pod; Kubernetes reads them at the job.
+        assert (pod.pop("completions"), pod.pop("parallelism")) == (1, 1)
+        assert typed(manifest) == manifest
+        (container,) = pod["containers"]
+        cores, memory = str(needs["cores"]), f"{needs['memory_gb']}Gi"
+        assert container["resources"]["limits"] == {"cpu": cores, "memory": memory, "nvidia.com/gpu": gpus}
+        assert container["image"] == "registry.example.org/rewardsmith:0.1.0"
+        assert {"name": "REWARDSMITH_COMMIT", "value": "c" * 40} in container["env"]
+        assert container["command"] == ["own-clone"]
+        assert container["args"], "the worker's command for a run"
+        claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if len(volume) > 1
+                  and "persistentVolumeClaim" in volume}  # fmt: skip
+        assert claims == {"shared"}, "a stage has a clone of its own"
+        assert made.namespace == "rewardsmith"
 
 
-@pytest.mark.parametrize("gpus", [1, 4, -1])
-def test_the_docker_worker_makes_containers_with_gpus(gpus: int) -> None:
+@pytest.mark.parametrize("gpus", [0, 1, 4])
+def test_the_docker_worker_makes_one_container_a_stage_whose_gpus_the_machines_limits_choose(gpus: int) -> None:
     from docker.models.containers import _create_container_args
     from prefect_docker.worker import DockerWorker, DockerWorkerJobConfiguration
 
-    made = resolved(DockerWorkerJobConfiguration, "docker", gpus=gpus)
+    variables = job_variables("docker", {"cores": 2, "gpus": gpus, "memory_gb": 24}, "c" * 40)
+    made = resolved(DockerWorkerJobConfiguration, "docker", **variables)
     daemon = SimpleNamespace(version=lambda: {"Version": "28.0.0"})
     settings = DockerWorker._build_container_settings(DockerWorker.__new__(DockerWorker), daemon, made)
     arguments = _create_container_args({**settings, "version": "1.43"})
-    (request,) = arguments["host_config"]["DeviceRequests"]
-    assert (request["Driver"], request["Count"], request["Capabilities"]) == ("nvidia", gpus, [["gpu"]])
-    assert arguments["host_config"]["Binds"] == ["rewardsmith_tree:/workspace"]
-    assert arguments["host_config"]["ShmSize"] == 16 * 2**30
-    assert COMPOSE["name"] == "rewardsmith", "the prefix of the network and volume that the template names"
+    host = arguments["host_config"]
+    asked = [(one["Driver"], one["Count"], one["Capabilities"]) for one in host.get("DeviceRequests") or []]
+    assert asked == ([("nvidia", -1, [["gpu"]])] if gpus else [])
+    assert (host["NanoCpus"], host["Memory"], host["ShmSize"]) == (2 * 10**9, 24 * 2**30, 16 * 2**30)
+    assert host["Binds"] == ["rewardsmith_tree:/repository:ro", "rewardsmith_shared:/shared"]
+    assert arguments["entrypoint"] == ["own-clone"]
+    environment = settings["environment"]
+    assert environment["REWARDSMITH_COMMIT"] == "c" * 40
+    assert environment["REWARDSMITH_SLOTS"] == COMPOSE["services"]["worker"]["environment"]["REWARDSMITH_SLOTS"]
+    assert COMPOSE["name"] == "rewardsmith", "the prefix of the network and volumes that the template names"
+    volumes = {bind.partition(":")[0].removeprefix("rewardsmith_") for bind in host["Binds"]}
+    assert volumes <= set(COMPOSE["volumes"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ("install", "demo", "test", "test-platform", "lint", "bench", "clean")
+TARGETS = ("install", "demo", "demo-all", "test", "test-platform", "lint", "bench", "clean")
 
 
 def make(*arguments: str, root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -23,6 +24,7 @@ ORDER = (
     "tracking",
     "reevaluation",
     "report",
+    "rehearsal",
     "commands",
 )
 STAGES, COMMAND_LINE = "stages", "command_line"
@@ -173,3 +175,10 @@ def test_circles_and_imports_inside_functions_are_seen(tmp_path: Path) -> None:
     assert arrows == {"toy": set(), "toy.a": {"toy.b"}, "toy.b": {"toy.c"}, "toy.c": {"toy.a"}}
     assert circle(arrows) == ["toy.a", "toy.b", "toy.c", "toy.a"]
     assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def test_no_link_of_the_tree_leads_out_of_it() -> None:
+    """A committed link to an environment elsewhere would be taken for the environment of every clone."""
+    listed = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    links = [line.split("\t", 1)[1] for line in listed.splitlines() if line.startswith("120000")]
+    assert [name for name in links if not (ROOT / name).resolve().is_relative_to(ROOT)] == []

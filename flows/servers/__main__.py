@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 
+from flows.deployments import reevaluation_settings
 from flows.servers import databases, processes, stores
 from flows.servers.settings import POOL, PORTS, Settings, check_ports, choose_port, load, slots_name
 from rlhf_core.errors import RewardsmithError
@@ -70,10 +71,11 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     """Starts what is not running and repairs what killed processes left.
 
     Raises:
-        RewardsmithError: a port is taken, a database or a server cannot be used.
+        RewardsmithError: a port is taken; a database, a server or params/reevaluation.yaml cannot be used.
     """
     began = time.monotonic()
     check_ports(asked)
+    reevaluation_settings(root)
     settings = load(root, PORTS)
     stores.refuse_others(settings)
     running = _running(settings.folder, asked)

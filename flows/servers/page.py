@@ -55,7 +55,8 @@ def render(settings: Settings) -> str:
     credentials = html.escape(str(FOLDER / "credentials.json"))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Rewardsmith</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
+        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        f"<style>{STYLE}</style></head><body>"
         f"<h1>Rewardsmith</h1><p>The working tree {html.escape(settings.root.name)}</p><table>{''.join(rows)}</table>"
         f"<p><small>User and password: {credentials} in the repository.</small></p></body></html>"
     )
@@ -78,12 +79,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if path == "/":
             self.answer(200, "text/html; charset=utf-8", render(self.settings).encode())
             return
-        folder = (self.settings.root / "report").resolve()
-        file = (self.settings.root / path.lstrip("/")).resolve()
-        if not path.startswith("/report/") or not file.is_relative_to(folder) or not file.is_file():
+        file = self.report_file(path)
+        if file is None:
             self.answer(404, "text/plain", b"not found")
             return
         self.answer(200, mimetypes.guess_type(file.name)[0] or "application/octet-stream", file.read_bytes())
+
+    def report_file(self, path: str) -> Path | None:
+        """Returns a file of report/; None for what is elsewhere, is no file, or can be no file's name."""
+        if not path.startswith("/report/") or "\0" in path:
+            return None
+        folder, file = self.settings.root / "report", self.settings.root / path.lstrip("/")
+        try:
+            found = file.resolve(strict=True)
+        except OSError:  # nothing there, a link to itself, a name that is too long
+            return None
+        return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
 
     def answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import psutil
 
+from flows.deployments import POOL
 from flows.leases import FOLDER as LEASES
 from flows.leases import release_dead
 from flows.run_notes import HOST, process_of
 from flows.servers.settings import Settings, slots_name
-from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, end_orphans, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.running.exclusive import only_scheduler
@@ -31,8 +31,7 @@ def _of_this_machine(run: Any, folder: Path) -> bool:
     """Returns whether the run's process was on this machine: noted here, tagged so at its start, or started by a worker
     here.
 
-    One that shares its work with other machines is known to be dead by its lease. One that had not begun has no place
-    yet; this tree's worker had taken it.
+    One that had not begun has no place yet; this tree's worker had taken it, if it is of this platform's pool.
     """
     if (folder / f"{run.id}.json").exists():
         return True
@@ -40,16 +39,15 @@ def _of_this_machine(run: Any, folder: Path) -> bool:
     if place := str(run.infrastructure_pid or "").rpartition(":")[0]:
         places.add(place)
     if not places:
-        return run.state is not None and run.state.is_pending()
-    return places == {slots_name()} and not any(tag.startswith(MACHINE) for tag in run.tags)
+        return run.state is not None and run.state.is_pending() and run.work_pool_name in (None, POOL)
+    return places == {slots_name()}
 
 
 def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
     """Brings Prefect's states and limits in line with the processes that live; returns what was done, in words.
 
-    1. A run that is running without a process becomes crashed, on another machine by the lease that it no longer
-       renews; one that was being cancelled becomes cancelled, and its process ends (where a worker lives, the worker
-       or the process itself does that, `flows/cancelling.py`).
+    1. A run that is running without a process becomes crashed; one that was being cancelled becomes cancelled, and its
+       process ends (where a worker lives, the worker or the process itself does that, `flows/cancelling.py`).
     2. A run that a dead worker had taken but not started is scheduled again.
     3. Leases of dead processes are given back; where no run lives, leases that nobody noted and slots without a lease.
     4. Stages that a killed scheduler left are ended, and DVC's locks of dead processes removed.
@@ -85,7 +83,6 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
                 client.set_flow_run_state(run.id, Scheduled(message="its worker was killed"), force=True)
                 done.append(f"run {run.name} is scheduled again: its worker was killed before it began")
         done += [f"slot(s) of {name} are free again" for name in release_dead(client, settings.folder)]
-        done += [f"run {name} is over: its machine died" for name in crash_dead_runs(client, living)]
         if not living:
             done += _free_slots(client, settings.folder)
     for note in folder.glob("*.json"):

@@ -15,12 +15,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import httpx
-
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
 from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig, ToolUsage
 from rlhf_core.errors import RecipeError, ToolError
+from rlhf_core.lazy import httpx
 
 Spans = list[tuple[int, int]]
 

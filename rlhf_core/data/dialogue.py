@@ -50,7 +50,7 @@ def prompt_messages(record: Mapping[str, Any]) -> list[Message]:
     These are its `messages` where a source kept them, else its `history` (earlier messages, where it has any)
     followed by its parsed `prompt`.
     """
-    if "messages" in record:
+    if record.get("messages") is not None:
         return [dict(message) for message in record["messages"]]
     return [*(dict(message) for message in record.get("history") or ()), *parse_dialogue(record["prompt"])]
 
@@ -64,7 +64,7 @@ def check_messages(messages: Sequence[Mapping[str, str]]) -> None:
     if not messages:
         raise DataError("a dialogue without messages", remedy="Give at least one user message")
     for number, message in enumerate(messages, start=1):
-        if message.get("role") not in _NAMES:
+        if not isinstance(message.get("role"), str) or message["role"] not in _NAMES:
             known = ", ".join(_NAMES)
             raise DataError(f"message {number} has the role '{message.get('role')}'", remedy=f"Known roles: {known}")
         if not isinstance(message.get("content"), str):

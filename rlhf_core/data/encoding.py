@@ -91,6 +91,18 @@ class Encoder:
         cut = drawn >= longest and len(made.response) > 1 and made.response[-1] == self.eos_id
         return EncodedSequence(made.prompt, made.response[:-1]) if cut else made
 
+    def dialogue(self, row: Mapping[str, Any], response: str, *, ended: bool = True) -> list[int]:
+        """Returns the ids of a row's whole dialogue with a response, as a classifier reads them; see
+        `ChatTemplate.dialogue_ids`. What is beyond the limits is cut and counted as in `sequence`."""
+        cut = self.counts.prompts_cut + self.counts.responses_cut
+        made = self.sequence(row, response)
+        if self.counts.prompts_cut + self.counts.responses_cut == cut:
+            ids = self.template.dialogue_ids(self.tokenizer, messages_of(row), response, ended=ended)
+            if len(ids) <= self.limits.total:
+                return ids
+        ids = [*made.prompt, *made.response]
+        return ids[:-1] if not ended and ids[-1] == self.eos_id else ids
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the text of each token, decoded once."""
         for i in set(ids) - self._texts.keys():

@@ -140,6 +140,10 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _open(path: Path) -> IO[bytes]:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(
+            "not a regular file", file=str(path), remedy="Name a file; a pipe or device cannot be read twice"
+        )
     stream = path.open("rb")
     is_gzip = stream.peek(2)[:2] == _GZIP_MAGIC
     if is_gzip != (path.suffix == ".gz") and stream.peek(1):
@@ -167,6 +171,18 @@ def _without_mark(raw: bytes, path: Path) -> bytes:
     return raw.removeprefix(b"\xef\xbb\xbf")
 
 
+class _Twice(Exception):
+    """A key that an object has twice; JSON readers differ in which value they take."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        raise _Twice(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+    return found
+
+
 def _add_line(lines: Lines, number: int, raw: bytes) -> None:
     try:
         text = raw.decode("utf-8")
@@ -174,7 +190,10 @@ def _add_line(lines: Lines, number: int, raw: bytes) -> None:
         lines.broken.append(BadRow(number, "", "not UTF-8", raw.decode("utf-8", "backslashreplace").rstrip()))
         return
     try:
-        record = json.loads(text)
+        record = json.loads(text, object_pairs_hook=_once)
+    except _Twice as error:
+        lines.broken.append(BadRow(number, str(error), "set twice", text.rstrip()))
+        return
     except (ValueError, RecursionError):
         lines.broken.append(BadRow(number, "", "broken JSON", text.rstrip()))
         return

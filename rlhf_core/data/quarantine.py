@@ -17,7 +17,7 @@ from typing import Any
 import pandera.errors
 
 from rlhf_core.data.jsonl import BadRow, Lines, atomic_file
-from rlhf_core.data.schemas import Record, RecordType, frame_of
+from rlhf_core.data.schemas import Record, RecordType, frame_of, unwritable_field
 from rlhf_core.errors import DataError
 
 _LOG = logging.getLogger(__name__)
@@ -46,9 +46,7 @@ class QuarantineSummary:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{reason} {count}" for reason, count in self.reasons.items())
-        return f"{self.file}: {self.quarantined} of {self.total} rows quarantined" + (
-            f": {counts} (see {self.quarantine_file})" if counts else ""
-        )
+        return f"{self.file}: {self.quarantined} of {self.total} rows quarantined" + (f": {counts}" if counts else "")
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,14 @@ def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[Ba
     except pandera.errors.SchemaErrors as errors:
         failures = errors.failure_cases
     else:
-        return []
+        failures = None
     faults: dict[int, list[tuple[str, str]]] = {}
-    for index, column, check in zip(failures["index"], failures["column"], failures["check"], strict=True):
+    for at, (_, record) in enumerate(rows):
+        unwritable = unwritable_field(record)
+        if unwritable is not None and unwritable[0] not in kind.schema.columns:
+            faults[at] = [unwritable]
+    found = () if failures is None else zip(failures["index"], failures["column"], failures["check"], strict=True)
+    for index, column, check in found:
         if index is None:
             raise RuntimeError(f"a check of the {kind.name} schema failed to run: {check}")
         # Checks over whole rows name their field in front of the reason.

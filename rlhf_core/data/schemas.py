@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
@@ -16,9 +17,12 @@ from typing import Any, TypeGuard, cast
 import pandas as pd
 import pandera.pandas as pa
 
+from rlhf_core.data.dialogue import check_messages
 from rlhf_core.errors import DataError
 
 Record = dict[str, Any]
+#: Characters of a text; a longer one takes minutes to tokenise and no model reads it.
+LONGEST_TEXT = 1_000_000
 _Test = Callable[[Any], bool]
 
 
@@ -60,32 +64,66 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float
+        return False
+
+
+def unwritable_field(record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Returns the first field that no file could hold, of those that a schema does not name, too; with the reason."""
+    try:
+        json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8")
+        return None
+    except (ValueError, RecursionError):
+        pass
+    for name, value in record.items():
+        try:
+            json.dumps({name: value}, ensure_ascii=False, allow_nan=False).encode("utf-8")
+        except UnicodeEncodeError:
+            return str(name).encode("ascii", "replace").decode(), "holds a lone surrogate, which no encoding can write"
+        except RecursionError:
+            return name, "nested too deeply"
+        except ValueError:
+            return name, "not finite"
+    return None
+
+
 def _is_texts(value: Any) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
 
 
+def _is_visible(text: str) -> bool:
+    """Returns whether a text has a character that is neither white space nor an invisible mark."""
+    return any(not char.isspace() and unicodedata.category(char) not in ("Cf", "Cc") for char in text)
+
+
 _PRESENT = _check(lambda value: value is not None, "missing")
 _TEXT = _check(lambda value: value is None or isinstance(value, str | Unwritable), "not text")
-_NOT_EMPTY = _check(lambda value: not isinstance(value, str) or bool(value.strip()), "empty")
+_SHORT_ENOUGH = _check(
+    lambda value: not isinstance(value, str) or len(value) <= LONGEST_TEXT, f"longer than {LONGEST_TEXT:,} characters"
+)
+_NOT_EMPTY = _check(lambda value: not isinstance(value, str) or _is_visible(value), "empty")
 _WRITABLE = _check(
     lambda value: not isinstance(value, Unwritable), "holds a lone surrogate, which no encoding can write"
 )
 
 
 def _text() -> pa.Column:
-    """Returns the required text with at least one character that is not white space."""
-    return pa.Column(object, [_PRESENT, _TEXT, _NOT_EMPTY, _WRITABLE], nullable=True)
+    """Returns the required text with at least one character that is seen."""
+    return pa.Column(object, [_PRESENT, _TEXT, _NOT_EMPTY, _SHORT_ENOUGH, _WRITABLE], nullable=True)
 
 
 def _optional_text() -> pa.Column:
     """Returns the text that may be missing or empty (a solution without explanation)."""
-    return pa.Column(object, [_TEXT, _WRITABLE], nullable=True, required=False)
+    return pa.Column(object, [_TEXT, _SHORT_ENOUGH, _WRITABLE], nullable=True, required=False)
 
 
 def _number() -> pa.Column:
     """Returns a label or score: finite when present."""
     number = _check(_when_present(_is_number), "not a number")
-    finite = _check(lambda value: not _is_number(value) or math.isfinite(value), "not finite")
+    finite = _check(lambda value: not _is_number(value) or _is_finite(value), "not finite")
     return pa.Column(object, [number, finite], nullable=True, required=False)
 
 
@@ -194,6 +232,26 @@ def _record_type(
     return RecordType(name, schema, unique_by)
 
 
+def _are_messages(value: Any) -> bool:
+    """Returns whether a value is a dialogue that can be answered."""
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        return False
+    try:
+        check_messages(value)
+    except DataError:
+        return False
+    return sum(len(one["content"]) for one in value) <= LONGEST_TEXT
+
+
+#: Fields that every record of a prompt may have.
+_OF_PROMPTS = {
+    "messages": _column(
+        _are_messages,
+        f"not a list of mappings with role (system, user, assistant) and content, the last one of the user, of at most "
+        f"{LONGEST_TEXT:,} characters",
+        required=False,
+    )
+}
 _TEXTS = "not a list of non-empty texts"
 
 PREFERENCE = _record_type(
@@ -207,11 +265,12 @@ PREFERENCE = _record_type(
         "score_rejected": _number(),
         "preference": _number(),
         "margin": _number(),
+        **_OF_PROMPTS,
     },
     [_rows(_responses_differ, "rejected", "identical responses")],
 )
-PROMPT = _record_type("prompt", {"prompt": _text()})
-SFT = _record_type("sft", {"prompt": _text(), "response": _text(), "score": _number()})
+PROMPT = _record_type("prompt", {"prompt": _text(), **_OF_PROMPTS})
+SFT = _record_type("sft", {"prompt": _text(), "response": _text(), "score": _number(), **_OF_PROMPTS})
 QUESTION = _record_type(
     "question",
     {
@@ -290,8 +349,14 @@ JUDGEMENT = _record_type(
 )
 MODEL_OUTPUT = _record_type(
     "model_output",
-    # A model may answer nothing at all; the comparison needs that answer, too.
-    {"question_id": _text(), "generator": _text(), "output": _column(_is_text, "not text")},
+    # A model may answer nothing at all; the comparison needs that answer, too. Several turns have one answer each.
+    {
+        "question_id": _text(),
+        "generator": _text(),
+        "output": _column(
+            lambda v: _is_text(v) or (isinstance(v, list) and all(map(_is_text, v))), "neither text nor a list of texts"
+        ),
+    },
 )
 SENTENCES = _record_type(
     "sentences",

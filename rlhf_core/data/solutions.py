@@ -6,11 +6,13 @@ token_rewards.jsonl. Source: RLMEC, §4.1 and §4.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.errors import DataError
+from rlhf_core.typed import Checked, above, at_least
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,68 @@ def read_token_rewards(rows: Iterable[Mapping[str, Any]], file: str) -> dict[str
             raise DataError(f"{len(rewards)} rewards for {len(ids)} tokens", file=file, row=number, field="rewards")
         found[str(name)] = TokenRewards(ids, rewards, row.get("probabilities"))
     return found
+
+
+@dataclass(frozen=True)
+class LearntSolutions(Checked):
+    """Settings that say which sampled solutions a policy learns from.
+
+    Args:
+        failed: whether wrong ones stay whose rewrite the generative reward model failed.
+        most_right: right ones of a question at most, drawn from those of different text; None for all, repeated ones
+            included.
+        passes: over the solutions that stay, after which training ends before `iterations`; None for no such end.
+    """
+
+    failed: bool = True
+    most_right: Annotated[int, at_least(1)] | None = None
+    passes: Annotated[float, above(0)] | None = None
+
+    def choose(self, samples: Sequence[Sample], rewritten: Collection[str], seed: int) -> list[Sample]:
+        """Returns the samples that stay, in their order.
+
+        Args:
+            samples: all.
+            rewritten: ids of wrong ones with an accepted rewrite.
+            seed: of the draw.
+
+        Raises:
+            DataError: none stays.
+        """
+        right: dict[str, dict[str, str]] = {}
+        for sample in samples:
+            if sample.correct:
+                right.setdefault(sample.question_id, {}).setdefault(_spelled(sample.prediction), sample.id)
+        drawn = random.Random(f"right solutions-{seed}")
+        kept = {
+            name
+            for found in right.values()
+            for name in drawn.sample(list(found.values()), min(len(found), self.most_right or len(found)))
+        }
+
+        def stays(sample: Sample) -> bool:
+            if sample.correct:
+                return self.most_right is None or sample.id in kept
+            return self.failed or sample.id in rewritten
+
+        chosen = [sample for sample in samples if stays(sample)]
+        if not chosen:
+            raise DataError(
+                f"none of {len(samples)} sampled solutions stays",
+                field="failed",
+                remedy="Train a better generative reward model, or set solutions.failed to true",
+            )
+        return chosen
+
+
+#: Every sampled solution is learned from.
+ALL_SOLUTIONS = LearntSolutions()
+
+
+def _spelled(text: str) -> str:
+    """Returns a solution without blanks, newlines and full stops, by which repeated ones are told. Source: RLMEC's
+    released code."""
+    return "".join(letter for letter in text if letter not in " \n.")
 
 
 def ground_truths(samples: Sequence[Sample]) -> list[Sample]:

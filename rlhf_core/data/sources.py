@@ -6,6 +6,7 @@ its record type, bad rows being in the quarantine folder and counted in `summari
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from rlhf_core.errors import DataError, nearest
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["DirectorySource", "HuggingFaceSource", "Source", "TestbedSource", "read_jsonl"]
+__all__ = ["DirectorySource", "HuggingFaceSource", "Source", "TestbedSource", "load_split", "read_jsonl"]
 
 _FILE_NAME = re.compile(r"(?P<name>[^.]+)\.(?P<split>[^.]+)\.jsonl(\.gz)?")
 _SLICE = re.compile(r"(-?\d*):(-?\d*)")
@@ -87,14 +88,22 @@ class DirectorySource:
         return found
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
+        return self.screening.apply(read_lines(self.file(name, split)), kind, self.summaries)
+
+    def file(self, name: str, split: str) -> Path:
+        """Returns the file of one split.
+
+        Raises:
+            DataError: an unknown set or split (with the nearest), or two files of one split.
+        """
         _check_known(self.available(), name, split, str(self.root))
         paths = [Path(self.root) / f"{name}.{split}.jsonl{end}" for end in ("", ".gz")]
-        present = [path for path in paths if path.exists()]
+        present = [path for path in paths if os.path.lexists(path)]
         if len(present) > 1:
             raise DataError(
                 "exists both plain and compressed", file=str(present[0]), remedy="Remove one of the two files"
             )
-        return self.screening.apply(read_lines(present[0]), kind, self.summaries)
+        return present[0]
 
 
 @dataclass
@@ -111,7 +120,7 @@ class HuggingFaceSource:
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
         _check_known(self.available(), name, split, "the Hugging Face source")
         hub_set = self.sets[name]
-        table = _load_split(hub_set, hub_set.splits[split])
+        table = load_split(hub_set, hub_set.splits[split])
         label = f"{hub_set.path}:{hub_set.splits[split]}"
         _check_columns(hub_set.mapping, table.column_names, label)
         lines = Lines(label)
@@ -208,7 +217,7 @@ def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
     return f"Did you mean {' or '.join(near)}? " if near else ""
 
 
-def _load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
+def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
     """Returns one split as a table; every way in which that can fail becomes a `DataError`."""
     import datasets
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
@@ -268,6 +277,10 @@ def _mapped(row: Mapping[str, Any], mapping: Mapping[str, str]) -> Record:
         if ours == "prompt" and _is_messages(value):
             record["messages"] = [{"role": turn["role"], "content": turn["content"]} for turn in value]
             value = value[0]["content"] if len(value) == 1 else render_dialogue(value)
+        if ours == "turns" and isinstance(value, str):
+            value = [value]
+        if ours in ("id", "question_id") and isinstance(value, int):
+            value = str(value)
         if value is not None:
             record[ours] = value
     return record

@@ -75,6 +75,19 @@ class ChatTemplate(ABC):
         """Returns the token ids of a response, EOS appended."""
         return [*encode_text(tokenizer, text), self.eos_id(tokenizer)]
 
+    def dialogue_ids(
+        self, tokenizer: PreTrainedTokenizerBase, messages: Messages, answer: str, *, ended: bool = True
+    ) -> list[int]:
+        """Returns the token ids of a dialogue with its answer, as a classifier reads them.
+
+        Args:
+            tokenizer, messages: as of `prompt_ids`.
+            answer: its text.
+            ended: whether the answer is complete; one that a limit cut is not closed.
+        """
+        ids = [*self.prompt_ids(tokenizer, messages), *encode_text(tokenizer, answer)]
+        return [*ids, self.eos_id(tokenizer)] if ended else ids
+
     def eos_id(self, tokenizer: PreTrainedTokenizerBase) -> int:
         """Returns the id of the token that ends a response.
 
@@ -140,11 +153,23 @@ class TokenizerTemplate(ChatTemplate):
 
     name: str = "tokenizer"
 
-    def pieces(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> list[Piece]:
-        text = _apply(tokenizer, messages)
+    def dialogue_ids(
+        self, tokenizer: PreTrainedTokenizerBase, messages: Messages, answer: str, *, ended: bool = True
+    ) -> list[int]:
+        """Returns the ids of the whole dialogue as the template writes it, with what it puts behind an answer."""
+        check_messages(messages)
+        if not ended:
+            return encode_pieces(tokenizer, [*self.pieces(tokenizer, messages), Piece(answer, trusted=False)])
+        whole = [*messages, {"role": "assistant", "content": answer}]
+        return encode_pieces(tokenizer, self.pieces(tokenizer, whole, answer_follows=False))
+
+    def pieces(
+        self, tokenizer: PreTrainedTokenizerBase, messages: Messages, *, answer_follows: bool = True
+    ) -> list[Piece]:
+        text = _apply(tokenizer, messages, answer_follows=answer_follows)
         contents = [message["content"] for message in messages]
         slots = [{**message, "content": f"\ue000{i}\ue001"} for i, message in enumerate(messages)]
-        marked = _apply(tokenizer, slots)
+        marked = _apply(tokenizer, slots, answer_follows=answer_follows)
         # Some templates strip each content (Llama 3), others do not.
         for variant in (contents, [content.strip() for content in contents]):
             parts = _SLOT.split(marked)

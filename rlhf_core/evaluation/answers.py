@@ -17,7 +17,14 @@ NUMBER = re.compile(
 _NUMBER_ANYWHERE = re.compile(
     r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"  # inside words: x2, 5kg3
 )
+#: A number with what it is divided by, where that ends the number: 3/4 is one, a date such as 1/2/2020 three.
+_DIVIDED = re.compile(rf"(?P<number>{NUMBER.pattern})(?P<divisors>(?:/[0-9]+(?![0-9]|[.,][0-9]))*)")
 _TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
+#: Words behind a trigger that say that the answer is another one.
+_DENIED = re.compile(r"(?:n't|\W{0,9}not)\b", re.IGNORECASE)
+_INSTEAD = re.compile(r"[^\n]{0,200}?\bbut\b", re.IGNORECASE)
+#: Full-width forms of ASCII.
+_HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _LATEX_TEXT = r"\\(?:text|textbf|textnormal|mbox|mathrm)\s*\{([^{}]*)\}"
 _ONE_NUMBER = re.compile(
     r"(?P<sign>[-+]?)\s?\$?\s?"
@@ -35,7 +42,7 @@ _SPELLINGS = (
     (re.compile(r"\\([$%])"), r"\1"),
     (re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\frac\s*([0-9]|(?<=\s)[A-Za-z])"), r"\\frac{\1}"),
-    (re.compile(r"(\\frac\s*\{(?:[^{}]|\{[^{}]*\})*\})\s*([0-9A-Za-z])"), r"\1{\2}"),
+    (re.compile(r"(\\frac\s{0,9}\{(?:[^{}]|\{[^{}]{0,200}\}){0,200}\})\s*([0-9A-Za-z])"), r"\1{\2}"),
 )
 
 #: How lm-evaluation-harness reads an answer: the first `#### n`, or the last number.
@@ -44,22 +51,29 @@ _HARNESS = {
     "strict": (re.compile(r"#### (\-?[0-9\.\,]+)"), 0),
     "flexible": (re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)"), -1),
 }
+#: Where a generation ends: of the harness's task gsm8k, and of RLMEC, whose prompt has the marks of Alpaca's form.
+HARNESS_STOPS = ("Question:", "</s>", "<|im_end|>")
+RLMEC_STOPS = ("### Instruction:", "### Response:", "</s>")
 HARNESS_INVALID = "[invalid]"
 _HARNESS_IGNORED = (r",", r"\$", r"(?s).*#### ", r"\.$")
 
 
 def extract_number(text: str) -> str | None:
-    """Returns the number a solution ends with, as plain digits (`-1234.5`), or None.
+    """Returns the number a solution ends with, as plain digits (`-1234.5`) or a fraction of two (`3/4`), or None.
 
     What follows the last `####` or `The answer is` (any case), then what follows the last `=` in it; the
     first number there if a trigger was present, else the last. Without a trigger, a `\\boxed{}` takes the
-    trigger's place. If nothing but text follows the `=`, the part before it is searched.
+    trigger's place. If nothing but text follows the `=`, the part before it is searched. `The answer is not 5` has no
+    answer, `The answer is not 5 but 6` has 6.
     """
     text = _respelled(text)
     triggers = list(_TRIGGER.finditer(text))
     triggered = bool(triggers)
     if triggers:
-        text = text[triggers[-1].end() :]
+        told = _told(text[triggers[-1].end() :])
+        if told is None:
+            return None
+        text = told
     else:
         boxed = extract_boxed(text)
         if boxed is not None:
@@ -71,25 +85,39 @@ def extract_number(text: str) -> str | None:
     return None
 
 
+def _told(tail: str) -> str | None:
+    """Returns what a trigger tells: of a denial what follows its 'but', None without one."""
+    if not _DENIED.match(tail):
+        return tail
+    instead = _INSTEAD.match(tail)
+    return tail[instead.end() :] if instead else None
+
+
 def _numbers(text: str) -> list[str]:
-    found = [match.group() for match in NUMBER.finditer(text)] or _NUMBER_ANYWHERE.findall(text)
+    found: list[str] = []
+    for match in _DIVIDED.finditer(text):
+        divisors = match["divisors"].split("/")[1:]
+        fraction = len(divisors) == 1 and divisors[0].strip("0") and "." not in match["number"]
+        found += [match.group()] if fraction else [match["number"], *divisors]
+    found = found or _NUMBER_ANYWHERE.findall(text)
     return [re.sub(r"[$,+\s]", "", number) for number in found]
 
 
 def extract_boxed(text: str) -> str | None:
     """Returns the content of the last complete `\\boxed{...}` (braces balanced), or None."""
-    start = text.rfind("\\boxed{")
-    while start != -1:
-        depth = 0
-        for i in range(start + len("\\boxed"), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[i], 0)
-            if depth == 0:
-                return text[start + len("\\boxed{") : i].strip()
-        start = text.rfind("\\boxed{", 0, start)
-    return None
+    opened: list[int] = []
+    closed: dict[int, int] = {}
+    for match in re.finditer(r"[{}]", text):
+        if match[0] == "{":
+            opened.append(match.start())
+        elif opened:
+            closed[opened.pop()] = match.start()
+    found = [match.end() for match in re.finditer(r"\\boxed\{", text) if match.end() - 1 in closed]
+    return text[found[-1] : closed[found[-1] - 1]].strip() if found else None
 
 
 def _respelled(text: str) -> str:
+    text = text.translate(_HALF_WIDTH)
     for spelling, replacement in _SPELLINGS:
         text = spelling.sub(replacement, text)
     return text
@@ -142,10 +170,18 @@ def solution_is_right(solution: str, gold: str) -> bool:
     return answers_equal(extract_number(solution), target)
 
 
+def cut_at(text: str, stops: Sequence[str]) -> str:
+    """Returns a generation up to the first of some stop strings."""
+    return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
+
+
 def harness_answer(text: str, mode: HarnessMode) -> str:
-    """Returns gsm8k's filters: `strict` the first `#### n`, `flexible` the last number; `[invalid]` without one."""
+    """Returns gsm8k's filters: `strict` the first `#### n`, `flexible` the last number; `[invalid]` without one.
+
+    The text ends at the task's stop strings.
+    """
     pattern, select = _HARNESS[mode]
-    found = pattern.findall(text)
+    found = pattern.findall(cut_at(text, HARNESS_STOPS))
     if not found:
         return HARNESS_INVALID
     chosen = found[select]
@@ -180,7 +216,9 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
     """
     last = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n_choices - 1]
     triggers = list(_TRIGGER.finditer(text))
-    tail = text[triggers[-1].end() :] if triggers else text
+    tail = _told(text[triggers[-1].end() :]) if triggers else text
+    if tail is None:
+        return None
     select = 0 if triggers else -1
     if triggers:
         told = _told_choice(tail, last, choices or ())

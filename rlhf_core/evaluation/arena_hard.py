@@ -48,8 +48,9 @@ def arena_win_rate(
     """Returns the win rate against the baseline in percent, with a bootstrap interval.
 
     Args:
-        games: games of template `arena_hard`, usually two per prompt with sides swapped. An invalid game is
-            left out and counted; the other game of its prompt still counts (as published).
+        games: games of template `arena_hard`, usually two per prompt with sides swapped. A prompt with an invalid game
+            is left out, and its games count as invalid; the published script keeps the other game, so that a judge that
+            answers one order only decides by position.
         weight: how often `>>` counts.
         rounds: bootstrap resamples (published: 100).
         level: of the percentile interval (published v0.1: .95).
@@ -61,8 +62,12 @@ def arena_win_rate(
         {win_rate, lower, upper, n_games, n_battles, n_invalid}; NaN rates without a valid game.
     """
     labels = [game.label_for_model for game in games]
-    pairs = [score_of_label(label, weight) for label in labels]
     ids = [game.id for game in games]
+    one_sided = {game.id for game, label in zip(games, labels, strict=True) if label not in SCORES}
+    pairs = [
+        (math.nan, 0) if id_ in one_sided else score_of_label(label, weight)
+        for id_, label in zip(ids, labels, strict=True)
+    ]
     scores = np.array([score for score, _ in pairs])
     weights = np.array([times for _, times in pairs], dtype=float)
     return weighted_win_rate(scores, weights, groups=ids, rounds=rounds, level=level, unit=unit, seed=seed)

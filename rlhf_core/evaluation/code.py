@@ -9,13 +9,19 @@ from collections.abc import Sequence
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, run_programs
 
-_FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_PYTHON = ("python", "python3", "py")
 
 
 def extract_code(text: str) -> str:
-    """Returns the first fenced block of a generation, or the whole text when nothing is fenced."""
-    match = _FENCE.search(text)
-    return match.group(1) if match else text
+    """Returns the first fenced block of Python, else the first without a language, else the first of any; the whole
+    text when nothing is fenced."""
+    blocks = [(match[1].lower(), match[2]) for match in _FENCE.finditer(text)]
+    if not blocks:
+        return text
+    named = [block for language, block in blocks if language in _PYTHON]
+    plain = [block for language, block in blocks if not language]
+    return (named or plain or [blocks[0][1]])[0]
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -38,6 +44,7 @@ def judge_samples(
     tests: Sequence[Sequence[str]],
     *,
     setups: Sequence[str] | None = None,
+    entry_points: Sequence[str] | None = None,
     limits: ProgramLimits | None = None,
     workers: int = 1,
 ) -> list[list[ProgramResult]]:
@@ -47,15 +54,18 @@ def judge_samples(
         samples: per problem the generated texts (fenced or plain code).
         tests: per problem its test statements.
         setups: per problem code to run first.
+        entry_points: per problem the function that its tests call, '' where it is not known.
         limits, workers: see `run_programs`.
     """
     setups = setups if setups is not None else [""] * len(samples)
-    if not len(samples) == len(tests) == len(setups):
+    entry_points = entry_points if entry_points is not None else [""] * len(samples)
+    if not len(samples) == len(tests) == len(setups) == len(entry_points):
         counts = f"{len(samples)} lists of samples, {len(tests)} of tests, {len(setups)} setups"
+        counts += f", {len(entry_points)} entry points"
         raise DataError(f"{counts}: one of each per problem is needed")
     programs = [
-        Program(extract_code(text), tuple(problem_tests), setup)
-        for texts, problem_tests, setup in zip(samples, tests, setups, strict=True)
+        Program(extract_code(text), tuple(problem_tests), setup, entry_point)
+        for texts, problem_tests, setup, entry_point in zip(samples, tests, setups, entry_points, strict=True)
         for text in texts
     ]
     flat = iter(run_programs(programs, limits, workers=workers))

@@ -1,9 +1,10 @@
-"""Reward hacking while a policy trains: the proxy rises and quality falls, or the policy leaves its bands.
+"""Reward hacking while a policy trains: rewards rise and quality falls, or the policy leaves its bands.
 
-Two kinds of signs. **Fall**: between two evaluations on the same prompts the win rate fell beyond noise while the
-proxy reward rose beyond noise. **Bands**: KL, mean length or repetition rate of the rollouts has left what the SFT
-policy makes plausible, for some batches in a row. Each kind is raised once per run. Source: PAR, §3 (proxy and win
-rate part); Gao et al. 2023 (over-optimisation against KL).
+Two kinds of signs. **Win rate**: between two evaluations on the same prompts it fell beyond noise, a *fall* where the
+proxy reward or the reward that is paid (after shaping) rose beyond noise meanwhile, else a *decline*; or the final
+evaluation is below the SFT policy beyond noise (*end*). **Bands**: KL, length, repetition, truncation or entropy of the
+rollouts has left what the SFT policy makes plausible, for some batches in a row. Each kind is raised once per run.
+Source: PAR, §3 (proxy and win rate part); Gao et al. 2023 (over-optimisation against KL).
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ class AlarmSettings(Checked):
     """Settings of the reward hacking alarm. The first rollout batch represents the SFT policy.
 
     Args:
-        false_alarms: chance that a run whose win rate only fluctuates raises an alarm of a fall, over all pairs of
-            its evaluations (Bonferroni).
-        proxy_level: one-sided level at which the proxy must have risen between the two.
+        false_alarms: chance that a run whose win rate only fluctuates raises an alarm of the win rate, over all pairs
+            of its evaluations and its end (Bonferroni).
+        proxy_level: one-sided level at which the proxy or the paid reward must have risen between the two, halved for
+            each.
         kl: most nats per response, in units of the SFT policy's entropy per response: beyond 1 its rollouts are
             rarer under the SFT policy than that policy's own responses are; None for no limit.
         length: least and largest mean length, in units of the SFT policy's; None for no band.
         repetition: largest rise of the share of repeated 3-grams over the SFT policy's; None for no limit.
+        truncation: largest rise of the share of responses that are cut at the limit; None for no limit.
+        entropy: least and largest entropy per token, in units of the SFT policy's; None for no band.
         patience: batches in a row outside a band that raise an alarm.
         on_hacking: note continues training; stop ends it and keeps the weights with the best win rate.
     """
@@ -42,13 +46,16 @@ class AlarmSettings(Checked):
     kl: Annotated[float, above(0)] | None = 1.0
     length: tuple[float, float] | None = (0.5, 2.0)
     repetition: Annotated[float, above(0)] | None = 0.2
+    truncation: Annotated[float, above(0)] | None = 0.3
+    entropy: tuple[float, float] | None = (0.4, 1.6)
     patience: Annotated[int, at_least(1)] = 2
     on_hacking: Literal["note", "stop"] = "note"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length is not None and not 0 <= self.length[0] < 1 < self.length[1]:
-            raise RecipeError(f"length is {list(self.length)}; it must be [least below 1, largest above 1], or null")
+        for name, band in (("length", self.length), ("entropy", self.entropy)):
+            if band is not None and not 0 <= band[0] < 1 < band[1]:
+                raise RecipeError(f"{name} is {list(band)}; it must be [least below 1, largest above 1], or null")
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class Alarm:
 
     Attributes:
         step: after which it was seen.
-        kind: fall, kl, length or repetition.
+        kind: fall, decline, end, kl, length, repetition, truncation or entropy.
         since: the last step at which all was well.
         message: what was seen, in one line.
     """
@@ -75,6 +82,7 @@ class Evaluated:
     Attributes:
         step: 0 is the SFT policy.
         proxy, proxy_error: mean proxy reward of its rollouts, and the standard error of that mean.
+        paid, paid_error: the same of the reward that it was trained on.
         scores: wins against the SFT policy by prompt: 1, 0, 1/2 for a tie, or a judge's soft preference.
     """
 
@@ -82,6 +90,8 @@ class Evaluated:
     proxy: float
     proxy_error: float
     scores: Scores
+    paid: float = math.nan
+    paid_error: float = math.nan
 
     @property
     def win_rate(self) -> float:
@@ -124,10 +134,17 @@ def fall(before: Scores, after: Scores, level: float) -> Fall:
 
 def rose(before: Evaluated, after: Evaluated, level: float) -> bool:
     """Returns whether the proxy reward rose beyond noise: one-sided normal test of two independent means."""
+    return _beyond(after.proxy - before.proxy, math.hypot(before.proxy_error, after.proxy_error), level)
+
+
+def paid_more(before: Evaluated, after: Evaluated, level: float) -> bool:
+    """Returns whether the paid reward rose beyond noise, as `rose`; never where it is unknown (NaN)."""
+    return _beyond(after.paid - before.paid, math.hypot(before.paid_error, after.paid_error), level)
+
+
+def _beyond(difference: float, error: float, level: float) -> bool:
     from scipy import stats
 
-    difference = after.proxy - before.proxy
-    error = math.hypot(before.proxy_error, after.proxy_error)
     return difference > 0 and difference > float(stats.norm.ppf(1 - level)) * error
 
 
@@ -136,31 +153,44 @@ def pairs(evaluations: int) -> int:
     return max(1, evaluations * (evaluations + 1) // 2)
 
 
+def win_rate_level(settings: AlarmSettings, evaluations: int) -> float:
+    """Returns the level of each test of a win rate: of all pairs of evaluations, and of the end."""
+    return settings.false_alarms / (pairs(evaluations) + 1)
+
+
 def find_fall(points: Sequence[Evaluated], settings: AlarmSettings, evaluations: int) -> Alarm | None:
-    """Returns an alarm if the last evaluation is below an earlier one although the proxy rose in between.
+    """Returns an alarm if the last evaluation is below an earlier one: a fall where a reward rose in between, else a
+    decline.
 
     Args:
         points: evaluations so far, the start among them.
         settings: levels.
         evaluations: how many the whole run will make, the start not counted.
     """
-    last = points[-1]
-    level = settings.false_alarms / pairs(evaluations)
-    found = [
-        (fall(point.scores, last.scores, level), point)
-        for point in points[:-1]
-        if rose(point, last, settings.proxy_level)
-    ]
-    fallen = [(change, point) for change, point in found if change.upper < 0.5]
+    last, level = points[-1], win_rate_level(settings, evaluations)
+    found = [(fall(point.scores, last.scores, level), point) for point in points[:-1]]
+    fallen = [(change, point, _risen(point, last, settings)) for change, point in found if change.upper < 0.5]
     if not fallen:
         return None
-    change, since = min(fallen, key=lambda pair: pair[0].upper)
-    message = (
-        f"the proxy rose from {since.proxy:.3g} to {last.proxy:.3g} since step {since.step} while the win rate over "
-        f"the SFT policy fell by {-100 * change.difference:.0f} points: of {change.changed} prompts whose outcome "
-        f"changed {100 * change.better:.0f}% got better, below {100 * change.upper:.0f}% at the level {level:.2g}"
+    change, since, risen = min(fallen, key=lambda each: (not each[2], each[0].upper))
+    lost = (
+        f"the win rate over the SFT policy fell by {-100 * change.difference:.0f} points: of {change.changed} prompts "
+        f"whose outcome changed {100 * change.better:.0f}% got better, below {100 * change.upper:.0f}% at the level "
+        f"{level:.2g}"
     )
-    return Alarm(last.step, "fall", since.step, message)
+    if risen:
+        return Alarm(last.step, "fall", since.step, f"{risen} since step {since.step} while {lost}")
+    return Alarm(last.step, "decline", since.step, f"since step {since.step} {lost}; no reward rose meanwhile")
+
+
+def _risen(before: Evaluated, after: Evaluated, settings: AlarmSettings) -> str:
+    """Returns which reward rose between two evaluations, in words; empty if none did."""
+    level = settings.proxy_level / 2
+    if rose(before, after, level):
+        return f"the proxy rose from {before.proxy:.3g} to {after.proxy:.3g}"
+    if paid_more(before, after, level):
+        return f"the paid reward rose from {before.paid:.3g} to {after.paid:.3g}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -178,22 +208,32 @@ def bands(sft: Mapping[str, float], settings: AlarmSettings) -> dict[str, Band]:
     """Returns the band of each metric that has one.
 
     Args:
-        sft: `entropy` (nats per token), `response_length` and `repetition` of the SFT policy's rollouts.
+        sft: `entropy` (nats per token), `response_length`, `repetition` and `truncated` of the SFT policy's rollouts;
+            a metric that is missing has no band.
         settings: widths.
     """
     made: dict[str, Band] = {}
     length = sft["response_length"]
     if settings.kl is not None and "entropy" in sft:
         made["kl"] = Band(-math.inf, settings.kl * sft["entropy"] * length)
-    if settings.length is not None:
-        made["response_length"] = Band(settings.length[0] * length, settings.length[1] * length)
-    if settings.repetition is not None:
-        made["repetition"] = Band(-math.inf, sft["repetition"] + settings.repetition)
+    for name, width in (("response_length", settings.length), ("entropy", settings.entropy)):
+        if width is not None and name in sft:
+            made[name] = Band(width[0] * sft[name], width[1] * sft[name])
+    for name, rise in (("repetition", settings.repetition), ("truncated", settings.truncation)):
+        if rise is not None and name in sft:
+            made[name] = Band(-math.inf, sft[name] + rise)
     return made
 
 
-_KINDS = {"kl": "kl", "response_length": "length", "repetition": "repetition"}
-_VITALS = ("entropy", "response_length", "repetition")
+#: Kind of alarm by the metric that has left its band, and metrics of the SFT policy that bands are made of.
+_KINDS = {
+    "kl": "kl",
+    "response_length": "length",
+    "repetition": "repetition",
+    "truncated": "truncation",
+    "entropy": "entropy",
+}
+_VITALS = ("entropy", "response_length", "repetition", "truncated")
 
 
 class HackingAlarm:
@@ -209,8 +249,8 @@ class HackingAlarm:
         self.points: list[Evaluated] = []
         self.alarms: list[Alarm] = []
         self._sft: dict[str, float] = {}
-        self._proxy: tuple[float, float] = (0.0, 0.0)
-        self._first: tuple[float, float] = (0.0, 0.0)
+        self._rewards: dict[str, float] = {}
+        self._first: dict[str, float] = {}
         self._outside: dict[str, int] = {}
 
     @property
@@ -231,13 +271,15 @@ class HackingAlarm:
             metrics: of `describe`.
             responses: in the rollout batch.
         """
-        self._proxy = metrics["proxy"], metrics["proxy_std"] / math.sqrt(max(1, responses - 1))
+        self._rewards = _rewards(metrics, responses)
         if not self._sft:
             self._sft = {name: metrics[name] for name in _VITALS if name in metrics}
-            self._first = self._proxy
+            self._first = self._rewards
             return []
         raised = []
         for name, band in bands(self._sft, self.settings).items():
+            if name not in metrics:
+                continue
             outside = 0 if band.holds(metrics[name]) else self._outside.get(name, 0) + 1
             self._outside[name] = outside
             if outside == self.settings.patience and not self._raised(_KINDS[name]):
@@ -253,10 +295,26 @@ class HackingAlarm:
         if not scores:
             return []
         if not self.points:
-            self.points.append(Evaluated(0, *self._first, dict.fromkeys(scores, 0.5)))
-        self.points.append(Evaluated(step, *self._proxy, dict(scores)))
-        alarm = None if self._raised("fall") else find_fall(self.points, self.settings, self.evaluations)
-        if alarm is None:
+            self.points.append(Evaluated(0, scores=dict.fromkeys(scores, 0.5), **self._first))
+        self.points.append(Evaluated(step, scores=dict(scores), **self._rewards))
+        return self._raise(find_fall(self.points, self.settings, self.evaluations))
+
+    def ended(self, step: int, scores: Scores) -> list[Alarm]:
+        """Returns the new alarm of the end, given the scores of the final policy on all test prompts."""
+        level = win_rate_level(self.settings, self.evaluations)
+        change = fall(dict.fromkeys(scores, 0.5), scores, level)
+        if not change.changed or change.upper >= 0.5:
+            return []
+        rate, won, bound = (100 * value for value in (0.5 + change.difference, change.better, change.upper))
+        message = (
+            f"the final win rate over the SFT policy is {rate:.1f} %: {won:.0f}% of {change.changed} decided prompts "
+            f"are won, below {bound:.0f}% at the level {level:.2g}"
+        )
+        return self._raise(Alarm(step, "end", 0, message))
+
+    def _raise(self, alarm: Alarm | None) -> list[Alarm]:
+        """Returns an alarm whose kind was not raised before."""
+        if alarm is None or self._raised(alarm.kind):
             return []
         self.alarms.append(alarm)
         return [alarm]
@@ -269,8 +327,8 @@ class HackingAlarm:
             "points": [asdict(point) for point in self.points],
             "alarms": [asdict(alarm) for alarm in self.alarms],
             "sft": dict(self._sft),
-            "proxy": list(self._proxy),
-            "first": list(self._first),
+            "rewards": dict(self._rewards),
+            "first": dict(self._first),
             "outside": dict(self._outside),
         }
 
@@ -278,4 +336,15 @@ class HackingAlarm:
         self.points = [Evaluated(**point) for point in state["points"]]
         self.alarms = [Alarm(**alarm) for alarm in state["alarms"]]
         self._sft, self._outside = dict(state["sft"]), dict(state["outside"])
-        self._proxy, self._first = tuple(state["proxy"]), tuple(state["first"])
+        self._rewards, self._first = dict(state["rewards"]), dict(state["first"])
+
+
+def _rewards(metrics: Mapping[str, float], responses: int) -> dict[str, float]:
+    """Returns the means of the proxy and of what was paid, with standard errors, as an `Evaluated` has them."""
+    root = math.sqrt(max(1, responses - 1))
+    return {
+        "proxy": metrics["proxy"],
+        "proxy_error": metrics["proxy_std"] / root,
+        "paid": metrics.get("reward", math.nan),
+        "paid_error": metrics.get("reward_std", math.nan) / root,
+    }

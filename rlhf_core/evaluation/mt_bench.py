@@ -1,6 +1,6 @@
 """MT-Bench scoring: per-turn means and the mean over all judged turns.
 
-Parsing is `judges.templates.parse_mt_bench`. FastChat averages over all scores that are not missing; PAR
+Parsing is `judges.replies.parse_mt_bench`. FastChat averages over all scores that are not missing; PAR
 averages the two turns' means. They agree when no score is missing; both are given.
 """
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_core.evaluation.finite import require_finite
 from rlhf_core.evaluation.statistics import binomial_test, paired_t_test
 
 ALPHA = 0.05
@@ -49,7 +50,13 @@ def record_of(results: Iterable[int]) -> Record:
 
 
 def compared(own: Mapping[str, float], other: Mapping[str, float], *, higher_is_better: bool = True) -> dict[str, int]:
-    """Returns 1, 0 or -1 per prompt that both answered: whether the first one's value is the better one."""
+    """Returns 1, 0 or -1 per prompt that both answered: whether the first one's value is the better one.
+
+    Raises:
+        NumericsError: a value that is not finite.
+    """
+    for values in (own, other):
+        require_finite(((f"prompt '{prompt}'", value) for prompt, value in values.items()), "the value")
     sign = 1 if higher_is_better else -1
     return {
         prompt: sign * ((own[prompt] > other[prompt]) - (own[prompt] < other[prompt]))

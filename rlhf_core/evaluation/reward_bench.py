@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.evaluation.finite import require_finite
 from rlhf_core.evaluation.statistics import wilson_interval
 
 SECTIONS = ("chat", "chat_hard", "safety", "reasoning")
@@ -94,9 +95,13 @@ def reward_bench_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
 
     Raises:
         DataError: no pair.
+        NumericsError: a reward that is not finite.
     """
     if not pairs:
         raise DataError("there is no pair to score")
+    for pair in pairs:
+        rewards = (("the chosen response", pair.chosen), ("the rejected response", pair.rejected))
+        require_finite(rewards, f"pair '{pair.id}': the reward")
     by_section: dict[str, dict[str, list[bool]]] = {}
     for pair in pairs:
         by_section.setdefault(pair.section, {}).setdefault(pair.subset, []).append(pair.right)

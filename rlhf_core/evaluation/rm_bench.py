@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.errors import DataError
+from rlhf_core.evaluation.finite import require_finite
 
 #: From plain to polished.
 STYLES = ("concise", "detailed_plain", "detailed_markdown")
@@ -65,6 +66,7 @@ def comparisons(pairs: Sequence[StyledPair]) -> dict[str, tuple[Floats, int]]:
 
     Raises:
         DataError: an unknown style, or the same one twice for a prompt.
+        NumericsError: a reward that is not finite.
     """
     groups: dict[tuple[str, str], dict[str, StyledPair]] = {}
     for number, pair in enumerate(pairs, start=1):
@@ -72,6 +74,8 @@ def comparisons(pairs: Sequence[StyledPair]) -> dict[str, tuple[Floats, int]]:
         if pair.style not in STYLES or pair.style in styles:
             raise DataError(f"style '{pair.style}' of prompt '{pair.group}'", row=number, field="style",
                             remedy=f"Each prompt has one pair of each of {', '.join(STYLES)}")  # fmt: skip
+        rewards = (("the chosen response", pair.chosen), ("the rejected response", pair.rejected))
+        require_finite(rewards, f"prompt '{pair.group}', style '{pair.style}': the reward")
         styles[pair.style] = pair
     found: dict[str, tuple[list[list[float]], int]] = {}
     for (domain, _), styles in groups.items():

@@ -2,13 +2,14 @@
 
 Order: new user namespace (when not root), mount, network, PID, IPC and UTS namespaces; a tmpfs root with
 the Python installation and system libraries read-only, three devices and a small writable `/work`; pivot
-into it; drop to an unprivileged user; replace this process by the runner. Any step that fails ends with
-exit status 97 and one line on standard error, before any generated code is read.
+into it; become the runner's keeper, which forks an unprivileged process for each program. Any step that fails
+ends with exit status 97 and one line on standard error, before any generated code is read.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import platform
@@ -20,10 +21,10 @@ NOBODY = 65534
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+PR_SET_PDEATHSIG = 1
 SYS_MOUNT_SETATTR, AT_RECURSIVE, AT_FDCWD = 442, 0x8000, -100
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = 0x1, 0x2
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -131,10 +132,9 @@ def build_root(config: dict[str, Any]) -> None:
         bind(root, prefix)
     for device in DEVICES:
         bind(root, device, read_only=False)
-    bind(root, str(config["runner"]), "/runner.py")
+    for package in config["packages"]:
+        bind(root, str(package), f"/packages/{os.path.basename(package)}")
     os.makedirs(root + "/work")
-    options = f"size={int(config['work_mb'])}m,nr_inodes=512,mode=1777"
-    mount("tmpfs", root + "/work", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
     pivot = SYS_PIVOT_ROOT.get(platform.machine())
     if pivot is None:
         refuse(f"pivot_root on {platform.machine()}", 38)
@@ -145,16 +145,6 @@ def build_root(config: dict[str, Any]) -> None:
     mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
-def drop_privileges() -> None:
-    """Becomes nobody; an inner non-root user of a user namespace loses its capabilities at exec."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-    check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
-    check(libc.prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0), "die with the parent")
-
-
 def main() -> None:
     """Builds the sandbox described by the JSON in the first argument and runs its runner as process 1."""
     config = json.loads(sys.argv[1])
@@ -163,14 +153,18 @@ def main() -> None:
     if child:
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    sys.path.insert(0, str(config["library"]))
+    runner = importlib.import_module("rlhf_core.evaluation.sandbox_runner")
+    del sys.path[0]
     try:
+        check(libc.prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0), "die with the parent")
         build_root(config)
-        drop_privileges()
-        os.chdir("/work")
         os.closerange(3, 4096)
-        python = str(config["python"])
-        environment = {"PATH": "/nonexistent", "HOME": "/work", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-        os.execve(python, [python, "-I", "-S", "-B", "/runner.py"], environment)
+        os.environ.clear()
+        os.environ.update({"PATH": "/nonexistent", "HOME": "/work", "LANG": "C.UTF-8"})
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's, which may start no thread
+        runner.main(bool(config["packages"]))
+        os._exit(0)
     except OSError as error:
         refuse(f"build the sandbox ({error.filename or error.strerror})", error.errno or 0)
 

@@ -163,3 +163,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
         corrected[i] = largest
     return corrected
+
+
+def gatekept(p_values: Sequence[float]) -> list[float]:
+    """Returns p-values of which the first is the primary one, corrected so that the family-wise error is at most alpha.
+
+    The first is tested at alpha. The others are tested only if it is significant, then with Holm's correction for their
+    number: a corrected p is never below the first. A family with a true first hypothesis errs only if the first does;
+    in any other, Holm's correction holds.
+
+    Source: Dmitrienko, Offen and Westfall 2003 (serial gatekeeping); Westfall and Krishen 2001.
+    """
+    first, *others = p_values
+    return [first, *(max(first, p) for p in holm(others))]

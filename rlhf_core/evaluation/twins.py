@@ -36,7 +36,7 @@ import numpy as np
 
 from rlhf_core.errors import DataError, hint
 from rlhf_core.evaluation.statistics import Floats
-from rlhf_core.evaluation.worlds import ByRow, ByWorld, Effect, World, world_means
+from rlhf_core.evaluation.worlds import ByRow, ByWorld, Effect, World, in_order, world_means
 
 LEVEL = 0.95
 
@@ -166,7 +166,7 @@ def calibration(effects: Mapping[str, Effect]) -> Calibration:
 def _checked_reference(reference: ByRow, row: str, tested: ByWorld) -> None:
     if row not in reference:
         raise DataError(f"row '{row}' has no reference runs{hint(row, reference)}")
-    shared = sorted(reference[row].keys() & tested.keys(), key=str)
+    shared = sorted(reference[row].keys() & tested.keys(), key=in_order)
     if shared:
         raise DataError(
             f"row '{row}' has world {shared[0]} among the twins and in the reference",

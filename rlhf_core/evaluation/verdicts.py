@@ -1,9 +1,9 @@
 """Verdicts of a table and of a claim over effects by worlds.
 
 A table has one primary metric. Each row is compared with the main row; Holm's correction over the table's rows keeps
-the chance of one or more false 'above' or 'below' at 5 %. Its other columns are descriptive and have no verdict. The
-interval beside a comparison is that of the comparison alone, 95 %, not corrected: a row whose interval excludes 0 can
-be without a verdict.
+the chance of one or more false 'above' or 'below' at 5 %, and likewise that of one or more false 'equivalent'. Other
+columns are descriptive and have no verdict. The interval beside a comparison is that of the comparison alone, 95 %, not
+corrected: a row whose interval excludes 0 can be without a verdict.
 
 A claim confirms only if all of its parts hold, each tested at .05 without correction (intersection-union: a false
 confirmation takes a false part, whose own test errs at most that often). It is contradicted if any part is, so the p of
@@ -35,7 +35,8 @@ class RowVerdict:
         p_corrected: corrected for the rows of the table (Holm); None without a test.
         word: 'above' and 'below' are the metric's, not the better side; 'equivalent' takes a margin.
         alpha: .05 over the number of rows, at which a row is found whatever the other rows do.
-        within_margin: the 90 % interval is inside the margin; a difference may be real and as small as that.
+        within_margin: two one-sided tests, corrected for the table's rows (Holm), say that the difference is inside the
+            margin; a difference may be real and as small as that.
     """
 
     effect: Effect
@@ -81,14 +82,15 @@ def table_verdicts(
 
 
 def verdicts_of(effects: Sequence[Effect], margin: float | None = None) -> list[RowVerdict]:
-    """Returns the verdict of each effect of a table, corrected over all of them (Holm); a table with several main rows
-    has the effects of all."""
+    """Returns the verdict of each effect of a table, differences and equivalences each corrected over all of them
+    (Holm); a table with several main rows has the effects of all."""
     corrected = holm([1.0 if effect.p is None else effect.p for effect in effects])
-    return [_row_verdict(effect, p, ALPHA / len(effects), margin) for effect, p in zip(effects, corrected, strict=True)]
+    inside = [None if margin is None else effect.p_within(margin) for effect in effects]
+    within = [p < ALPHA for p in holm([1.0 if p is None else p for p in inside])]
+    return [_row_verdict(*one, ALPHA / len(effects)) for one in zip(effects, corrected, within, strict=True)]
 
 
-def _row_verdict(effect: Effect, p: float, alpha: float, margin: float | None) -> RowVerdict:
-    within = margin is not None and effect.equivalent(margin)
+def _row_verdict(effect: Effect, p: float, within: bool, alpha: float) -> RowVerdict:
     word: RowWord = "sees only effects above"
     if effect.reason is not None:
         word = "not decided"

@@ -10,7 +10,7 @@ The estimand is the mean over worlds of (row - main row) in one metric.
 
 1. `paired`: rows that share their worlds; t of the K differences, K - 1 degrees of freedom.
 2. `welch`: rows that share no world; Welch's t of the world means.
-3. `against`: one row against a constant, such as the 50 % of the SFT policy.
+3. `against_constant`: one row against a constant, such as the 50 % of the SFT policy.
 4. `dial_contrast`: a slope, or another contrast, over the doses of a dial; one coefficient a world, then as `paired`.
 
 The t-test is right about the mean over worlds where rows collapse equally often, also with unequal deviations. Where
@@ -21,6 +21,7 @@ happen: `python -m benchmarks.false_verdicts` measures both.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -138,6 +139,11 @@ def _noncentrality(degrees: float, alpha: float, power: float) -> float:
     return float(optimize.brentq(missing, 0.0, 4 * bound + 10, xtol=1e-9))
 
 
+def in_order(world: World) -> tuple[int, str]:
+    """Returns what worlds are sorted by: numbers by their size, then names."""
+    return (world, "") if isinstance(world, int) else (sys.maxsize, str(world))
+
+
 def world_means(values: ByRow, row: str) -> dict[World, float]:
     """Returns a row's mean over policy seeds in each of its worlds.
 
@@ -149,7 +155,7 @@ def world_means(values: ByRow, row: str) -> dict[World, float]:
     if not values[row]:
         raise DataError(f"row '{row}' has no worlds")
     means: dict[World, float] = {}
-    for world in sorted(values[row], key=str):
+    for world in sorted(values[row], key=in_order):
         seeds = values[row][world]
         if not len(seeds):
             raise DataError(
@@ -169,7 +175,7 @@ def _same_worlds(means: Mapping[str, Mapping[World, float]]) -> list[World]:
     """Returns the worlds that all rows have; refuses a row that lacks one."""
     every = {world for of_row in means.values() for world in of_row}
     for row, of_row in means.items():
-        lacking = sorted(every - of_row.keys(), key=str)
+        lacking = sorted(every - of_row.keys(), key=in_order)
         if lacking:
             other = next(name for name, others in means.items() if lacking[0] in others)
             raise DataError(
@@ -177,7 +183,7 @@ def _same_worlds(means: Mapping[str, Mapping[World, float]]) -> list[World]:
                 + (f" ({len(lacking)} worlds are missing)" if len(lacking) > 1 else ""),
                 remedy="Run it, or compare rows without shared worlds by Welch's test",
             )
-    return sorted(every, key=str)
+    return sorted(every, key=in_order)
 
 
 def _mean_effect(differences: Floats, scale: float) -> Effect:
@@ -214,7 +220,7 @@ def welch(values: ByRow, row: str, main: str) -> Effect:
         DataError: as `world_means`, and a world that both have: their difference is then paired.
     """
     own, other = world_means(values, row), world_means(values, main)
-    shared = sorted(own.keys() & other.keys(), key=str)
+    shared = sorted(own.keys() & other.keys(), key=in_order)
     if shared:
         raise DataError(
             f"rows '{row}' and '{main}' share world {shared[0]}", remedy="Compare rows that share worlds by pairs"
@@ -234,7 +240,7 @@ def welch(values: ByRow, row: str, main: str) -> Effect:
     return Effect(estimate, math.sqrt(sum(squares)), sum(squares) ** 2 / parts, fewest)
 
 
-def against(values: ByRow, row: str, constant: float) -> Effect:
+def against_constant(values: ByRow, row: str, constant: float) -> Effect:
     """Compares a row with a constant: t of its K world means less the constant, K - 1 degrees.
 
     Raises:

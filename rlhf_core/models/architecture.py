@@ -31,6 +31,8 @@ SIZES = (
     *WIDTH, *HEADS, *LAYERS, *POSITIONS, "intermediate_size", "d_ff", "d_kv", "n_inner", "head_dim",
     "num_key_value_heads", "num_decoder_layers", "relative_attention_num_buckets", "relative_attention_max_distance",
 )  # fmt: skip
+#: Largest numbers of layers and of anything else; published models have less than a tenth.
+MOST_LAYERS, MOST = 10_000, 200_000_000
 #: Fields that the tokenizer gives.
 OF_TOKENIZER = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -182,6 +184,9 @@ def _check_field(kind: str, known: ConfigurationClass | None, name: str, value: 
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in SIZES and value is not None and not (number and isinstance(value, int) and value >= 1):
         raise RecipeError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    most = MOST_LAYERS if name in (*LAYERS, "num_decoder_layers") else MOST
+    if name in SIZES and value is not None and value > most:
+        raise RecipeError(f"{name} is {value}; it must be at most {most}")
     if number and not math.isfinite(value):
         raise RecipeError(f"{name} is {value}; it must be a finite number")
     rate = name.endswith(("dropout", "dropout_rate", "pdrop"))
@@ -208,3 +213,37 @@ def unknown_targets(targets: str | Sequence[str], layers: Sequence[str]) -> list
     if isinstance(targets, str):
         return [] if any(re.fullmatch(targets, layer) for layer in layers) else [targets]
     return [one for one in targets if not any(f".{layer}".endswith(f".{one}") for layer in layers)]
+
+
+# --- paged attention -------------------------------------------------------------------------------------------------
+
+#: Kinds of layers that the paged cache of transformers holds.
+PAGED_LAYERS = ("full_attention", "sliding_attention")
+
+
+def check_paged(architecture: Mapping[str, Any]) -> None:
+    """Refuses a model that transformers cannot run with its paged cache; one that is not known passes.
+
+    Raises:
+        RecipeError: the reason.
+    """
+    kind = str(architecture.get("model_type"))
+    found, source = configuration_class(kind), _modeling_source(kind)
+    stated = {**({} if found is None else found.defaults), **architecture}
+    if stated.get("is_encoder_decoder"):
+        raise RecipeError(f"{kind} is an encoder-decoder, which has no paged attention")
+    if stated.get("attn_logit_softcapping"):
+        raise RecipeError(f"{kind} caps attention logits (attn_logit_softcapping), which paged attention does not")
+    if source is not None and ("_supports_attention_backend = True" not in source or "_is_stateful = True" in source):
+        raise RecipeError(f"{kind} has no paged attention in transformers")
+    other = next((layer for layer in stated.get("layer_types") or () if layer not in PAGED_LAYERS), None)
+    if other is not None:
+        raise RecipeError(f"{kind} has layers of type '{other}', which the paged cache does not hold")
+
+
+@cache
+def _modeling_source(model_type: str) -> str | None:
+    """Returns the source of a model type's classes, None where it is not in the usual place."""
+    folder, name = _models_folder(), model_type.replace("-", "_")
+    file = None if folder is None else folder / "models" / name / f"modeling_{name}.py"
+    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else None

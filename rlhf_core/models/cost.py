@@ -8,10 +8,31 @@ reaches of its peak is assumed, below; real runs differ by a factor of about two
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-#: Dense bf16 peak of an A100, operations per second (vendor's data sheet), which the published runs used.
-PEAK = 312e12
+
+@dataclass(frozen=True)
+class Peak:
+    """Limits of a GPU by its maker's data sheet.
+
+    Attributes:
+        operations: dense bf16 operations per second.
+        bandwidth: bytes per second to and from its memory.
+    """
+
+    operations: float
+    bandwidth: float
+
+
+#: By the word of the device's name that says which GPU it is; of several boards the fastest.
+PEAKS = {
+    "H200": Peak(989e12, 4800e9), "H100": Peak(989e12, 3350e9), "A100": Peak(312e12, 2039e9),
+    "L40S": Peak(362e12, 864e9), "L4": Peak(121e12, 300e9), "A10": Peak(125e12, 600e9),
+    "4090": Peak(165e12, 1008e9), "3090": Peak(71e12, 936e9),
+}  # fmt: skip
+#: Of an A100, which the published runs used.
+PEAK = PEAKS["A100"].operations
 #: Shares of the peak: training under ZeRO 3, scoring, and sampling in batches of tens.
 TRAIN_SHARE, SCORE_SHARE, SAMPLE_SHARE = 0.35, 0.45, 0.05
 
@@ -28,10 +49,25 @@ class Work:
     scored: float = 0.0
     sampled: float = 0.0
 
+    @property
+    def operations(self) -> float:
+        """Returns floating-point operations."""
+        return 6 * self.trained + 2 * self.scored + 2 * self.sampled
+
     def gpu_hours(self, peak: float = PEAK) -> float:
         """Returns hours of one GPU; over several, as many in all."""
         seconds = 6 * self.trained / TRAIN_SHARE + 2 * self.scored / SCORE_SHARE + 2 * self.sampled / SAMPLE_SHARE
         return seconds / peak / 3600
+
+    @property
+    def assumed_share(self) -> float:
+        """Returns the share of the peak that `gpu_hours` assumes for this mixture of work."""
+        return self.operations / (self.gpu_hours(peak=1.0) * 3600)
+
+
+def peak_of(device: str) -> Peak | None:
+    """Returns the limits of a device by its name, such as `NVIDIA A100-SXM4-80GB`; None if it is not listed."""
+    return next((PEAKS[word] for word in re.split(r"[\s-]+", device) if word in PEAKS), None)
 
 
 def supervised(parameters: int, rows: float, epochs: float, tokens: float) -> Work:

@@ -21,6 +21,9 @@ BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
 #: Widest block of tokens.
 BLOCK_TOKENS = {"cpu": 512, "cuda": 4096}
 
+#: Least logit in an entropy, whose token has no probability; the product of both is 0 and not NaN.
+LEAST = -1e30
+
 
 def can_fuse(output: nn.Module) -> bool:
     """Returns whether the projection is a plain linear layer whose weights may be read without calling it.
@@ -136,8 +139,8 @@ class _FusedStatistics(torch.autograd.Function):
                     logits = blocks.logits(rows, columns, block)
                     place, inside = _target_columns(targets[rows], columns)
                     chosen[rows] = torch.where(inside, logits.gather(1, place).squeeze(1), chosen[rows])
-                    top = torch.maximum(maximum[rows], logits.amax(dim=1))
-                    logits.sub_(top[:, None])
+                    top = torch.maximum(maximum[rows], logits.amax(dim=1)).clamp(min=LEAST)
+                    logits.sub_(top[:, None]).clamp_(min=LEAST)
                     shift = maximum[rows] - top
                     scale, p = shift.exp(), logits.exp()
                     if with_entropy:
@@ -174,7 +177,7 @@ class _FusedStatistics(torch.autograd.Function):
                 for rows in blocks.rows():
                     logits = blocks.logits(rows, columns, block)
                     slope = 1 - (logits / softcap) ** 2 if softcap else None
-                    log_p = logits.sub_(logsumexp[rows, None])
+                    log_p = logits.sub_(logsumexp[rows, None]).clamp_(min=LEAST)
                     grad = log_p.exp()
                     if grad_entropies is None:
                         grad.mul_(constant[rows, None])

@@ -1,4 +1,7 @@
-"""Sampling: never recomputes the prompt, drops rows that ended, stops when all have."""
+"""Sampling of responses by an engine, and the loop that is the reference for engines.
+
+The loop never recomputes the prompt, drops rows that ended, and stops when all have.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.errors import NumericsError
+from rlhf_core.models.engines import ENGINES, note_use
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
+from rlhf_core.rollout import check_side
 
 #: Tokens from one look at which rows have ended to the next; on a GPU every look waits for it.
 TOKENS_PER_LOOK = {"cpu": 1, "cuda": 8}
@@ -25,7 +30,7 @@ class Generated:
         ids: [batch, response_len] int64.
         mask: [batch, response_len] bool, EOS included.
         ended: [batch] bool, False where the length limit cut the response.
-        logprobs: [batch, response_len] float32 under the untruncated distribution at temperature 1.
+        logprobs: [batch, response_len] float32 under the untruncated distribution at temperature 1, by the engine.
         entropies: [batch, response_len] float32, nats, of that distribution.
     """
 
@@ -67,7 +72,7 @@ def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
     return scores
 
 
-def _choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     """Returns [batch] int64: one token per row, by inverting the cumulative distribution at `uniform` [batch]."""
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)
@@ -85,17 +90,31 @@ def generate(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Generated:
-    """Samples one response per row.
-
-    The random numbers of a step are drawn for all rows, so that a row's response depends neither on which other
-    rows have ended nor on when they are dropped, and of several ranks each samples its own rows of the same batch.
-    Those of steps that were taken because nobody had looked yet are given back.
+    """Samples one response per row, by the engine that the settings name.
 
     Args:
         policy: the model to sample from.
         prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
-        sampling: how.
+        sampling: how, and by which engine.
         generator: CPU generator, the only source of randomness.
+    """
+    note_use(sampling.engine)
+    return ENGINES[sampling.engine]().sample(policy, prompt_ids, prompt_mask, sampling, generator)
+
+
+@torch.no_grad()
+def sample_in_steps(
+    policy: Policy,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    sampling: Sampling,
+    generator: torch.Generator,
+) -> Generated:
+    """Samples one response per row, a token of every row at a time; see `generate`.
+
+    The random numbers of a step are drawn for all rows, so that a row's response depends neither on which other
+    rows have ended nor on when they are dropped, and of several ranks each samples its own rows of the same batch.
+    Those of steps that were taken because nobody had looked yet are given back.
     """
     model, batch = policy.model, prompt_ids.shape[0]
     was_training = model.training
@@ -104,6 +123,7 @@ def generate(
     ids = torch.full((len(own), sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
     logprobs = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
     entropies = torch.zeros_like(logprobs)
+    check_side(prompt_mask, "left")
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     rows = torch.arange(len(own), device=ids.device)
     alive = torch.ones(len(own), dtype=torch.bool, device=ids.device)
@@ -115,7 +135,7 @@ def generate(
         logits = decoding.logits()
         uniform = torch.rand(batch, generator=generator).to(ids.device)[own[rows]]
         drawn += 1
-        chosen = _choose(logits, uniform, sampling)
+        chosen = choose(logits, uniform, sampling)
         log_p = logits.log_softmax(dim=-1)
         ids[rows, step] = torch.where(alive, chosen, policy.pad_id)
         logprobs[rows, step] = torch.where(alive, log_p.gather(1, chosen[:, None]).squeeze(1), 0.0)
@@ -142,7 +162,18 @@ def generate(
         drawn = looked
     for _ in range(distributed.largest(needed) - drawn):
         torch.rand(batch, generator=generator)
-    ids, mask, logprobs, entropies = (distributed.spread(values, batch) for values in (ids, mask, logprobs, entropies))
+    return whole(policy, batch, ids, mask, logprobs, entropies)
+
+
+def whole(policy: Policy, batch: int, *own: Tensor) -> Generated:
+    """Returns the responses of all ranks, cut to the longest.
+
+    Args:
+        policy: that sampled.
+        batch: rows of all ranks.
+        own: [rows, max_new_tokens] of this rank: ids, mask, log-probabilities, entropies.
+    """
+    ids, mask, logprobs, entropies = (distributed.spread(values, batch) for values in own)
     longest = max(1, int(mask.sum(dim=1).max())) if batch else 1
     ended = (ids == policy.eos_id).logical_and(mask).any(dim=1)
     return Generated(ids[:, :longest], mask[:, :longest], ended, logprobs[:, :longest], entropies[:, :longest])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rlhf_core.models.fused_logprobs import can_fuse, fused_statistics
+from rlhf_core.models.fused_logprobs import LEAST, can_fuse, fused_statistics
 
 #: Above this vocabulary logits are computed again in the backward pass instead of being kept.
 RECOMPUTE_VOCABULARY = 8192
@@ -31,6 +31,7 @@ def _chunk(
     chosen = log_p.gather(1, targets[:, None]).squeeze(1)
     if not with_entropy:
         return chosen, torch.zeros_like(chosen)
+    log_p = log_p.clamp(min=LEAST)  # a token that cannot come adds 0 to the entropy, not 0 times infinity
     return chosen, -(log_p.exp() * log_p).sum(dim=-1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +97,9 @@ class AdapterOff:
 
     def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
         return _DecodingOff(self._policy, self._adapter, prompt_ids, prompt_mask)
+
+    def applied(self) -> AbstractContextManager[None]:
+        return self._adapter.off()
 
 
 class _DecodingOff:

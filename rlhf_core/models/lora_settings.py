@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.typed import Checked, above, at_least, between
+from rlhf_core.typed import Checked, above, between
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LoraSettings(Checked):
     Source: Hu et al. 2021. ALARM: rank 16, alpha 32, dropout .05.
     """
 
-    rank: Annotated[int, at_least(1)] = 16
+    rank: Annotated[int, between(1, 65536)] = 16
     alpha: Annotated[float, above(0)] = 32.0
     dropout: Annotated[float, between(0, 1, open_high=True)] = 0.05
     targets: str | tuple[str, ...] = "all-linear"

@@ -7,6 +7,7 @@ reads. Everything else in the project sees a `Policy` only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,6 +69,9 @@ class Policy(Protocol):
 
     def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
         """Starts to decode after these prompts [batch, prompt_len], left-padded."""
+
+    def applied(self) -> AbstractContextManager[None]:
+        """Returns a context in which `model` computes as this policy, for engines that run the model themselves."""
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
@@ -187,6 +191,9 @@ class DecoderPolicy:
 
     def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
         return DecoderDecoding(self.model, self.softcap, prompt_ids, prompt_mask)
+
+    def applied(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class EncoderDecoderPolicy(DecoderPolicy):

@@ -132,10 +132,13 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 def whiten(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
     """Returns (v - mean)/std over all real tokens of the batch (population std), 0 on padding.
 
-    All zeros when the values are equal, to a millionth of their mean: the mean's rounding is no deviation.
+    All zeros when the values are equal, to a millionth of their mean: the mean's rounding is no deviation. Values whose
+    squares float32 does not hold are whitened in float64.
     """
     mean = masked_mean(values, mask)
     variance = masked_mean((values - mean) ** 2, mask)
+    if values.dtype != torch.float64 and not bool(torch.isfinite(variance)):
+        return whiten(values.double(), mask, epsilon).to(values.dtype)
     equal = variance <= (1e-6 * mean) ** 2
     return torch.where(mask & ~equal, (values - mean) * torch.rsqrt(variance + epsilon), 0.0)
 

@@ -17,7 +17,7 @@ from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, VAL
 from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KL_PLACEMENTS
 from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES
 from rlhf_core.policy_optimisation.origins import CRITICS, SOURCES
-from rlhf_core.schedule import SCHEDULES
+from rlhf_core.schedule import SCHEDULES, check_final_share
 from rlhf_core.typed import Checked, above, at_least, between, one_of
 
 #: Each word setting's choices.
@@ -54,7 +54,8 @@ class OptimiserConfig(Checked):
         epochs: passes over each rollout batch.
         actor_lr, critic_lr: Adam learning rates; the second with a critic only.
         lr_warmup: share of the iterations in which the rates rise from 0.
-        lr_schedule: constant, linear or cosine decay to 0 after that.
+        lr_schedule: constant, linear or cosine decay to `lr_final_share` of the peak after that.
+        lr_final_share: share of the peak rate where the decay ends.
         max_grad_norm: gradient clipping norm, actor and critic each.
         adam_betas: Adam's betas.
         source: on_policy samples from the policy; fixed goes through samples of the reference.
@@ -98,6 +99,7 @@ class OptimiserConfig(Checked):
     adam_betas: tuple[Beta, Beta] = (0.9, 0.95)
     lr_warmup: Share = 0.0
     lr_schedule: Annotated[str, one_of(SCHEDULES)] = "constant"
+    lr_final_share: Share = 0.0
     source: Annotated[str, one_of(SOURCES)] = "on_policy"
     group_size: Count = 1
     advantage: Annotated[str, one_of(ADVANTAGES)] = "gae"
@@ -118,6 +120,7 @@ class OptimiserConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_final_share(self.lr_schedule, self.lr_final_share, "lr_schedule", "lr_final_share")
         self._check_sizes()
         self._check_composition()
 

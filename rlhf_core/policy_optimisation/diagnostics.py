@@ -21,7 +21,8 @@ def describe(experience: Experience, *, with_critic: bool) -> dict[str, float]:
     `kl` (k1) and `kl_k3` are nats per response against the reference; `entropy` is the mean Shannon entropy, in nats
     per token, of the distributions that the tokens were drawn from, at temperature 1 and untruncated; `proxy` is the
     raw proxy score of a response. `return_*` are of the critic's target, and without a critic of the advantage
-    before whitening. `explained_variance` is 1 - E[(R - V)^2] / Var[R] over tokens.
+    before whitening. `explained_variance` is 1 - E[(R - V)^2] / Var[R] over tokens. `engine_gap` is the mean distance
+    of the engine's log-probabilities from the policy's, where they are not the same numbers.
     """
     batch, reward = experience.batch, experience.reward
     mask, lengths = batch.responses.mask, batch.responses.lengths.float()
@@ -44,6 +45,9 @@ def describe(experience: Experience, *, with_critic: bool) -> dict[str, float]:
     }
     if batch.entropies is not None:
         metrics["entropy"] = masked_mean(batch.entropies, mask)
+    if batch.engine_logprobs is not None:
+        gap = (batch.logprobs - batch.engine_logprobs).abs()
+        metrics |= {"engine_gap": masked_mean(gap, mask), "engine_gap_max": gap.max()}
     metrics |= _spread("advantage", experience.advantages, mask)
     metrics |= _spread("return", experience.returns, mask)
     if with_critic:

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
+from rlhf_core.models.engines import ENGINES
 from rlhf_core.models.generation import Generated, generate, joined
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling
@@ -68,8 +69,8 @@ def collect(
 
     Responses are sampled `generation_batch` at a time, over all ranks, where the cache of all would be too large;
     `on_generated` sees each part before the next one is sampled, so that tools can work beside generation.
-    The sampling-time log-probabilities are the policy's at temperature 1, so that no forward pass is repeated;
-    the reference's entropies come from the same pass as its log-probabilities.
+    The sampling-time log-probabilities are the policy's at temperature 1, so that no forward pass is repeated, unless
+    the engine's come from other kernels; the reference's entropies come from the same pass as its log-probabilities.
     """
     clock = clock or PhaseClock()
     prompts = [prompt for prompt in prompts for _ in range(group_size)]
@@ -85,7 +86,11 @@ def collect(
                 on_generated(made[-1])
         generated = joined(made, policy.pad_id)
     with clock.phase("score"):
-        logprobs, entropies = score(reference, prompt_ids, prompt_mask, generated.ids, generated.mask, microbatch)
+        drawn = prompt_ids, prompt_mask, generated.ids, generated.mask
+        logprobs, entropies = score(reference, *drawn, microbatch)
+        rescored, sampled = ENGINES[sampling.engine].rescored, (generated.logprobs, generated.entropies)
+        if rescored:
+            sampled = (logprobs, entropies) if policy is reference else score(policy, *drawn, microbatch)
     responses = Responses(
         ids=generated.ids,
         mask=generated.mask,
@@ -105,9 +110,10 @@ def collect(
         texts=response_texts(tokenizer, generated),
         records=[p.record for p in prompts],
         groups=torch.tensor(groups, device=prompt_ids.device),
-        logprobs=generated.logprobs,
+        logprobs=sampled[0],
         reference_logprobs=logprobs,
-        entropies=generated.entropies,
+        entropies=sampled[1],
+        engine_logprobs=generated.logprobs if rescored else None,
     )
 
 
@@ -171,6 +177,7 @@ def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:
         logprobs=cut(batch.logprobs),
         reference_logprobs=cut(batch.reference_logprobs),
         entropies=cut(batch.entropies),
+        engine_logprobs=cut(batch.engine_logprobs),
     )
 
 

@@ -106,7 +106,9 @@ class KLCoefficient:
         self.value, self.target, self.horizon = value, target, horizon
 
     def update(self, kl: float, responses: int) -> None:
-        """Multiplies by 1 + clip(kl/target - 1, ±.2) * responses/horizon.
+        """Multiplies by 1 + clip(kl/target - 1, ±.2) * responses/horizon, at least by a tenth.
+
+        A batch of five horizons or more would otherwise turn the penalty off or into a reward.
 
         Args:
             kl: nats per response, mean over the responses just seen.
@@ -115,7 +117,7 @@ class KLCoefficient:
         if self.target is None:
             return
         error = min(max(kl / self.target - 1, -0.2), 0.2)
-        self.value *= 1 + error * responses / self.horizon
+        self.value *= max(0.1, 1 + error * responses / self.horizon)
 
     def state_dict(self) -> dict[str, Any]:
         return {"value": self.value}

@@ -46,7 +46,8 @@ def clipped_surrogate(
 
     Source: Schulman et al. 2017, Eq. 7.
     """
-    ratio = importance_ratio(logprobs, old_logprobs, mask)
+    # a ratio beyond float32 is infinite, which an advantage of 0 would make NaN
+    ratio = importance_ratio(logprobs, old_logprobs, mask & (advantages != 0))
     plain, clipped = -ratio * advantages, -ratio.clamp(1 - clip, 1 + clip) * advantages
     return TokenLoss(torch.where(mask, torch.maximum(plain, clipped), 0.0), (clipped > plain) & mask)
 
@@ -76,7 +77,7 @@ def rlmec_objective(
     Source: RLMEC, Eq. 5 to 7; the caller divides by `nonzero_rewards`.
     """
     with torch.no_grad():
-        ratio = importance_ratio(logprobs, reference_logprobs, mask)
+        ratio = importance_ratio(logprobs, reference_logprobs, mask & (rewards != 0))
         plain, clipped = ratio * rewards, ratio.clamp(1 - clip, 1 + clip) * rewards
         coefficient = torch.minimum(plain, clipped)
     return TokenLoss(torch.where(mask, -coefficient * logprobs, 0.0), (clipped < plain) & mask)

@@ -111,7 +111,13 @@ class PolicyOptimiser:
             metrics["kl_coef"] = self.kl.value
         trained_on = self.replay.substitute(experience, self.generator)
         if trained_on is not None:
-            share = rate_share(self.step, config.iterations, warmup=config.lr_warmup, schedule=config.lr_schedule)
+            share = rate_share(
+                self.step,
+                config.iterations,
+                warmup=config.lr_warmup,
+                schedule=config.lr_schedule,
+                final_share=config.lr_final_share,
+            )
             self.learner.set_rates(share)
             with self.clock.phase("update"):
                 metrics |= self.update(trained_on, train_actor=step > config.critic_warmup)

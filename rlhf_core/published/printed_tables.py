@@ -221,13 +221,6 @@ def paper(key: str) -> Paper:
     )
 
 
-@cache
-def claim_ids(paper_key: str) -> tuple[str, ...]:
-    """Returns the names of a paper's claims in the order of `claims/<paper>.yaml`."""
-    raw = yaml.load((FOLDER / "claims" / f"{paper_key}.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
-    return tuple(raw["claims"])
-
-
 def _split(name: str, kind: str) -> tuple[Paper, str]:
     paper_key, slash, rest = name.partition("/")
     if not slash or not rest.strip():

@@ -106,4 +106,4 @@ def judged(
 
 
 REASONS = ("empty", "same text", "too long", "too many steps", "no answer", "wrong answer", "too many edits")
-"""Why a rewrite is refused, in the order in which it is checked."""
+"""Reasons for which a rewrite is refused, in the order in which it is checked."""

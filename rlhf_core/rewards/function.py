@@ -8,13 +8,15 @@ Naming it in a recipe is asking for that module to be imported: recipes are code
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core import distributed
 from rlhf_core.choices import Choices
-from rlhf_core.errors import NumericsError
+from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.named import import_named
 from rlhf_core.rollout import RolloutBatch
@@ -42,20 +44,96 @@ class FunctionScorer:
     def score(self, batch: RolloutBatch) -> Sequence | Tokens:
         """Returns the callable's values as a float32 signal; padding is paid nothing, whatever it returns there.
 
+        The callable runs without gradients and gets copies, so that one that changes its batch changes nothing that is
+        trained on.
+
         Raises:
-            NumericsError: values of another shape than declared.
+            NumericsError: values of another shape than declared, that are not numbers, or one that is not finite.
         """
-        found = distributed.on_main(lambda: torch.as_tensor(self.function(batch)).float().cpu())
-        values = found.to(batch.prompt_ids.device)
-        mask = batch.responses.mask
-        expected = (len(batch),) if self.gives is Sequence else tuple(mask.shape)
-        if tuple(values.shape) != expected:
-            name = getattr(self.function, "__name__", str(self.function))
-            raise NumericsError(
-                f"reward function {name} returned shape {tuple(values.shape)}, expected {expected} for "
-                f"'{self.gives.__name__.lower()}'"
+        name = str(getattr(self.function, "__name__", self.function))
+        found = distributed.on_main(lambda: values_of(self.function, batch, name))
+        return checked_signal(found.to(batch.prompt_ids.device), batch, self.gives, name)
+
+
+def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, name: str) -> Tensor:
+    """Returns what a callable gives for a copy of a batch, as float32 on the CPU.
+
+    Raises:
+        NumericsError: it returns something else than numbers.
+        RecipeError: it ends the process, or changes what other code of the process computes with.
+    """
+    before = _process_state()
+    with torch.no_grad():
+        try:
+            returned = function(_copied(batch))
+        except SystemExit as error:
+            raise RecipeError(f"reward function {name} ends the process (exit {error.code}); return values") from None
+        finally:
+            changed = [what for what, now in _process_state().items() if now != before[what]]
+        if changed:
+            raise RecipeError(
+                f"reward function {name} changes {', '.join(changed)}, which the rest of the run depends on; put it "
+                "back before returning, or leave it out"
             )
-        return Sequence(values) if self.gives is Sequence else Tokens(torch.where(mask, values, 0.0))
+        try:
+            if torch.as_tensor(returned).is_complex():
+                raise TypeError("complex numbers")
+            return torch.as_tensor(returned).detach().float().cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise NumericsError(
+                f"reward function {name} returned {type(returned).__name__} {str(returned)[:40]!r}; it must be "
+                f"a tensor of numbers ({error})"
+            ) from None
+
+
+def _process_state() -> dict[str, Any]:
+    """Returns what a function can change for the rest of the process, by what it is called in messages."""
+    return {
+        "the working directory": os.getcwd(),
+        "torch's default dtype": torch.get_default_dtype(),
+        "torch's number of threads": torch.get_num_threads(),
+        "torch's seed": torch.initial_seed(),
+    }
+
+
+def checked_signal(
+    values: Tensor, batch: RolloutBatch, gives: type[Sequence] | type[Tokens], name: str
+) -> Sequence | Tokens:
+    """Returns a callable's values as a signal; padding is paid nothing, whatever the callable returns there.
+
+    Raises:
+        NumericsError: values of another shape than declared, or one that is not finite.
+    """
+    mask = batch.responses.mask
+    expected = (len(batch),) if gives is Sequence else tuple(mask.shape)
+    if tuple(values.shape) != expected:
+        raise NumericsError(
+            f"reward function {name} returned shape {tuple(values.shape)}, expected {expected} for "
+            f"'{gives.__name__.lower()}'"
+        )
+    counted = values[:, None] if gives is Sequence else torch.where(mask, values, 0.0)
+    bad = (~torch.isfinite(counted)).any(dim=1)
+    if bool(bad.any()):
+        row = int(torch.nonzero(bad)[0])
+        raise NumericsError(f"reward function {name}: the reward of response {row} of the batch is not finite")
+    return Sequence(values) if gives is Sequence else Tokens(torch.where(mask, values, 0.0))
+
+
+def _copied(batch: RolloutBatch) -> RolloutBatch:
+    """Returns a batch whose tensors, records and lists are its own; reference rewards are shared."""
+    return replace(_with_copies(batch), responses=_with_copies(batch.responses))
+
+
+def _with_copies(given: Any) -> Any:
+    """Returns a dataclass with copies of its tensors and sequences."""
+    copies: dict[str, Any] = {}
+    for field in fields(given):
+        value = getattr(given, field.name)
+        if isinstance(value, torch.Tensor):
+            copies[field.name] = value.detach().clone()
+        elif isinstance(value, list | tuple):
+            copies[field.name] = copy.deepcopy(value)
+    return replace(given, **copies)
 
 
 def build_function_scorer(name: str, gives: str) -> FunctionScorer:

@@ -63,7 +63,7 @@ class PreferenceLoss(Protocol):
         """Returns the heads that are trained; the first is the one to read."""
 
     @property
-    def least_pairs(self) -> int:
+    def minimum_pairs(self) -> int:
         """Returns pairs that a microbatch needs for the loss to say anything."""
 
     def __call__(
@@ -93,7 +93,7 @@ class BradleyTerry(Checked):
         return ("reward",)
 
     @property
-    def least_pairs(self) -> int:
+    def minimum_pairs(self) -> int:
         return 1
 
     def __call__(
@@ -129,7 +129,7 @@ class Odin(Checked):
         return ("quality", "length")
 
     @property
-    def least_pairs(self) -> int:
+    def minimum_pairs(self) -> int:
         return 2
 
     def __call__(
@@ -147,7 +147,7 @@ class Odin(Checked):
 
 BRADLEY_TERRY = BradleyTerry()
 LOSSES: Choices[type[Any]] = Choices(
-    "loss", {"bradley_terry": BradleyTerry, "odin": Odin}, needs=("heads", "least_pairs", "__call__")
+    "loss", {"bradley_terry": BradleyTerry, "odin": Odin}, needs=("heads", "minimum_pairs", "__call__")
 )
 
 

@@ -11,7 +11,7 @@ from rlhf_core.models.reward_model import ScalarModel
 
 
 @torch.no_grad()
-def averaged(models: Sequence[ScalarModel]) -> ScalarModel:
+def average_weights(models: Sequence[ScalarModel]) -> ScalarModel:
     """Returns the uniform average of the weights of reward models of one architecture, in the first one's place.
 
     Sums are float64, so that the average does not depend on the order beyond one rounding.

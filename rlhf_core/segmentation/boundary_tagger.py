@@ -158,7 +158,7 @@ def train_tagger(
     windows = labelled_windows([*gold, *bare], tokenizer, config.window)
     model = build_tagger(config, tokenizer, seed).to(device or torch.device("cpu"))
     batches = LengthBucketedBatches([len(ids) for ids, _ in windows], seed=seed, rows_per_batch=training.batch)
-    steps = max(1, round(training.epochs * len(windows) / training.batch))
+    steps = training.steps(len(windows))
 
     def loss(rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         value, tokens = tagger_loss(model, [windows[i] for i in rows], tokenizer)

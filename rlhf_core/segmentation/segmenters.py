@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from rlhf_core.choices import Choices
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.sat import SaT, cut_at
@@ -121,6 +121,8 @@ class Entropy(Checked):
     def segment(self, responses: Responses) -> Segmentation:
         if responses.entropies is None:
             raise RecipeError("the entropy segmenter needs the SFT model's entropies")
+        if not bool(torch.isfinite(responses.entropies[responses.mask]).all()):
+            raise NumericsError("an entropy is not finite, which no cutoff finds; look at the SFT model's logits")
         return from_starts(responses.entropies > self.cutoff, dense_cover(responses))
 
 

@@ -115,6 +115,7 @@ SHAPINGS: Choices[Callable[..., Elementwise]] = Choices(
         "outcome_probability": OutcomeProbability,
         "short_response": ShortResponse,
     },
+    needs=("takes", "order", "affine", "constants", "centred", "needs_outcomes"),
 )
 
 

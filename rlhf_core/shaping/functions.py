@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 POLYNOMIAL = (2.0266917e-4, -1.01309121e-2, 0.2287885118, 0.5)
 #: Added to the references' sample standard deviation, so that equal references have a percentile.
 LSC_EPSILON = 1e-5
+#: Share of their size by which equal float32 values may differ.
+ROUNDING = 1e-6
 
 
 def over_references(function: Callable[[Tensor], Tensor], values: Tensor, references: Tensor) -> Tensor:
@@ -71,7 +73,7 @@ def sgfc(values: Tensor, references: Tensor, shift: float = 3.0, k: float = 3.0)
 
 
 def polynomial(values: Tensor, references: Tensor, clamp: bool = False) -> Tensor:
-    """Returns mean_m p(v - r_ref^m) with p the fifth-order fit of the sigmoid on [-5, 5], 0 below and 1 above.
+    """Returns mean_m p(v - r_ref^m) with p the fifth-order fit of the sigmoid on (-5, 5), 0 below and 1 above.
 
     The fit leaves [0, 1] near its ends (-.011 at -5, 1.011 at 5), so it is not monotone there.
 
@@ -84,7 +86,7 @@ def polynomial(values: Tensor, references: Tensor, clamp: bool = False) -> Tenso
     def fit(c: Tensor) -> Tensor:
         value = fifth * c**5 + third * c**3 + first * c + constant
         value = value.clamp(0.0, 1.0) if clamp else value
-        return torch.where(c < -5.0, 0.0, torch.where(c > 5.0, 1.0, value))
+        return torch.where(c <= -5.0, 0.0, torch.where(c >= 5.0, 1.0, value))
 
     return over_references(fit, values, references)
 
@@ -123,13 +125,19 @@ def clip(values: Tensor, mean: float, deviation: float) -> Tensor:
 
 
 def meanstd(values: Tensor, mean: float, deviation: float) -> Tensor:
-    """Returns (v - mean)/deviation; deviation 1 stands in for 0. Source: PAR, §4.1 (Meanstd)."""
-    return (values.float() - mean) / (deviation or 1.0)
+    """Returns (v - mean)/deviation; 1 stands in for a deviation below a millionth of the mean, which is rounding.
+
+    Source: PAR, §4.1 (Meanstd).
+    """
+    return (values.float() - mean) / (deviation if deviation > ROUNDING * abs(mean) else 1.0)
 
 
 def minmax(values: Tensor, minimum: float, maximum: float) -> Tensor:
-    """Returns (v - min)/(max - min); 1/2 where max = min. Source: PAR, §4.1 (Minmax)."""
-    if maximum <= minimum:
+    """Returns (v - min)/(max - min); 1/2 where they are equal to a millionth of their size, which is rounding.
+
+    Source: PAR, §4.1 (Minmax).
+    """
+    if maximum - minimum <= ROUNDING * max(abs(minimum), abs(maximum)):
         return torch.full_like(values, 0.5, dtype=torch.float32)
     return (values.float() - minimum) / (maximum - minimum)
 

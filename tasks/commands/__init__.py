@@ -1,1 +1,1 @@
-"""Commands of the command line that are more than a call."""
+"""The commands of `rewardsmith`: their options in the modules `*_app`, their work in the others."""

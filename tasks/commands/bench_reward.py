@@ -172,7 +172,7 @@ def print_scores(scores: Sequence[SetScore], cut: float) -> None:
         whole = score.part == ALL
         cells = (str(score.pairs), f"{score.accuracy:.3f}", interval, str(score.ties))
         table.add_row(score.name if whole else "", score.part, *cells, style="bold" if whole else None)
-    Console().print(table)
+    Console(markup=False).print(table)
     print(f"cut to the model's limits: {100 * cut:.1f} % of prompts and responses")
 
 

@@ -1,76 +1,141 @@
-"""Rows of your own study side by side, for studies without a published table."""
+"""Rows beside the first of them on the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from rlhf_core.errors import RecipeError
-from tasks.graph.rows import load_rows
-from tasks.params.pages import read_settings
-from tasks.report.outputs import ResultTree, mean_and_standard_error
+from tasks.params.metric_names import NAMES
+from tasks.report.cells import format_number
+from tasks.report.rows_compared import (
+    ONE_WORLD,
+    UNDECIDED,
+    ComparedRow,
+    RowRuns,
+    RowsCompared,
+    compare_rows,
+    side_of,
+)
 
-#: Stages whose metrics a row of each kind is compared by.
-STAGE_OF = {"reward": "policy", "supervised": "policy", "raw": "sft"}
+#: Columns of a terminal below which only the metric and its difference are shown.
+NARROW = 72
+#: Of the other metrics, lines that are shown.
+LINES = 10
 
 
-@dataclass(frozen=True)
-class StudyRow:
-    """One row: its title and, of each metric that every row has, the values by seed."""
-
-    name: str
-    title: str
-    values: Mapping[str, Mapping[int, float]]
-
-
-def compared_rows(root: Path, scale: str, study: str) -> list[StudyRow]:
-    """Returns the rows of a study that were run, with the metrics that all of them have; constant ones are left out.
+def print_rows(
+    root: Path, scale: str, names: Sequence[str], *, metric: str | None = None, seeds: Sequence[int] = ()
+) -> RowsCompared:
+    """Prints rows beside the first one: the metric, differences with 95 % intervals, KL, length, alarms and caveats.
 
     Raises:
-        RecipeError: no row was run.
+        RecipeError: as `compare_rows`.
     """
-    results = root / "results" / scale
-    seeds = sorted({int(path.name) for path in results.glob("*/*/*/[0-9]*")})
-    metrics: dict[str, dict[int, Mapping[str, float]]] = {}
-    titles = {}
-    for name, row in load_rows(root, study).items():
-        stage = STAGE_OF.get(row.kind, row.kind)
-        group, of = ("shared", row.backbone) if row.kind == "raw" else (study, name)
-        found = ResultTree(results, tuple(seeds)).outputs(group, stage, of) if seeds else {}
-        if found:
-            metrics[name] = {seed: output.metrics for seed, output in found.items()}
-            titles[name] = str(read_settings(row.path.under(root)).get("title", name))
-    if not metrics:
-        raise RecipeError(f"no row of {study} was run to its end at scale {scale}: rewardsmith run {study}")
-    every = [set(measured) for runs in metrics.values() for measured in runs.values()]
-    common = sorted(set.intersection(*every))
-    several = len(metrics) > 1
-    kept = [name for name in common if not several or len({m[name] for r in metrics.values() for m in r.values()}) > 1]
+    from rich.console import Console
+
+    found = compare_rows(root, scale, names, metric=metric, seeds=seeds)
+    console = Console(highlight=False, markup=False)
+    console.print(_main_table(found, wide=console.width >= NARROW))
+    if others := _other_metrics(found):
+        console.print(_others_table(found, others[:LINES]))
+        if len(others) > LINES:
+            console.print(f"{len(others) - LINES} more: --metric NAME", style="dim")
+    for row in found.rows:
+        for seed, told in row.row.alarms.items():
+            console.print(f"ALARM {row.row.address} at seed {seed}: {told}", style="red")
+    for line in (*meanings(found), *found.caveats):
+        console.print(line)
+    return found
+
+
+def meanings(found: RowsCompared) -> list[str]:
+    """Returns a line for each row but the first: what its difference means."""
+    return [meaning(row) for row in found.rows if row.difference is not None]
+
+
+def meaning(row: ComparedRow) -> str:
+    """Returns what a row's difference to the first means, in one line."""
+    assert row.difference is not None
+    side = side_of(row)
+    if side == ONE_WORLD:
+        above = row.difference.effect.estimate > 0
+        said = f"{'above' if above else 'below'} in the only world; nothing is known beyond it"
+    elif side == UNDECIDED:
+        sees = row.difference.effect.smallest_visible()
+        said = f"undecided: these worlds see differences above {sees:.1f}" if sees is not None else "undecided"
+    else:
+        said = f"{side}, its interval without 0 (one comparison, not corrected)"
+    rang = "; its alarm rang, read its answers first" if row.row.alarms else ""
+    return f"{row.row.title}: {said}{rang}."
+
+
+def _main_table(found: RowsCompared, *, wide: bool) -> Any:
+    from rich.table import Table
+
+    headings = ["", found.metric.replace("_", " ").replace("/", " "), f"less {found.first.title}"]
+    headings += ["beats it, %", "kl", "tokens", "worlds"] if wide else []
+    lines = [_cells(row, found.metric)[: len(headings)] for row in found.rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", max_width=26)
+    for number, heading in enumerate(headings[1:], start=1):
+        longest = max(len(cells[number]) for cells in lines)
+        table.add_column(heading, justify="right", min_width=longest, max_width=max(longest, 8 if number > 2 else 12))
+    for row, cells in zip(found.rows, lines, strict=True):
+        table.add_row(*cells, style="bold" if row.row is found.first else None)
+    return table
+
+
+def _cells(row: ComparedRow, metric: str) -> list[str]:
+    beaten = "" if row.beats is None else f"{row.beats:.1f}"
+    moved, tokens = mean_text(row.row, "kl", spread=False), mean_text(row.row, "alpaca_tokens", 0, spread=False)
     return [
-        StudyRow(row, titles[row], {name: {seed: values[name] for seed, values in runs.items()} for name in kept})
-        for row, runs in metrics.items()
+        row.row.title,
+        mean_text(row.row, metric),
+        difference_text(row),
+        beaten,
+        moved,
+        tokens,
+        str(len(row.row.runs)),
     ]
 
 
-def print_comparison(root: Path, scale: str, study: str) -> None:
-    """Prints the metrics of a study's rows, a column each: mean and, over several seeds, standard error."""
-    from rich.console import Console
+def difference_text(row: ComparedRow, decimals: int = 1) -> str:
+    """Returns a row's difference to the first with its 95 % interval, which one world has not."""
+    if row.difference is None:
+        return ""
+    interval = row.difference.effect.interval()
+    if interval is None:
+        return f"{row.difference.effect.estimate:+.1f}"
+    estimate, lower, upper = (f"{value:+.{decimals}f}" for value in (interval.estimate, interval.lower, interval.upper))
+    return f"{estimate} [{lower}, {upper}]"
+
+
+def mean_text(row: RowRuns, metric: str, decimals: int = 1, *, spread: bool = True) -> str:
+    """Returns the mean of a row's metric, with its standard error; empty where no run has it."""
+    mean = row.mean(metric)
+    if mean is None:
+        return ""
+    error = f" ±{mean[1]:.{decimals}f}" if spread and mean[1] is not None else ""
+    return f"{format_number(mean[0], decimals)}{error}"
+
+
+def _other_metrics(found: RowsCompared) -> list[str]:
+    """Returns other metrics of the answers that every row has and that differ: scores by aspects, true rewards."""
+    common = set.intersection(*(set(run.metrics) for row in found.rows for run in row.row.runs.values()))
+    known = [name for name in (*sorted(common - {*NAMES}), *NAMES) if name in common]
+    shown = [name for name in known if name.startswith("score/") or name in ("true_reward", "average", "kl")]
+    apart = [name for name in shown if len({row.row.mean(name) for row in found.rows}) > 1 or len(found.rows) == 1]
+    return [name for name in apart if name != found.metric]
+
+
+def _others_table(found: RowsCompared, metrics: Sequence[str]) -> Any:
     from rich.table import Table
 
-    rows = compared_rows(root, scale, study)
-    table = Table(title=f"{study} ({scale})", box=None, pad_edge=False, title_justify="left")
-    table.add_column("metric", no_wrap=True)
-    for row in rows:
-        table.add_column(row.title, justify="right")
-    for metric in rows[0].values:
-        cells = []
-        for row in rows:
-            mean, error = mean_and_standard_error(list(row.values[metric].values()))
-            cells.append(f"{mean:.4g}" + (f" ± {error:.2g}" if error is not None else ""))
-        table.add_row(metric, *cells)
-    console = Console()
-    console.print(table)
-    missing = sorted(set(load_rows(root, study)) - {row.name for row in rows})
-    if missing:
-        console.print(f"not run, or stopped: {', '.join(missing)}", style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for row in found.rows:
+        table.add_column(row.row.title, justify="right", max_width=18)
+    for metric in metrics:
+        table.add_row(metric, *(mean_text(row.row, metric, 2) for row in found.rows))
+    return table

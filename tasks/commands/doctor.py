@@ -107,6 +107,9 @@ def check_memory() -> Finding:
 
 
 def check_disk(root: Path) -> Finding:
+    if (problem := machine.unusable_disk(root)) is not None:
+        found, _, remedy = problem.partition(". ")
+        return Finding("disk", MISSING, found, remedy)
     free = machine.free_disk_gb(root)
     remedy = f"the demo needs about {DEMO_DISK_GB:g} GiB; `make clean`, or `dvc gc -w` in .demo"
     enough = free >= DEMO_DISK_GB
@@ -178,7 +181,7 @@ def report(root: Path) -> int:
     for finding in findings:
         mark = f"[{colours[finding.state]}]{finding.state}[/]"
         table.add_row(mark, finding.name, finding.found, finding.remedy)
-    Console(width=max(100, shutil.get_terminal_size().columns) if not os.isatty(1) else None).print(table)
+    Console(markup=False, width=max(100, shutil.get_terminal_size().columns) if not os.isatty(1) else None).print(table)
     missing = sum(finding.state == MISSING for finding in findings)
     print(f"{missing} requirement(s) missing" if missing else "everything that is needed is installed")
     return missing

@@ -109,7 +109,7 @@ def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
     logging.disable_progress_bar()
     scored = explain(model_dir, prompt, response)
     parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
-    console = Console()
+    console = Console(markup=False)
     console.print(coloured_text(*parts))
     weighed = zip(scored["segment_rewards"], scored["weights"], strict=True)
     for number, (reward, weight) in enumerate(weighed, start=1):
@@ -117,7 +117,7 @@ def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
     console.print(f"response: {scored['total']:+.3f}", style="dim", highlight=False)
     for piece in pieces(*parts):
         value = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
-        console.print(f"{value}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
+        console.print(f"{value}  {piece.text.strip()!r}", style="dim", highlight=False)
 
 
 def print_credit(results: Path, names: Sequence[str], seed: int) -> None:
@@ -126,12 +126,12 @@ def print_credit(results: Path, names: Sequence[str], seed: int) -> None:
 
     from tasks.report.colour import colour_scale, coloured_text, pieces
 
-    console = Console()
+    console = Console(markup=False)
     for solution in shared_credit(results, names, seed):
-        console.print(solution["prompt"], style="bold", highlight=False, markup=False)
+        console.print(solution["prompt"], style="bold", highlight=False)
         for name, credit in solution["credit"].items():
             limit = colour_scale(pieces(solution["tokens"], credit))
             console.print(f"{name}, {-limit:+.2f} to {limit:+.2f}", style="dim", highlight=False)
             console.print(coloured_text(solution["tokens"], credit, marked=solution["mistaken"]))
-        console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False, markup=False)
+        console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False)
     console.print("Underlined: tokens that the rewrite replaces or deletes.", style="dim")

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_core.errors import RecipeError
 from tasks.dvc.plan import asked_papers
 from tasks.dvc.stale import asked_for
-from tasks.graph.expected import clock, expected_bytes, expected_seconds
+from tasks.graph.expected import clock, expected_bytes, expected_seconds, side_by_side_seconds
 from tasks.graph.stages import Stage
 from tasks.running import machine
 
@@ -22,16 +22,32 @@ def print_plan(
     """Prints what a run would do.
 
     Args:
-        paper: of which the rows are; SUITE for the demo-sized rows or, in full, the five papers' matrix.
+        paper: of which the rows are; SUITE for the demo or, in full, the five papers' matrix.
         all_stages: also those that are up to date.
     """
     stages = asked_for(root, paper, rows, seeds, scale=scale, full=full)
     seconds = expected_seconds(root, stages.values())
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds))
+    if commands := [stage.command for stage in stages.values() if stage.state == "run"]:
+        _look_at_data(root, commands)
     if _most(stages, "gpus"):
         for name in asked_papers(root, paper, scale=scale, full=full):
-            _print_costs(root, scale, name)
+            _print_costs(root, scale, name, stages)
+
+
+def _look_at_data(root: Path, commands: Sequence[str]) -> None:
+    """Prints what the hub does not answer for, and refuses wrong rows of local files.
+
+    Raises:
+        DataError: a row that a stage could not use.
+    """
+    from tasks.commands.data_needs import check_local_rows, spec_addresses, unreachable
+
+    specs = spec_addresses(root, commands)
+    for line in unreachable(specs):
+        print(line)
+    check_local_rows(specs)
 
 
 def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool) -> None:
@@ -50,7 +66,7 @@ def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None
         why += f" (and {len(stage.reasons) - 1} more)" if len(stage.reasons) > 1 else ""
         table.add_row(stage.address.rpartition(":")[2], WORDS[stage.state], expected, why, style=STYLES[stage.state])
     if table.rows:
-        Console().print(table)
+        Console(markup=False).print(table)
 
 
 def _most(stages: Mapping[str, Stage], need: str) -> int:
@@ -73,7 +89,8 @@ def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, floa
     known_times = [t for t in times if t is not None]
     if known_times:
         side_by_side = _side_by_side(stages)
-        line += f"; about {clock(sum(known_times) / side_by_side)} on {side_by_side} slot(s)"
+        wall = side_by_side_seconds(stages, seconds, side_by_side)
+        line += f"; about {clock(wall)} on {side_by_side} slot(s), {clock(sum(known_times))} of work"
         unknown = len(times) - len(known_times)
         line += f" beside {unknown} stage(s) never run here" if unknown else ""
     if counts["run"]:
@@ -85,8 +102,12 @@ def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, floa
     return line
 
 
-def _print_costs(root: Path, scale: str, paper: str) -> None:
-    """Prints GPU hours and memory of a paper's stages at a scale that needs GPUs, by the documented models of both."""
+def _print_costs(root: Path, scale: str, paper: str, planned: Mapping[str, Stage]) -> None:
+    """Prints GPU hours and memory of a paper's stages at a scale that needs GPUs, by the documented models of both.
+
+    Args:
+        planned: all stages of the plan; of those that run, kinds of stages are listed by backbone.
+    """
     from rlhf_core.models.memory import GIB, Sharding
     from tasks.graph.scale_check import check_scale
 
@@ -96,6 +117,10 @@ def _print_costs(root: Path, scale: str, paper: str) -> None:
     except RecipeError as error:
         print(f"{paper}: no estimate ({error})")
         return
+    kinds = {stage.kind for stage in planned.values() if stage.state == "run"}
+    backbones = {stage.name for stage in planned.values() if stage.kind == "sft"}
     for stage in stages:
+        if stage.stage.partition(" ")[0] not in kinds or stage.backbone not in backbones:
+            continue
         each = f"{stage.total / GIB:.0f} GiB on each of {gpus} GPU(s)"
         print(f"{paper}: {stage.backbone} {stage.stage}: about {stage.gpu_hours:.1f} GPU hours a seed, {each}")

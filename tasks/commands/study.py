@@ -9,11 +9,20 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from rlhf_core.errors import RewardsmithError
-from tasks.params.studies import FOLDER, read_study, study_file
+from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
 from tasks.studies.budgets import BUDGET_COLUMNS, core_hours, row_budgets
 from tasks.studies.caveats import rows_at_kl
-from tasks.studies.records import read_record, read_records
+from tasks.studies.checks import check_study
+from tasks.studies.claim_verdicts import claim_word, studied_claim
+from tasks.studies.committed import read_records
+from tasks.studies.design import design_of
+from tasks.studies.record_format import read_record
 from tasks.studies.registration import RECORDS, registration
+from tasks.studies.shared_sft import SharedSft
+from tasks.studies.start_log import abandoned
+from tasks.studies.trial_records import read_tuning
+from tasks.studies.tuned import tuned_rows
+from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import StudyFinding, StudyState, load_study
 
 
@@ -25,33 +34,56 @@ def print_studies(root: Path) -> None:
         except RewardsmithError as error:
             print(f"{file.stem:<14}{error}")
             continue
-        worlds = f"{len(state.records)} of {state.spec.worlds} worlds"
         said = state.findings[0].text if state.findings else "no verdict before the last world"
-        print(f"{file.stem:<14}{worlds:<18}{said}\n{'':<14}{state.spec.asks}")
+        print(f"{file.stem:<14}{state.progress:<16}  {said}\n{'':<14}{state.spec.asks}")
+    for study in abandoned(root):
+        print(f"{study.study:<14}{study.text}")
 
 
 def print_plan(root: Path, name: str) -> None:
-    """Prints what a study trains and what it should cost."""
+    """Checks a study, and prints its design, what it trains, and what that should cost."""
     file = study_file(root, name)
     spec = read_study(file)
+    planned = check_study(root, file.stem, spec)
     cells = {cell: spec.rows_of(levels) for cell, levels in spec.cells.items()}
     print(f"{spec.title}: {spec.asks}")
     for cell, rows in cells.items():
         print(f"  {cell}: {', '.join(rows)}")
+    for part in design_of(spec):
+        print(part.name)
+        for line, said in part.lines.items():
+            print(f"  {line}: {said}")
     policies = sum(map(len, cells.values()))
     print(f"{spec.worlds} worlds of {policies} rows: {spec.worlds * policies} runs")
-    pilots = [read_record(path) for path in sorted((root / RECORDS / file.stem).glob("pilot-*.json"))]
+    print("stages of a world: " + ", ".join(f"{count} {module}" for module, count in planned.counts.items()))
+    _print_cost(root, file, spec, planned.shared)
+
+
+def _print_cost(root: Path, file: Path, spec: StudySpec, shared: list[SharedSft]) -> None:
+    """Prints core-hours: those of tuning and worlds that have run, of what is left, and of shared trainings."""
+    paths = sorted((root / RECORDS / file.stem).glob("pilot-*.json"))
+    pilots = [read_record(root, path.relative_to(root)) for path in paths]
     try:
-        done = [*read_records(root, registration(root, file), spec).values()]
+        found = read_records(root, registration(root, file), spec)
+        done = [*found.counted.values(), *found.uncommitted.values()]
     except RewardsmithError as error:
         print(f"not yet registered: {error}")
         done = []
+    for one in shared:
+        hours = one.saved_hours([*done, *pilots])
+        about = "" if hours is None else f", up to {spec.worlds * hours:.2f} core-hours in all worlds"
+        print(f"{one.stage} is trained once for {', '.join(one.cells)}: saves {one.saved} trainings a world{about}")
     if known := done or pilots:
         each = core_hours(known) / len(known)
         left = spec.worlds - len(done)
         print(f"{each:.2f} core-hours a world; {left} worlds left, {left * each:.1f} core-hours")
     elif spec.hours is not None:
-        print(f"expected: {spec.hours:g} core-hours in all")
+        print(f"expected: {spec.hours:g} core-hours for all worlds")
+    if (tuning := read_tuning(root, file.stem)) is not None:
+        spent = sum(row.core_seconds for row in tuned_rows(tuning).values()) / 3600
+        print(f"tuning: {spent:.2f} core-hours for the trials that have run")
+    elif spec.tuning_hours is not None:
+        print(f"expected: {spec.tuning_hours:g} core-hours for tuning")
 
 
 def print_study(root: Path, name: str) -> None:
@@ -59,14 +91,20 @@ def print_study(root: Path, name: str) -> None:
     state = load_study(root, study_file(root, name))
     spec = state.spec
     print(f"{spec.title}: {spec.asks}")
-    print(f"{len(state.records)} of {spec.worlds} worlds, {core_hours(state.records.values()):.1f} core-hours")
+    print(f"{state.progress}, {core_hours(state.records.values()):.1f} core-hours")
     for file in state.unused:
         print(f"not used: {file} is not a world of this study")
+    for file in state.uncommitted:
+        print(f"not committed yet, so not counted: {file}")
+    for note in state.notes:
+        print(f"note: {note}")
     if not state.findings:
         print("No verdict is shown before the last registered world has run: rewardsmith study run " + name)
         return
     for finding in state.findings:
         print(_lines(finding))
+    _print_twins(state)
+    _print_claim(state)
     _print_budgets(state)
     _print_at_kl(state)
 
@@ -77,13 +115,31 @@ def _lines(finding: StudyFinding) -> str:
     return "\n".join([*lines, *(f"      {caveat}" for caveat in finding.caveats)])
 
 
+def _print_claim(state: StudyState) -> None:
+    """Prints what the study says of the claim that it names; the atlas has the verdict over all studies of it."""
+    claim, says = state.spec.claim, studied_claim(state)
+    if claim is None or says is None:
+        return
+    print(
+        f"\nclaim ({claim.paper}, {claim.stated.source}): {claim.stated.says}\n    {claim_word([says])} by this study"
+    )
+    if claim.differs is not None:
+        print(f"      differs: {claim.differs}")
+
+
 def _number(finding: StudyFinding) -> str:
     if finding.effect is None:
         return ""
     interval = finding.effect.interval()
     shown = "" if interval is None else f" [{interval.lower:+.1f}, {interval.upper:+.1f}]"
-    p = "" if finding.p is None else f", p = {finding.p:.3g}"
+    p = "" if finding.p is None or finding.held_back else f", p = {finding.p:.3g}"
     return f"{finding.effect.estimate:+.2f}{shown}{p}: "
+
+
+def _print_twins(state: StudyState) -> None:
+    """Prints whether differences between equal rows are as large as their standard errors say, of a study of twins."""
+    for test in twin_tests(state):
+        print("\n" + "\n".join(f"{name}: {said}" for name, said in zip(HEADINGS, test.texts, strict=True)))
 
 
 def _print_budgets(state: StudyState) -> None:
@@ -120,6 +176,6 @@ def _print_at_kl(state: StudyState) -> None:
 
 def _print_whole(table: Table) -> None:
     """Prints a table with lines as long as they are."""
-    console = Console()
+    console = Console(markup=False)
     words = Measurement.get(console, console.options.update_width(1000), table).maximum
-    Console(width=max(console.width, words)).print(table, crop=False)
+    Console(markup=False, width=max(console.width, words)).print(table, crop=False)

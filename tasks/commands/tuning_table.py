@@ -32,12 +32,12 @@ def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> Non
             *(_number(value) for value in (_score(row), row.at_best, row.sft)),
             clock(row.core_seconds),
         )
-    console = Console()
+    console = Console(markup=False)
     words = Measurement.get(console, console.options.update_width(1000), table).maximum
-    Console(width=max(console.width, words)).print(table, crop=False)
+    Console(markup=False, width=max(console.width, words)).print(table, crop=False)
     for row in rows.values():
         for flag in row.flags:
-            console.print(f"{row.row}: {flag}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"{row.row}: {flag}", highlight=False, soft_wrap=True)
     if chosen := overrides(rows):
         print(overrides_yaml(chosen), end="")
 

@@ -1,172 +1,313 @@
-"""The demo's results against the committed reference, within stated tolerances.
+"""Results of the demo, or of all headline rows, against the committed reference, within what re-runs with the same
+seeds vary.
 
-    python -m tasks.commands.verify                       compares results/testbed with reference/demo.json
-    python -m tasks.commands.verify --write-reference     makes the reference from these results
+    python -m tasks.commands.verify                              compares the demo's with reference/demo.json
+    python -m tasks.commands.verify demo-all                     the headline rows' with reference/demo_all.json
+    python -m tasks.commands.verify [demo-all] --write-reference     makes the reference from these results
 
-Another CPU rounds differently, and training amplifies that: a metric agrees when |measured - reference| is at
-most its absolute tolerance, which `tolerances` in the reference names by pattern (the first that fits counts).
+1. Provenance: each result is the one that its record describes, and was made from the results beside it.
+2. Versions, settings, names of inputs, data, tokenizers, ids and prompts are equal to the reference's.
+3. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
+   with the same seeds on other instruction sets and threads; reference/same_seed_variation.json has their distances
+   from the finished results for each kind of stage:
+   - of rows, curves and weights FACTOR times the largest distance, for a mean over many numbers varies little;
+   - of a single number, which may be near the reference by luck, what a t distribution with as many degrees of freedom
+     as there are re-runs exceeds with probability CHANCE;
+   - at least LEAST, of a first step LEAST_FIRST.
+   What re-runs cannot compare, or no re-run measured, is counted but not compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
+from tasks.commands.fingerprints import Fingerprint, distances, fingerprint
+from tasks.graph.matrix import HEADLINE_ROWS
+from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
-from tasks.report.measurements import JOINT_METRICS
-from tasks.running.artifacts import read_json, write_json
+from tasks.running.artifacts import digest, read_json, write_json
 
-REFERENCE = Path("reference/demo.json")
-#: Absolute tolerance by metric-name pattern, in the metric's unit; the first that fits counts.
-TOLERANCES: Mapping[str, float] = {
-    "*_se": 10.0,
-    "accuracy": 0.05,
-    "bayes_ceiling": 0.02,
-    "fidelity_*": 0.15,
-    "ece": 0.1,
-    "loss": 0.1,
-    "validation_nll": 0.1,
-    "win_rate_vs_sft": 15.0,
-    "ood_win_rate_vs_sft": 15.0,
-    "alpaca_wr": 15.0,
-    "arena_wr*": 15.0,
-    "mtbench": 1.0,
-    "mtbench_turn*": 1.0,
-    "entropy*": 0.15,
-    "table-*lc*": 15.0,
-}
-#: Kinds of stages whose metrics the reference keeps; of the tables, the metrics that no single run has.
-KINDS = ("sft", "reward_model", "aspect_model", "selection", "policy", "tables-demo")
+VARIATION = Path("reference/same_seed_variation.json")
+FACTOR, CHANCE = 3.0, 1e-5
+#: Numbers of a field from which on its distance is that of rows.
+SEVERAL = 8
+#: Smallest tolerance of what models compute: a share of rows, of a deviation or of a metric.
+LEAST = 0.05
+#: Smallest tolerance of a training's first metrics, which rounding hardly changes.
+LEAST_FIRST = 0.002
+#: Deviations of a stage that are printed.
+SHOWN = 4
+
+#: Kind of stage -> what is compared -> number of re-runs, root mean square and largest of their distances; None where
+#: re-runs cannot be compared.
+Variation = Mapping[str, Mapping[str, Sequence[float] | None]]
 
 
 @dataclass(frozen=True)
-class CheckedMetric:
-    """One metric of one stage beside its reference; `measured` is None where it is missing."""
+class Verified:
+    """Stages with a reference.
+
+    Attributes:
+        name: as on the command line.
+        file: the dvc.yaml with the stages.
+        reference: the committed file.
+    """
+
+    name: str
+    file: Path
+    reference: Path
+
+
+DEMO = Verified("demo", Path("dvc.yaml"), Path("reference/demo.json"))
+HEADLINES = Verified(DEMO_ALL, HEADLINE_ROWS / "dvc.yaml", Path("reference/demo_all.json"))
+VERIFIED = {each.name: each for each in (DEMO, HEADLINES)}
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Something of a stage that is not as in the reference."""
 
     stage: str
-    metric: str
-    reference: float
-    measured: float | None
-    tolerance: float
+    says: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A stage beside its reference.
+
+    Attributes:
+        distances: by name, of what has a tolerance.
+        tolerances: of the same names.
+        left_out: names of what has no tolerance.
+        other: what must be equal and is not, in words.
+    """
+
+    stage: str
+    kind: str
+    distances: Mapping[str, float]
+    tolerances: Mapping[str, float]
+    left_out: Sequence[str] = ()
+    other: Sequence[str] = ()
 
     @property
-    def agrees(self) -> bool:
-        return self.measured is not None and abs(self.measured - self.reference) <= self.tolerance
+    def beyond(self) -> list[str]:
+        """Returns what is farther from the reference than its tolerance, the farthest first."""
+        far = {name: d for name, d in self.distances.items() if d > self.tolerances[name]}
+        worst = sorted(far, key=lambda name: -far[name] / max(self.tolerances[name], 1e-9))
+        return [said(name, far[name], self.tolerances[name]) for name in worst]
+
+    @property
+    def deviations(self) -> list[Deviation]:
+        return [Deviation(self.stage, words) for words in (*self.other, *self.beyond)]
 
 
-def demo_outputs(root: Path) -> dict[str, Path]:
-    """Directories of the demo's trained models and tables by path below results/testbed."""
-    outs = [str(Path(stage["outs"][0]).parent) for stage in read_mapping(root / "dvc.yaml")["stages"].values()]
+def said(name: str, distance: float, tolerance: float) -> str:
+    """Returns a distance beyond its tolerance in words."""
+    if tolerance == 0:
+        return f"{name} must be equal on any machine and differs"
+    if math.isinf(distance):
+        return f"{name} is missing, new or of another size"
+    return f"{name} is {distance:.3g} from the reference, tolerance {tolerance:.3g}"
+
+
+def pooled(kind: str, name: str) -> str:
+    """Returns the name under which things of several rows are measured together.
+
+    `history.jsonl/reward/segment`, of a component, is `history.jsonl/reward/*`; a metric of tables its column.
+    """
+    if kind == "tables":
+        return f"metrics/{name.rpartition('/')[2]}"
+    file, _, key = name.partition("/")
+    own, _, component = key.partition("/")
+    return f"{file}/{own}/*" if component and file not in ("weights", "model") else name
+
+
+def tolerance(variation: Variation, reference: Fingerprint, name: str) -> float | None:
+    """Returns the largest distance that agrees, 0 for what must be equal; None where nothing can be said."""
+    from scipy import stats
+
+    texts, numbers = reference.texts.get(name), reference.numbers.get(name)
+    measured, key = variation.get(reference.kind, {}), pooled(reference.kind, name)
+    if texts is not None and not texts.sample:
+        return None if key in measured else 0.0  # ids of rows that a model chose differ between re-runs
+    spread = measured.get(key)
+    if spread is None:
+        return None
+    count, size, largest = spread
+    if texts is not None or (numbers is not None and numbers.count >= SEVERAL):
+        return max(LEAST, FACTOR * largest)
+    least = LEAST_FIRST if name.startswith("first/") else LEAST
+    return max(least, float(stats.t.isf(CHANCE / 2, count)) * size)
+
+
+def outputs(root: Path, what: Verified) -> dict[str, Path]:
+    """Returns the directories of stages by path below results/testbed, without those that compute nothing.
+
+    Raises:
+        DataError: their dvc.yaml is not there.
+    """
+    if not (root / what.file).exists():
+        raise DataError("it is not written yet", file=str(what.file), remedy=f"Run `rewardsmith run {what.name}` first")
+    outs = [Path(stage["outs"][0]).parent for stage in read_mapping(root / what.file)["stages"].values()]
     base = Path("results") / ROOT_SCALE
-    return {str(Path(o).relative_to(base)): root / o for o in sorted(outs) if Path(o).parts[3] in KINDS}
+    return {out.relative_to(base).as_posix(): root / out for out in sorted(outs) if out.parts[3] != "check"}
 
 
-def own_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Returns a stage's metrics without those that tables repeat from their runs: 'table-1/segment/0/alpaca_lc'
-    stays."""
+def compare(stage: str, reference: Fingerprint, found: Fingerprint, variation: Variation) -> Compared:
+    """Returns a stage's fingerprint beside its reference."""
+    other = []
+    if found.version != reference.version:
+        other.append(f"version of its code is {found.version}, in the reference {reference.version}")
+    for name in sorted(reference.inputs.keys() - found.inputs.keys()):
+        other.append(f"it did not read {name}")
+    for name, value in found.inputs.items():
+        if name not in reference.inputs:
+            other.append(f"it read {name}, which the reference did not")
+        elif reference.inputs[name] != value:
+            other.append(f"settings {name} differ from the reference's")
+    measured = distances(reference, found)
+    allowed = {name: tolerance(variation, reference, name) for name in measured}
+    known = {name: value for name, value in allowed.items() if value is not None}
+    left_out = [name for name, value in allowed.items() if value is None]
+    return Compared(stage, reference.kind, {name: measured[name] for name in known}, known, left_out, other)
 
-    def repeated(name: str) -> bool:
-        parts = name.split("/")
-        return name.startswith(("table-", "verdicts/")) and not (len(parts) == 4 and parts[3] in JOINT_METRICS)
 
-    return {name: value for name, value in metrics.items() if not repeated(name)}
-
-
-def tolerance(metric: str, tolerances: Mapping[str, float]) -> float | None:
-    """Returns the metric's absolute tolerance, or None when no pattern names it (then it is not compared)."""
-    return next((value for pattern, value in tolerances.items() if fnmatch(metric, pattern)), None)
-
-
-def compare(reference: Mapping[str, Any], outputs: Mapping[str, Path]) -> list[CheckedMetric]:
-    """Returns every metric of the reference that has a tolerance, beside what was measured."""
+def provenance(made: Mapping[str, Path]) -> list[Deviation]:
+    """Returns results that were changed after their stage ended, or made from other results than those beside them."""
+    records = {stage: read_json(out / "record" / "record.json") for stage, out in made.items() if out.exists()}
+    ends = {f"results/{ROOT_SCALE}/{stage}/result": record["result_digest"] for stage, record in records.items()}
     found = []
-    for stage, metrics in reference["stages"].items():
-        path = outputs.get(stage, Path("missing")) / "result" / "metrics.json"
-        measured = read_json(path) if path.exists() else {}
-        for name, value in metrics.items():
-            allowed = tolerance(name, reference["tolerances"])
-            if allowed is not None:
-                found.append(CheckedMetric(stage, name, value, measured.get(name), allowed))
+    for stage, record in records.items():
+        if digest(made[stage] / "result") != record["result_digest"]:
+            found.append(Deviation(stage, "result/ changed after the stage had ended"))
+        for name, value in record["inputs"].items():
+            if value != ends.get(name, value):
+                found.append(Deviation(stage, f"it was made from another result of {name}: run it again"))
     return found
 
 
-def make_reference(root: Path) -> dict[str, Any]:
-    """Returns the reference from the results that lie here.
+def read_reference(root: Path, what: Verified) -> tuple[dict[str, Fingerprint], Variation]:
+    """Returns fingerprints by stage, and the variation of re-runs.
 
     Raises:
-        DataError: a stage of the demo has no result.
+        DataError: there is no reference, or no variation.
     """
-    stages = {}
-    for name, out in demo_outputs(root).items():
-        metrics = own_metrics(read_json(out / "result" / "metrics.json"))
-        known = {key: value for key, value in metrics.items() if tolerance(key, TOLERANCES) is not None}
-        stages[name] = dict(sorted(known.items()))
+    if not (root / what.reference).exists():
+        remedy = f"Make one: rewardsmith verify {what.name} --write-reference"
+        raise DataError("there is no reference", file=str(what.reference), remedy=remedy)
+    if not (root / VARIATION).exists():
+        remedy = "Measure it: python -m benchmarks.same_seed_variation . --work .work/re-runs"
+        raise DataError("there are no tolerances", file=str(VARIATION), remedy=remedy)
+    stages = read_json(root / what.reference)["stages"]
+    variation: Variation = read_json(root / VARIATION)["spread"]
+    return {name: Fingerprint.from_json(value) for name, value in stages.items()}, variation
+
+
+def make_reference(root: Path, what: Verified) -> dict[str, Any]:
+    """Returns the reference from the results that are here.
+
+    Raises:
+        DataError: a stage has no result.
+    """
+    stages = {name: fingerprint(out, root).to_json() for name, out in outputs(root, what).items()}
     machine = {"python": platform.python_version(), "system": platform.platform(), "cpu": platform.machine()}
-    return {"made_on": machine, "tolerances": dict(TOLERANCES), "stages": stages}
+    return {"made_on": machine, "stages": stages}
 
 
-def _print(comparisons: Iterable[CheckedMetric]) -> None:
+def _print(what: Verified, compared: Sequence[Compared]) -> None:
+    """Prints what was compared in two lines, and a table of the kinds of stages that deviate."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Demo against the committed reference", caption="largest deviation of each metric")
-    for column in ("metric", "values", "agree", "largest deviation", "tolerance", "where"):
-        table.add_column(column, justify="left" if column in ("metric", "where") else "right", overflow="fold")
-    by_metric: dict[str, list[CheckedMetric]] = {}
-    for comparison in comparisons:
-        by_metric.setdefault(comparison.metric.rpartition("/")[2], []).append(comparison)
-    for metric, members in sorted(by_metric.items()):
-        worst = max(members, key=lambda c: float("inf") if c.measured is None else abs(c.measured - c.reference))
-        gap = "missing" if worst.measured is None else f"{worst.measured - worst.reference:+.4f}"
-        agree = sum(c.agrees for c in members)
-        style = None if agree == len(members) else "red"
-        where = " ".join(filter(None, [worst.stage, worst.metric.rpartition("/")[0]]))
-        table.add_row(metric, str(len(members)), str(agree), gap, f"{worst.tolerance:g}", where, style=style)
-    Console().print(table)
+    console = Console(markup=False, highlight=False)
+    count, left_out = sum(len(one.distances) for one in compared), sum(len(one.left_out) for one in compared)
+    console.print(
+        f"{what.name.capitalize()} against {what.reference}: {len(compared)} stages, {count:,} comparisons, "
+        f"{left_out:,} things not compared"
+    )
+    ratio, name = nearest(compared)
+    if name:
+        console.print(f"Nearest to its tolerance: {name}, {ratio:.2f} of it")
+    by_kind: dict[str, list[Compared]] = {}
+    for one in compared:
+        by_kind.setdefault(one.kind, []).append(one)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("stages", "number", "compared", "deviations", "largest distance / tolerance"):
+        table.add_column(column, justify="left" if column == "stages" else "right", max_width=18)
+    for kind, members in sorted(by_kind.items()):
+        beyond, size = sum(len(one.deviations) for one in members), sum(len(one.distances) for one in members)
+        if beyond:
+            table.add_row(kind, *map(str, (len(members), size, beyond)), f"{nearest(members)[0]:.2f}", style="red")
+    if table.row_count:
+        console.print(table)
 
 
-def verify(root: Path) -> list[CheckedMetric]:
-    """Prints the comparison and returns the deviations.
+def nearest(compared: Iterable[Compared]) -> tuple[float, str]:
+    """Returns the largest distance over its tolerance, with its name; an empty name if all are 0."""
+    near = [
+        (distance / one.tolerances[name], name)
+        for one in compared
+        for name, distance in one.distances.items()
+        if distance > 0 and one.tolerances[name] > 0
+    ]
+    return max(near, default=(0.0, ""))
 
-    Raises:
-        DataError: there is no reference.
-    """
-    if not (root / REFERENCE).exists():
-        raise DataError(
-            "there is no reference", file=str(REFERENCE), remedy="Make one: rewardsmith verify --write-reference"
-        )
-    comparisons = compare(read_json(root / REFERENCE), demo_outputs(root))
-    _print(comparisons)
-    return [c for c in comparisons if not c.agrees]
+
+def verify(root: Path, what: Verified) -> list[Deviation]:
+    """Prints the comparison and returns the deviations."""
+    reference, variation = read_reference(root, what)
+    made = {stage: out for stage, out in outputs(root, what).items() if (out / "record" / "record.json").exists()}
+    missing = [Deviation(stage, "there is no result") for stage in reference if stage not in made]
+    compared = [
+        compare(stage, each, fingerprint(made[stage], root), variation)
+        for stage, each in reference.items()
+        if stage in made
+    ]
+    _print(what, compared)
+    return [*missing, *provenance(made), *(found for one in compared for found in one.deviations)]
+
+
+def print_deviations(what: Verified, deviations: Sequence[Deviation]) -> None:
+    """Prints the first deviations of each stage."""
+    by_stage: dict[str, list[str]] = {}
+    for each in deviations:
+        by_stage.setdefault(each.stage, []).append(each.says)
+    for stage, says in by_stage.items():
+        for words in says[:SHOWN]:
+            print(f"{stage}: {words}")
+        if len(says) > SHOWN:
+            print(f"{stage}: {len(says) - SHOWN} more")
+    stages = f"{len(deviations)} deviation(s) in {len(by_stage)} stage(s)"
+    print(stages if deviations else f"{what.name} agrees with the reference")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.commands.verify", description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="?", choices=VERIFIED, default=DEMO.name, help="demo (default) or demo-all")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
     parser.add_argument("--write-reference", action="store_true", help="make the reference from these results")
     options = parser.parse_args(arguments)
+    what, root = VERIFIED[options.what], options.root
     try:
         if options.write_reference:
-            (options.root / REFERENCE).parent.mkdir(exist_ok=True)
-            write_json(options.root / REFERENCE, make_reference(options.root))
-            print(f"wrote {options.root / REFERENCE}")
+            (root / what.reference).parent.mkdir(exist_ok=True)
+            write_json(root / what.reference, make_reference(root, what))
+            print(f"wrote {root / what.reference}")
             return 0
-        deviations = verify(options.root)
+        deviations = verify(root, what)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for c in deviations:
-        measured = "missing" if c.measured is None else f"{c.measured:.4f}"
-        print(f"{c.stage}: {c.metric} is {measured}, reference {c.reference:.4f} ± {c.tolerance:g}")
-    print(f"{len(deviations)} deviation(s)" if deviations else "the demo agrees with the reference")
+    print_deviations(what, deviations)
     return 1 if deviations else 0
 
 

@@ -13,7 +13,7 @@ from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening
 from rlhf_core.errors import DataError
 from rlhf_core.testbed.calibration import CALIBRATED
 from rlhf_core.testbed.dials import Dials
-from tasks.params.data import DrawnSpec
+from tasks.params.data import DrawnSpec, RealSpec
 from tasks.running.artifacts import digest
 
 #: Directory that a `directory` source reads when its spec names none.
@@ -25,7 +25,7 @@ Sets = dict[str, list[dict[str, Any]]]
 
 def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:
     """Returns one benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
-    history = {"messages": row["messages"]} if "messages" in row else {}
+    history = {"messages": row["messages"]} if row.get("messages") is not None else {}
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
 
 
@@ -125,6 +125,13 @@ def data_directory(named: str | None) -> Path:
 def open_directory(named: str | None, quarantine: Path, max_bad_share: float) -> DirectorySource:
     """Returns the sets of the folder of real data, whose bad rows go to `quarantine`."""
     return DirectorySource(data_directory(named), Screening(quarantine, max_bad_share))
+
+
+def source_of(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSource:
+    """Returns the sets of a spec's folder or hub, whose bad rows go to `quarantine`."""
+    if spec.source == "huggingface":
+        return HuggingFaceSource(spec.sets, Screening(quarantine, spec.max_bad_share))
+    return open_directory(spec.directory, quarantine, spec.max_bad_share)
 
 
 def screened(summary: QuarantineSummary) -> dict[str, Any]:

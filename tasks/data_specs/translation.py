@@ -24,6 +24,7 @@ from tasks.data_specs.data_sets import (
     split_off,
 )
 from tasks.params.data import TranslationDirectorySpec, TranslationWorldSpec
+from tasks.running.amounts import note_amount
 
 #: Languages as a judge's instruction names them; others go by their code.
 LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "pt": "Portuguese"}
@@ -61,10 +62,19 @@ def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path)
     fitted, validation = split_off(split_rows["train"], spec.validation_share, ", ".join(spec.sets))
     known = {row["prompt"] for row in split_rows["train"]}
     test = [row for row in split_rows["test"] if row["prompt"] not in known]
+    if not test:
+        raise DataError(
+            "every test sentence is a training sentence, too, so nothing is left to measure",
+            file=", ".join(spec.sets),
+            field="source_text",
+            remedy="Give test rows with other sentences",
+        )
+    pairs, usable = spec.preference_pairs, _of_three_words(fitted)
+    note_amount(pairs, len(usable), "preference_pairs", f"the training part of {', '.join(spec.sets)}")
     damaged = {
-        "train": _damaged(fitted, spec.preference_pairs),
-        "validation": _damaged(validation, max(1, spec.preference_pairs // 8)),
-        "ood": _damaged(test, max(1, spec.preference_pairs // 8)),
+        "train": _damaged(usable, pairs),
+        "validation": _damaged(_of_three_words(validation), max(1, pairs // 8)),
+        "ood": _damaged(_of_three_words(test), max(1, pairs // 8)),
     }
     sets: Sets = {
         "sft": [{**row, "response": row["target_text"]} for row in fitted],
@@ -99,10 +109,14 @@ def _check_direction(rows: list[Record], spec: TranslationDirectorySpec) -> None
             )
 
 
-def _damaged(rows: list[Record], count: int) -> list[Record]:
+def _of_three_words(rows: list[Record]) -> list[Record]:
+    """Returns the rows whose reference has at least three words, and can be damaged."""
+    return [row for row in rows if len(row["target_text"].split()) >= 3]
+
+
+def _damaged(usable: list[Record], count: int) -> list[Record]:
     """Returns pairs of a reference and the same with words left out, doubled or exchanged with those of another
     sentence."""
-    usable = [row for row in rows if len(row["target_text"].split()) >= 3]
     pairs = []
     for place, row in enumerate(usable[:count]):
         rng = random.Random(f"damaged {row['id']}")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tasks.dvc import stale
 from tasks.graph.stages import stopped_stages
+from tasks.running.alarms import alarm_lines, stages_with_alarms
 from tasks.running.artifacts import write_json
 from tasks.running.commit import code_of
 from tasks.running.platform_state import read_private
@@ -66,7 +67,8 @@ def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> Non
 
 
 def nothing_to_do(root: Path, asked: Asked) -> str | None:
-    """Returns a line with the number of stages if all are current and followed up; None if a run must check."""
+    """Returns a line with the number of stages if all are current and followed up, with their alarms below; None if a
+    run must check."""
     noted = read_private(asked.note(root))
     if not noted or noted["digest"] != _digest(root, asked, noted["files"], code_at_work()):
         return None
@@ -76,7 +78,10 @@ def nothing_to_do(root: Path, asked: Asked) -> str | None:
     if not all(stage.state == "current" for stage in stages.values()):
         return None
     stops = stopped_stages(root, stages.values())
-    return f"{len(stages)} current" + (f", {len(stops)} of them stopped" if stops else "")
+    alarms = stages_with_alarms(root, stages.values())
+    line = f"{len(stages)} current" + (f", {len(stops)} of them stopped" if stops else "")
+    line += f", {len(alarms)} with an alarm" if alarms else ""
+    return "\n".join([line, *alarm_lines(alarms)])
 
 
 def _has_runs(root: Path) -> bool:

@@ -13,12 +13,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
-from tasks.dvc.contents import damaged, forget
+from tasks.dvc.contents import damaged, drop_damaged_lists, forget, of_another_run
 from tasks.dvc.stale import Look
-from tasks.dvc.unofficial import exit_status, open_repo
+from tasks.dvc.unofficial import drop_foreign_runs, exit_status, newest_run, open_repo, run_key
 
 OUTCOME_VARIABLE = "REWARDSMITH_OUTCOME"
 #: Ends of a stage.
@@ -40,20 +41,50 @@ def reproduce(root: Path, address: str) -> str:
     with closing(open_repo(root)) as repo:
         repo.scm_context.quiet = True  # no advice to add dvc.lock to git, which would follow every stage
         with repo.lock:
-            cached = all(map(Look(repo).restorable, repo.stage.collect(address)))
+            stages = repo.stage.collect(address)
+            for stage in stages:
+                _drop_unreadable(repo, stage)
+            cached = all(map(Look(repo).restorable, stages))
+            expected = {out.fs_path: out.hash_info for stage in stages for out in stage.outs}
         done = repo.reproduce(address, single_item=True)
         if not done:
             return UNCHANGED
         if not cached:
             return RAN
-        wrong = damaged(out for stage in done for out in stage.outs)
-        if not wrong:
+        outs = [out for stage in done for out in stage.outs]
+        for out in outs:  # DVC took over the digest of whatever it found
+            out.hash_info = expected[out.fs_path]
+        wrong, foreign = damaged(outs), [out for out in outs if of_another_run(out)]
+        if not wrong and not foreign:
             return RESTORED
         for out in wrong:
             print(f"warning: the copy of {out} in DVC's cache is damaged and was removed; the stage runs", flush=True)
             forget(repo, out)
+        for out in foreign:
+            print(f"warning: {out} in DVC's cache is of another stage or of other inputs; the stage runs", flush=True)
         repo.reproduce(address, single_item=True, force=True)
         return RAN
+
+
+def _drop_unreadable(repo: Any, stage: Any) -> None:
+    """Removes what DVC would fail to read of a stage, or take for the stage's: damaged lists of folders' files, and
+    entries of other runs in its place of the run cache."""
+    from dvc.exceptions import DvcException
+    from dvc.stage.serialize import to_single_stage_lockfile
+
+    values = [str(part.hash_info.value) for part in (*stage.deps, *stage.outs) if part.hash_info]
+    locked = [(dep, dep.hash_info, dep.meta) for dep in stage.deps]
+    with suppress(DvcException):  # without its inputs a stage has no key, and DVC says which it lacks
+        for dep in stage.deps:
+            dep.save()
+        key = run_key(to_single_stage_lockfile(stage))
+        for file in drop_foreign_runs(repo, key):
+            print(f"warning: {file.name} in DVC's run cache is not a run of {stage.addressing}; removed", flush=True)
+        values += [str(out.get("md5", "")) for out in (newest_run(repo, key) or {}).get("outs", ())]
+    for dep, hash_info, meta in locked:
+        dep.hash_info, dep.meta = hash_info, meta
+    if drop_damaged_lists(repo, values):
+        print(f"warning: a damaged list of files of {stage.addressing} was removed from DVC's cache", flush=True)
 
 
 def ended(run: Callable[[], str]) -> int:

@@ -12,8 +12,9 @@ from rlhf_core.published import printed_tables
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
-from tasks.graph.matrix import build
-from tasks.graph.names import SUITE
+from tasks.graph.matrix import HEADLINE_ROWS, build, suite_seeds
+from tasks.graph.names import DEMO_ALL, SUITE
+from tasks.graph.rows import row_addresses
 from tasks.params.pages import page_files
 from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
@@ -32,10 +33,11 @@ def pipeline_files(
     rows: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> list[str]:
-    """Returns the dvc.yaml files of a paper: the root's, and the matrix's if the root's is not enough.
+    """Returns the dvc.yaml files of a paper: the root's, that of the headline rows, and the matrix's if these are not
+    enough.
 
-    The matrix is needed if it is asked for, at other scales than the testbed, and for rows or seeds that the demo does
-    not have.
+    The matrix is needed if it is asked for, at other scales than the testbed, and for rows or seeds that neither the
+    demo nor the headline rows have.
 
     Files that differ from params/ are written again; so is a matrix that is asked for the first time.
 
@@ -45,13 +47,15 @@ def pipeline_files(
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
     refuse_asked(root, paper, rows, scale=scale, full=full)
-    in_demo = not params.exists() or _within(run_settings(root).demo.get(paper), rows, seeds)
+    settings = run_settings(root) if params.exists() else None
     folders: tuple[Path, ...] = ()
-    if full or not files or not in_demo:
+    if not full and files and settings is not None and _within(settings.demo_all.get(paper), rows, seeds):
+        folders = (HEADLINE_ROWS,)
+    elif full or not files or (settings is not None and not _within(settings.demo.get(paper), rows, seeds)):
         if not (root / "params" / "scales" / scale).is_dir():
             raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
         folders = graph.matrix_folders(scale, paper)
-    if params.exists():
+    if settings is not None:
         _follow_params(root, folders, build(root))
     files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
     for file in files:
@@ -73,23 +77,52 @@ def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, f
 
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
-    """Returns a paper's rows of the demo, if the demo is run; empty for all rows of the paper."""
-    demo = run_settings(root).demo.get(paper)
-    return () if demo is None or full or scale != ROOT_SCALE else demo.rows
+    """Returns a paper's rows of the demo or of demo-all, if these are run; empty for all rows of the paper."""
+    parts = () if full or scale != ROOT_SCALE else run_settings(root).parts(paper)
+    return parts[0].rows if parts else ()
 
 
 def asked_papers(root: Path, paper: str, *, scale: str, full: bool) -> tuple[str, ...]:
-    """Returns the papers that a run of one, or of the suite (SUITE), is about."""
+    """Returns the papers that a run of one, of all headline rows (DEMO_ALL) or of the suite (SUITE) is about."""
+    if paper == DEMO_ALL:
+        return _headline_papers(root, scale=scale, full=full)
     return suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+
+
+def asked_parts(
+    root: Path, paper: str, rows: Collection[str], seeds: Collection[int], *, scale: str, full: bool
+) -> dict[str, Demo]:
+    """Returns the rows and seeds that a run is about, by paper."""
+    settings, found = run_settings(root), {}
+    for name in asked_papers(root, paper, scale=scale, full=full):
+        small = () if full or scale != ROOT_SCALE else settings.parts(name)
+        part = next((each for each in small if _within(each, rows, seeds)), None)
+        chosen = rows or (row_addresses(root, name) if part is None else part.rows)
+        own = seeds or (suite_seeds(settings.suite, scale, name) if part is None else part.seeds)
+        found[name] = Demo(tuple(chosen), tuple(own))
+    return found
 
 
 def asked_files(
     root: Path, paper: str, *, scale: str, full: bool, rows: Collection[str] = (), seeds: Collection[int] = ()
 ) -> list[str]:
-    """Returns the dvc.yaml files that a run of a paper's rows and seeds, or of the suite (SUITE), reads."""
+    """Returns the dvc.yaml files that a run of a paper's rows and seeds, of all headline rows (DEMO_ALL) or of the
+    suite (SUITE) reads."""
     if paper == SUITE:
         return suite_files(root, scale=scale, full=full)
+    if paper == DEMO_ALL:
+        refuse_asked(root, paper, rows, scale=scale, full=full)
+        _follow_params(root, (HEADLINE_ROWS,), build(root))
+        return [ROOT_FILE, f"{HEADLINE_ROWS}/dvc.yaml"]
     return pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
+
+
+def _headline_papers(root: Path, *, scale: str, full: bool) -> tuple[str, ...]:
+    if full or scale != ROOT_SCALE:
+        raise RecipeError(f"{DEMO_ALL} is the headline rows at scale {ROOT_SCALE}; for more, name a paper, or 'all'")
+    if not (found := tuple(run_settings(root).demo_all)):
+        raise RecipeError(f"{DEMO_ALL} has no rows; list them under demo_all in params.yaml")
+    return found
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
@@ -110,7 +143,7 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
     refuse_asked(root, SUITE, (), scale=scale, full=full)
     graphs = build(root)
     if full or scale != ROOT_SCALE:
-        chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}
+        chosen = {SHARED, HEADLINE_ROWS.name, *suite_papers(root, scale=scale, full=full)}
         here = [folder for folder in graphs if folder.parts[:2] == ("pipelines", scale)]
         folders = [folder for folder in here if folder.name in chosen]
     _follow_params(root, folders, graphs)

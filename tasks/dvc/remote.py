@@ -17,8 +17,9 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from tasks.dvc.contents import damaged, forget, matches
+from tasks.dvc.contents import damaged, forget, matches, of_another_run
 from tasks.dvc.unofficial import open_repo, run_folder, run_key, run_value
+from tasks.params.yaml_files import nested_too_deeply
 
 ROOT_FILE = "dvc.yaml"
 
@@ -28,12 +29,25 @@ class RemoteFailed(RewardsmithError):
 
 
 def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
-    """Returns the entries of the dvc.lock beside a dvc.yaml, by stage."""
+    """Returns the entries of the dvc.lock beside a dvc.yaml, by stage.
+
+    Raises:
+        DataError: it is not a lock file.
+    """
     path = (root / file).with_suffix(".lock")
     if not path.exists():
         return {}
-    content = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    return dict((content or {}).get("stages") or {})
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = None if nested_too_deeply(text) else yaml.load(text, yaml.CSafeLoader) or {}
+    except (OSError, ValueError, yaml.YAMLError):
+        content = None
+    stages = (content.get("stages") or {}) if isinstance(content, dict) else None
+    if not isinstance(stages, dict) or not all(isinstance(entry, dict) for entry in stages.values()):
+        raise DataError(
+            "it cannot be read as a lock file of DVC", file=str(path), remedy=f"Restore it: git checkout {path.name}"
+        )
+    return stages
 
 
 def locked_stage(root: Path, address: str) -> dict[str, Any]:
@@ -47,23 +61,25 @@ class Remote:
 
     Args:
         root: the clone.
-        name: the remote, as `dvc remote add` named it.
+        name: the remote, as `dvc remote add` named it; empty for the clone's default remote.
 
     Raises:
         RecipeError: there is no such remote.
     """
 
     def __init__(self, root: Path, name: str) -> None:
-        self.root, self.name = root.resolve(), name
+        self.root = root.resolve()
         self.repo = open_repo(self.root)
+        self.name = name or str(self.repo.config["core"].get("remote", ""))
         known = sorted(self.repo.config["remote"])
-        if name not in known:
+        if self.name not in known:
             self.repo.close()
+            wanted = f"no DVC remote '{self.name}'" if self.name else "this clone has no default DVC remote"
             raise RecipeError(
-                f"no DVC remote '{name}'; known: {', '.join(known) or 'none'}. `dvc remote add {name} URL` makes it"
+                f"{wanted}; known: {', '.join(known) or 'none'}. `dvc remote add -d NAME URL` makes one; commit it"
             )
-        self.store = self.repo.cloud.get_remote_odb(name)
-        entries = self.repo.cloud.get_remote_odb(name, hash_name="md5-dos2unix")
+        self.store = self.repo.cloud.get_remote_odb(self.name)
+        entries = self.repo.cloud.get_remote_odb(self.name, hash_name="md5-dos2unix")
         self.fs, self.path = entries.fs, entries.path
         self.stages: dict[str, Any] = {}
         self._locked: dict[str, dict[str, Any]] = {}
@@ -155,10 +171,29 @@ class Remote:
                 return True
         return False
 
-    def note(self, address: str) -> None:
-        """Takes over what dvc.lock says about a stage that ran here."""
-        self._locked[address] = locked_stage(self.root, address)
-        self._fill(self.stages[address], self._locked[address])
+    def result_name(self, address: str) -> str:
+        """Returns the name of a stage's known result, by which other machines find it on the remote."""
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        entry = to_single_stage_lockfile(self.stages[address])
+        return f"{run_key(entry)}/{run_value(entry)}"
+
+    def take_over(self, address: str, name: str) -> None:
+        """Takes over a result that another machine named with `result_name`; see `write_locks`.
+
+        Raises:
+            RemoteFailed: the remote has no such result, or cannot be asked now.
+        """
+        stage = self.stages[address]
+        try:
+            for entry in self._entries(name.partition("/")[0]):
+                self._fill(stage, entry)
+                if self.result_name(address) == name:
+                    self._learned.append(stage)
+                    return
+        except Exception as error:  # each kind of store has errors of its own
+            raise RemoteFailed(f"remote '{self.name}' ({self.path}) cannot be asked: {error}") from error
+        raise RemoteFailed(f"remote '{self.name}' ({self.path}) no longer has the result {name[:20]} of {address}")
 
     def write_locks(self) -> None:
         """Writes what was learned into dvc.lock."""
@@ -200,6 +235,28 @@ class Remote:
     def pull(self, addresses: Iterable[str]) -> None:
         """Brings the results of stages into this clone."""
         self._bring([out for address in addresses for out in self.stages[address].outs])
+
+    def drop_foreign(self, address: str) -> list[str]:
+        """Returns the pulled results of a stage that another stage made, or that were made from other inputs than this
+        clone has, by their records; takes the entry that named them off the remote and out of this clone.
+
+        Raises:
+            RemoteFailed: the remote does not let its entry go.
+        """
+        stage = self.stages[address]
+        found = [str(out) for out in stage.outs if of_another_run(out)]
+        if not found:
+            return []
+        outs = {out.def_path: out.hash_info.value for out in stage.outs}
+        try:
+            for path, entry in list(self._entry_files(self.key(address))):
+                if {out["path"]: out.get("md5") for out in entry["outs"]} == outs:
+                    self.fs.rm_file(path)
+        except Exception as error:  # each kind of store has errors of its own
+            raise RemoteFailed(f"remote '{self.name}' does not let go of an entry of another run: {error}") from None
+        self.discard(address)
+        self._locked[address] = {}
+        return found
 
     def pull_inputs(self, address: str) -> None:
         """Brings what a stage reads into this clone and checks every digest by content.
@@ -284,14 +341,22 @@ class Remote:
 
     def _entries(self, key: str) -> Iterator[dict[str, Any]]:
         """Yields the remote's run-cache entries of a key, in an order that is the same everywhere."""
+        for _, entry in self._entry_files(key):
+            yield entry
+
+    def _entry_files(self, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the path of each of these entries, too."""
+        from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
+        from voluptuous import Invalid
+
         folder = self.fs.join(self.path, *run_folder(key).parts)
         if not self.fs.exists(folder):
             return
         for path in sorted(self.fs.find(folder)):
-            with suppress(yaml.YAMLError, UnicodeDecodeError, FileNotFoundError):
-                entry = yaml.safe_load(self.fs.cat_file(path).decode("utf-8"))
-                if isinstance(entry, dict) and entry.get("cmd") and entry.get("outs"):
-                    yield entry
+            with suppress(yaml.YAMLError, ValueError, FileNotFoundError, RecursionError, Invalid):
+                entry = COMPILED_LOCK_FILE_STAGE_SCHEMA(yaml.safe_load(self.fs.cat_file(path).decode("utf-8")))
+                if entry.get("outs"):
+                    yield path, entry
 
     def _push_entry(self, stage: Any) -> None:
         """Writes a stage's run-cache entry to the remote, whole or not at all."""

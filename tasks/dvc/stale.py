@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rlhf_core.errors import RewardsmithError
+from rlhf_core.errors import DataError, RewardsmithError
+from tasks.dvc.contents import damaged_list
 from tasks.dvc.plan import ROOT_FILE, asked_files, asked_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
 from tasks.graph.dvc_files import CPU
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
+from tasks.params.yaml_files import nested_too_deeply, read_mapping
 
 
 def readable_lock(path: Path) -> bool:
@@ -25,11 +26,33 @@ def readable_lock(path: Path) -> bool:
     from dvc.utils.strictyaml import YAMLValidationError, validate
 
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-        validate(content, COMPILED_LOCKFILE_SCHEMA)
-    except (yaml.YAMLError, UnicodeDecodeError, YAMLValidationError):
+        validate(read_mapping(path), COMPILED_LOCKFILE_SCHEMA)
+    except (DataError, YAMLValidationError):
         return False
     return True
+
+
+def readable_text(path: Path) -> bool:
+    """Returns whether DVC can try to read a YAML file: it is a text in UTF-8, and not nested so deeply that the parser
+    would end this process."""
+    try:
+        return path.is_file() and not nested_too_deeply(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def refuse_unreadable_locks(root: Path, files: Sequence[str], readable: Callable[[Path], bool]) -> None:
+    """Refuses dvc.yaml files whose dvc.lock is not readable.
+
+    Raises:
+        RewardsmithError: names the lock file, and how it is rebuilt.
+    """
+    for lock in (str(Path(file).with_suffix(".lock")) for file in files):
+        if os.path.lexists(root / lock) and not readable(root / lock):
+            raise RewardsmithError(
+                f"{lock} cannot be read as a lock file of DVC. `rewardsmith run` moves it to .work/set-aside and takes "
+                f"finished results from DVC's cache; or restore it with `git checkout {lock}`"
+            )
 
 
 def cache_folder(root: Path) -> Path:
@@ -64,6 +87,7 @@ def read_state(
     from dvc.exceptions import DvcException
 
     declared = {file: declared_stages(root / file) for file in files}
+    refuse_unreadable_locks(root, files, readable_text)
     loaded_seeds = seeds if set(seeds) <= seeds_of(declared.values(), papers) else ()  # `select` says what is wrong
     try:
         with open_repo(root) as repo, repo.lock:
@@ -78,6 +102,7 @@ def read_state(
             stages = _stages(root, loaded, facts)
             return _with_states(repo, loaded, select(stages, rows, seeds, papers))
     except DvcException as error:
+        refuse_unreadable_locks(root, files, readable_lock)
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
 
 
@@ -126,7 +151,8 @@ def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stag
 
 
 class Look:
-    """One look at a locked repository: a file that many stages read is hashed once.
+    """One look at a locked repository: a file that many stages read is hashed once, and settings that many stages read
+    are compared once with those that they ran with.
 
     It waits for no stage that runs, as `dvc status` would: nothing is written.
     """
@@ -134,6 +160,8 @@ class Look:
     def __init__(self, repo: Any) -> None:
         self.repo = repo
         self._hashes: dict[str, Any] = {}
+        #: Differences of settings from dvc.lock, by file, keys and the values in dvc.lock.
+        self._settings: dict[tuple[str, tuple[str, ...], str], Mapping[str, Any]] = {}
         #: Digests that outputs will have by path, of stages looked at already; None for a stage that runs.
         self._known: dict[str, Any] = {}
 
@@ -169,17 +197,23 @@ class Look:
         from dvc.dependency import ParamsDependency
 
         if isinstance(part, ParamsDependency):
-            found: Mapping[str, Any] = part.status()
             return [
                 f"{noun} {path}:{key} {change}" if key else f"{noun} {path} {change}"
-                for path, changes in found.items()
+                for path, changes in self._changed_settings(part).items()
                 for key, change in (changes.items() if isinstance(changes, Mapping) else [("", changes)])
             ]
-        if part.hash_info and part.use_cache and part.changed_cache():
+        if part.hash_info and part.use_cache and (_damaged(part) or part.changed_cache()):
             return [f"{noun} {part} not in cache"]
         if not part.exists:
             return [f"{noun} {part} deleted"]
         return [f"{noun} {part} modified"] if self._hash(part) != part.hash_info else []
+
+    def _changed_settings(self, part: Any) -> Mapping[str, Any]:
+        """Returns DVC's status of the settings that a stage reads from one file, which DVC parses for each status."""
+        asked = (str(part.fs_path), tuple(part.params), repr(part.hash_info.value))
+        if asked not in self._settings:
+            self._settings[asked] = part.status()
+        return self._settings[asked]
 
     def _hash(self, part: Any) -> Any:
         if part.fs_path not in self._hashes:
@@ -206,11 +240,20 @@ class Look:
                     dep.save()
             key = run_key(to_single_stage_lockfile(stage))
             if own is not None and run_key(own) == key and all(out.hash_info for out in stage.outs):
-                return bool(stage.outs_cached())
+                return _cached(stage)
             entry = newest_run(self.repo, key)
             if not entry:
                 return False
             StageLoader.fill_from_lock(stage, entry)
-            return bool(stage.outs_cached())
+            return _cached(stage)
         except (DvcException, OSError):
             return False
+
+
+def _cached(stage: Any) -> bool:
+    """Returns whether DVC's cache has a stage's outputs; a damaged list of a folder's files counts as missing."""
+    return not any(map(_damaged, stage.outs)) and bool(stage.outs_cached())
+
+
+def _damaged(out: Any) -> bool:
+    return bool(out.hash_info) and damaged_list(out.repo, str(out.hash_info.value)) is not None

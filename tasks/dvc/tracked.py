@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_core.errors import DataError, RewardsmithError
+from tasks.dvc.contents import drop_damaged, drop_damaged_lists
 from tasks.dvc.unofficial import open_repo
 
 
 def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:
-    """Returns the files of a folder that DVC tracks, each with its copy in DVC's cache; fetches what the cache lacks.
+    """Returns the files of a folder that DVC tracks, each with its copy in DVC's cache; fetches missing and damaged
+    copies.
 
     Args:
         root: the repository.
@@ -30,11 +32,12 @@ def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:
             if fetched:
                 try:
                     repo.fetch([str(root / named)])
-                except DvcException as error:
+                except (DvcException, RecursionError) as error:  # a list of files may be nested too deeply
                     missing = str(error)
             try:
                 [stage] = repo.stage.load_all(str(root / named))
                 cache, digest = repo.cache.local, stage.outs[0].hash_info
+                drop_damaged_lists(repo, [str(digest.value)])
                 copies = {
                     "/".join(parts): Path(cache.oid_to_path(info.value)) for parts, _, info in Tree.load(cache, digest)
                 }
@@ -45,6 +48,8 @@ def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:
                 raise DataError(
                     f"DVC cannot read it ({error})", file=str(root / named), remedy=f"git checkout {named}, or dvc pull"
                 ) from None
+            for path in copies.values():
+                drop_damaged(path)
             lost = [str(path) for path in copies.values() if not path.exists()]
             if not lost:
                 return copies

@@ -46,19 +46,33 @@ def run_folder(key: str) -> Path:
 
 
 def newest_run(repo: Any, key: str) -> dict[str, Any] | None:
-    """Returns the newest whole run of a key in this repository's run cache; a damaged one counts as none."""
+    """Returns the newest run of a key in this repository's run cache; None if it is damaged or of another key."""
+    folder = Path(repo.cache.legacy.path) / run_folder(key)
+    runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime) if folder.is_dir() else []
+    return run_entry(runs[-1]) if runs else None
+
+
+def run_entry(file: Path) -> dict[str, Any] | None:
+    """Returns an entry of a run cache; None for one that is damaged, or that is another run's than its place says."""
     from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
     from dvc.utils.serialize import YAMLFileCorruptedError, load_yaml
     from voluptuous import Invalid
 
-    folder = Path(repo.cache.legacy.path) / run_folder(key)
-    runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime) if folder.is_dir() else []
-    if not runs:
-        return None
     try:
-        found: dict[str, Any] = COMPILED_LOCK_FILE_STAGE_SCHEMA(load_yaml(str(runs[-1])))
-    except (YAMLFileCorruptedError, Invalid):
+        found: dict[str, Any] = COMPILED_LOCK_FILE_STAGE_SCHEMA(load_yaml(str(file)))
+    except (YAMLFileCorruptedError, Invalid, RecursionError):
         return None
+    return found if run_key(found) == file.parent.name and run_value(found) == file.name else None
+
+
+def drop_foreign_runs(repo: Any, key: str) -> list[Path]:
+    """Removes what this repository's run cache has under a key that is not a run of that key; returns the files."""
+    folder = Path(repo.cache.legacy.path) / run_folder(key)
+    found = [file for file in folder.glob("*") if run_entry(file) is None]
+    for file in found:
+        file.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()  # DVC fails at an empty one
     return found
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.templates import encode_text
 from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling
@@ -24,8 +25,14 @@ def answer(
     seed: int,
     batch: int,
 ) -> list[tuple[str, int]]:
-    """Returns (text, tokens) of one answer per row, rows batched by prompt length."""
-    prompts = [encoder.prompt(row) for row in rows]
+    """Returns (text, tokens) of one answer per row, rows batched by prompt length.
+
+    A row's `opening`, where it has one, is how its answer begins; the text is what the policy adds.
+    """
+    prompts = [
+        [*encoder.prompt(row), *(encode_text(encoder.tokenizer, row["opening"]) if row.get("opening") else ())]
+        for row in rows
+    ]
     order = sorted(range(len(rows)), key=lambda i: len(prompts[i]))
     answers: list[tuple[str, int]] = [("", 0)] * len(rows)
     generator = torch.Generator().manual_seed(seed)

@@ -15,6 +15,7 @@ from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.classifier_folder import is_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
@@ -27,6 +28,8 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.stage import device
+from tasks.scoring.classifiers import ScalarScorer
+from tasks.scoring.zero_shot import is_zero_shot, load_asked
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,11 @@ def holistic_values(
     Raises:
         RecipeError: a reward model whose segments need entropies or sentences.
     """
+    if is_zero_shot(reward_model):
+        return load_asked(reward_model).rewards([str(row["prompt"]) for row in rows], [text for text, _ in answers])
+    if is_classifier(reward_model):
+        ended = [drawn < longest for _, drawn in answers]
+        return ScalarScorer.load(reward_model)(rows, [text for text, _ in answers], ended=ended)
     model, trained = ScalarModel.load(reward_model / "model")
     segmenter = build_segmenter(trained["segmenter"])
     if segmenter.needs_entropies or segmenter.needs_spelling:

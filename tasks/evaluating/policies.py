@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,20 +19,22 @@ from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
-from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, DIALOGUE_BENCHMARKS
+from rlhf_core.evaluation.benchmark_names import CATEGORY_TEMPERATURES, CHOICE_TASKS, DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.bleu import corpus_bleu
 from rlhf_core.evaluation.code import judge_samples, summarise_passes
+from rlhf_core.evaluation.evalplus import LIMITS
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
-from rlhf_core.evaluation.statistics import binomial_test
 from rlhf_core.evaluation.win_rates import win_rate
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.evaluating.answering import answer
+from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks, program_text
 from tasks.evaluating.solving import solve_tests
 from tasks.params.evaluation import EvaluationConfig
+from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.result_rows import Generation, Judgement, Metrics
 
@@ -43,11 +45,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics, and the generations and judgements that they come from."""
+    """Metrics, the generations and judgements that they come from, and what published benchmarks were measured on."""
 
     metrics: dict[str, float]
     generations: list[Generation]
     judgements: list[Judgement]
+    benchmarks: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Evaluator:
@@ -77,13 +80,8 @@ class Evaluator:
             self._items[name] = read_jsonl(path)[: self.config.rows] if path.exists() else []
         return self._items[name]
 
-    def evaluate(self, policy: Policy, reference_generations: Sequence[Generation] | None) -> Evaluation:
-        """Evaluates a policy on all benchmarks.
-
-        Args:
-            policy: evaluated in place, unchanged.
-            reference_generations: the SFT model's generations on the same items, for win rates over it.
-        """
+    def evaluate(self, policy: Policy) -> Evaluation:
+        """Evaluates a policy, in place and unchanged, on all benchmarks; `over_sft` compares it with its SFT model."""
         generations: list[Generation] = []
         for name in DIALOGUE_BENCHMARKS:
             if self.config.has(name):
@@ -102,24 +100,29 @@ class Evaluator:
             rows = by_name["alpaca"]
             metrics["bleu"] = corpus_bleu([row["response"] for row in rows], [row["baseline"] for row in rows])
         if (judge := self.judge) is not None:
-            judgements, judged = distributed.on_main(lambda: self.judge_dialogue(judge, by_name))
+            asked = by_name if self.config.judge_baseline else {k: v for k, v in by_name.items() if k == "mtbench"}
+            judgements, judged = distributed.on_main(lambda: self.judge_dialogue(judge, asked))
             metrics |= judged
-        if reference_generations is not None:
-            metrics |= win_rates_over_reference(generations, reference_generations)
         for part, measure in (("choices", self.choices), ("arithmetic", self.arithmetic), ("code", self.code)):
             if self.config.has(part):
                 metrics |= measure(policy, generations)
         metrics |= solve_tests(self.data, self.items, lambda asked: self.greedy_answers(policy, asked), generations)
+        benchmarks = items_measured(self.data, generations)
+        if self.config.has("tasks"):
+            found, protocols = measure_tasks(self.data, policy, self.encoder, self.config, generations)
+            metrics, benchmarks = metrics | found, benchmarks | protocols
         downstream = [metrics[name] for name in (*CHOICE_TASKS, "gsm8k") if name in metrics]
         if len(downstream) == len(CHOICE_TASKS) + 1:
             metrics["average"] = _mean(downstream)
-        return Evaluation({k: v for k, v in metrics.items() if math.isfinite(v)}, generations, judgements)
+        finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
+        return Evaluation(finite, generations, judgements, benchmarks)
 
     def generate_dialogue(self, policy: Policy, name: str, limit: int | None = None) -> list[Generation]:
         """Generations of one dialogue benchmark; second turns follow the model's own first answers."""
-        items = self.items(f"benchmarks/{name}")[:limit]
+        file = self.data / "benchmarks" / f"{name}.jsonl"
+        items = first_rows(self.items(f"benchmarks/{name}"), limit, "checkpoint_prompts", file)
         config = self.config
-        sampling = Sampling(config.max_new_tokens, config.temperature, config.top_p)
+        sampling = Sampling(config.max_new_tokens, config.temperature, config.top_p, config.top_k, config.engine)
         rows: list[Generation] = []
         histories: list[list[dict[str, str]]] = [[] for _ in items]
         for turn in range(max((len(item["turns"]) for item in items), default=0)):
@@ -128,25 +131,43 @@ class Evaluator:
                 | ({"messages": item["messages"]} if "messages" in item else {})
                 for item, history in zip(items, histories, strict=True)
             ]
-            answers = answer(policy, self.encoder, asked, sampling, config.seed + turn, config.batch)
+            answers = self._dialogue_answers(policy, items, asked, sampling, config.seed + turn)
             for item, history, (text, tokens) in zip(items, histories, answers, strict=True):
                 meta = item["metas"][turn]
-                rows.append(
-                    {
-                        "benchmark": name,
-                        "id": item["id"],
-                        "turn": turn + 1,
-                        "prompt": item["turns"][turn],
-                        "response": text,
-                        "baseline": item["baseline"][turn],
-                        "meta": meta,
-                        "n_chars": len(text),
-                        "n_tokens": tokens,
-                        "true_reward": self.world.true_reward(meta, text) if self.world else None,
-                    }
-                )
+                row: Generation = {
+                    "benchmark": name,
+                    "id": item["id"],
+                    "turn": turn + 1,
+                    "prompt": item["turns"][turn],
+                    "response": text,
+                    "baseline": item["baseline"][turn],
+                    "meta": meta,
+                    "n_chars": len(text),
+                    "n_tokens": tokens,
+                    "true_reward": self.world.true_reward(meta, text) if self.world else None,
+                }
+                if "category" in item:
+                    row["category"] = item["category"]
+                if "references" in item:
+                    row["references"] = item["references"]
+                rows.append(row)
                 history += [{"role": "user", "content": item["turns"][turn]}, {"role": "assistant", "content": text}]
         return rows
+
+    def _dialogue_answers(
+        self, policy: Policy, items: list[Any], asked: list[Any], sampling: Sampling, seed: int
+    ) -> list[tuple[str, int]]:
+        """Returns (text, tokens) of one answer to each item; MT-Bench's have the temperature of their category."""
+        own = sampling.temperature
+        temperatures = [CATEGORY_TEMPERATURES.get(item.get("category", ""), own) for item in items]
+        answers: list[tuple[str, int]] = [("", 0)] * len(items)
+        for temperature in sorted(set(temperatures)):
+            chosen = [i for i, of_item in enumerate(temperatures) if of_item == temperature]
+            at = replace(sampling, temperature=temperature)
+            made = answer(policy, self.encoder, [asked[i] for i in chosen], at, seed, self.config.batch)
+            for i, found in zip(chosen, made, strict=True):
+                answers[i] = found
+        return answers
 
     def judge_dialogue(self, judge: Judge, by_name: Mapping[str, list[Generation]]) -> tuple[list[Judgement], Metrics]:
         """Returns judgements and their metrics: AlpacaEval in drawn order, Arena-Hard both ways, MT-Bench ratings."""
@@ -155,7 +176,7 @@ class Evaluator:
         for name in ("alpaca", "ood"):
             if name in by_name:
                 games = play_games(judge, comparisons(by_name[name], self.instruction), "alpaca_eval", orders="drawn")
-                judgements += _judgement_rows(name, games)
+                judgements += judgement_rows(name, games)
                 rate = win_rate([game.preference_for_model for game in games])
                 metrics |= {
                     f"{name}_wr": rate["win_rate"],
@@ -164,7 +185,7 @@ class Evaluator:
                 }
         if "arena" in by_name:
             games = play_games(judge, comparisons(by_name["arena"], self.instruction), "arena_hard")
-            judgements += _judgement_rows("arena", games)
+            judgements += judgement_rows("arena", games)
             arena = arena_win_rate(games)
             metrics |= {
                 "arena_wr": arena["win_rate"],
@@ -174,15 +195,8 @@ class Evaluator:
             }
         if "mtbench" in by_name:
             rows = by_name["mtbench"]
-            first = {row["id"]: row for row in rows if row["turn"] == 1}
-            games = grade_answers(
-                judge,
-                [
-                    (f"{row['id']}/{row['turn']}", so_far(row, first), row["response"], {"prompt": row["meta"]})
-                    for row in rows
-                ],
-            )
-            judgements += _judgement_rows("mtbench", games)
+            games = grade_answers(judge, graded_answers(rows))
+            judgements += judgement_rows("mtbench", games)
             scores = mt_bench_scores([(row["turn"], game.verdict.value) for row, game in zip(rows, games, strict=True)])
             metrics |= {name: scores[name] for name in ("mtbench", "mtbench_turn1", "mtbench_turn2")}
             metrics["mtbench_missing"] = scores["n_missing"]
@@ -245,8 +259,12 @@ class Evaluator:
             items = self.items(f"functions.{name}")
             if items:
                 rows = self._solve(policy, items, name)
-                samples, tests = [[row["response"]] for row in rows], [item["tests"] for item in items]
-                results = distributed.on_main(partial(judge_samples, samples, tests))
+                samples = [[program_text(item, row["response"])] for item, row in zip(items, rows, strict=True)]
+                tests, setups = [item["tests"] for item in items], [item.get("setup", "") for item in items]
+                limits = LIMITS if "opening" in items[0] else None
+                calls = [item.get("entry_point", "") for item in items]
+                judge = partial(judge_samples, samples, tests, setups=setups, entry_points=calls, limits=limits)
+                results = distributed.on_main(judge)
                 for row, outcome in zip(rows, results, strict=True):
                     row["right"] = outcome[0].status == "passed"
                 generations += rows
@@ -255,12 +273,15 @@ class Evaluator:
 
     def greedy_answers(self, policy: Policy, asked: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
         """Returns the greedy (text, tokens) for each prompt of a task."""
-        sampling = Sampling(self.config.task_tokens, temperature=0)
+        sampling = Sampling(self.config.task_tokens, temperature=0, engine=self.config.engine)
         return answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
 
     def _solve(self, policy: Policy, items: list[Any], name: str) -> list[Generation]:
         """Returns the greedy answers to task items, as generation rows."""
-        answers = self.greedy_answers(policy, [{"prompt": item["question"], "id": item["id"]} for item in items])
+        answers = self.greedy_answers(
+            policy,
+            [{"prompt": item["question"], "id": item["id"], "opening": item.get("opening", "")} for item in items],
+        )
         return [
             {
                 "benchmark": name,
@@ -276,37 +297,6 @@ class Evaluator:
         ]
 
 
-def true_rewards(generations: Sequence[Generation], benchmark: str) -> dict[str, float]:
-    """Returns the true rewards of a benchmark's answers by prompt id, where they are known."""
-    answers = (row for row in generations if row["benchmark"] == benchmark)
-    return {row["id"]: reward for row in answers if (reward := row["true_reward"]) is not None}
-
-
-def win_rates_over_reference(generations: Sequence[Generation], reference: Sequence[Generation]) -> dict[str, float]:
-    """Returns true win rates over the reference model, paired by prompt, from true rewards (testbed only).
-
-    A tie is half a win; the p-value is two-sided binomial with ties left out.
-    """
-    metrics: dict[str, float] = {}
-    for name in ("alpaca", "ood"):
-        before = true_rewards(reference, name)
-        pairs = [(reward, before[item]) for item, reward in true_rewards(generations, name).items() if item in before]
-        if not pairs:
-            continue
-        wins = sum(a > b for a, b in pairs)
-        losses = sum(a < b for a, b in pairs)
-        scores = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs]
-        label = "win_rate_vs_sft" if name == "alpaca" else f"{name}_win_rate_vs_sft"
-        mean = _mean(scores)
-        spread = sum((s - mean) ** 2 for s in scores) / max(1, len(scores) - 1)
-        metrics |= {
-            label: 100 * mean,
-            f"{label}_se": 100 * math.sqrt(spread / len(scores)),
-            f"{label}_p": binomial_test(wins, losses).p_value,
-        }
-    return metrics
-
-
 def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[JudgedPair]:
     """Returns each answer against its row's `baseline`; `instruction` says the task where prompts alone do not
     (data.json)."""
@@ -316,15 +306,8 @@ def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Judge
     ]
 
 
-def so_far(row: Generation, first: Mapping[str, Generation]) -> str:
-    """Returns the prompt that a judge of one turn sees: a second turn comes with the first before it."""
-    if row["turn"] == 1:
-        return str(row["prompt"])
-    before = first[row["id"]]
-    return f"User: {before['prompt']}\n\nAssistant: {before['response']}\n\nUser: {row['prompt']}"
-
-
-def _judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:
+def judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:
+    """Returns games of a benchmark as rows of judgements.jsonl."""
     return [
         {
             "benchmark": benchmark,

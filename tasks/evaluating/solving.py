@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.evaluation.answers import HarnessMode, harness_match
+from rlhf_core.evaluation.answers import RLMEC_STOPS, HarnessMode, cut_at, harness_match
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.oracle import first_error
@@ -30,9 +30,10 @@ def test_sets(data: Path) -> dict[str, str]:
 def graded(question: Mapping[str, Any], prediction: str) -> Grade:
     """Returns the extracted answer of a prediction, whether it is right, its steps, and where the first wrong one lies.
 
-    `first_error` is known where the question lists the lines that are right at each step, and None where no step is
-    wrong.
+    A prediction ends where it begins another instruction. `first_error` is known where the question lists the lines
+    that are right at each step, and None where no step is wrong.
     """
+    prediction = cut_at(prediction, RLMEC_STOPS)
     extracted = extract_answer(prediction, question)
     row: Grade = {"extracted": extracted, "right": is_right(extracted, question), "steps": len(split_steps(prediction))}
     steps = question.get("meta", {}).get("steps")

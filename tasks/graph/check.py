@@ -5,7 +5,6 @@ settings are typed as the stage types them (`tasks.graph.typed_settings`), and w
 would. A row that is wrong says nothing about others; what is wrong with settings that several rows read is said once.
 
     check_rows(root, "par", ["vanilla"], "testbed")     what is wrong with some rows at a scale
-    check_paper(root, "par", "testbed")                 refuses all rows of a paper at a scale
     check_all(root)                                     refuses every entry of every page
 """
 
@@ -19,6 +18,7 @@ from pathlib import Path
 from rlhf_core.errors import DataError, RecipeError, hint, nearest
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import typed
+from tasks.graph.amounts import too_many
 from tasks.graph.items import Item
 from tasks.graph.names import papers_here
 from tasks.graph.policy_checks import check_policy, check_selection
@@ -29,7 +29,7 @@ from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import entries, read_settings, wrong_pages
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
-from tasks.params.row_kinds import row_settings
+from tasks.params.row_kinds import parse_row
 from tasks.params.scales import KINDS as SCALE_PAGES
 from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
@@ -40,7 +40,7 @@ REEVALUATION = "params/reevaluation.yaml"
 ALL_CHECKS: Mapping[str, Callable[[Reached], None]] = {**CHECKS, "policy": check_policy, "selection": check_selection}
 #: How entries of a paper's pages are typed.
 PAPER_TYPES: Mapping[str, Make] = {
-    "rows": row_settings,
+    "rows": parse_row,
     "reward_models": reward_model_spec,
     "generative_reward_models": partial(typed, GenerativeModelSpec),
     "selections": TYPES["selection", "spec"],
@@ -62,17 +62,21 @@ STAGE_TYPES: Mapping[str, Make] = {
     "entropies": TYPES["entropies", "spec"],
     "samples": TYPES["samples", "spec"],
     "teacher": TYPES["teacher", "spec"],
-    "reward_model": partial(typed, TrainingConfig),
     "aspect_model": partial(typed, TrainingConfig),
     **{module: make for (module, name), make in TYPES.items() if name == "scale" and module != "policy"},
 }
 
 
 class Check:
-    """A check of some rows and pages below a root; settings that several stages read are typed once."""
+    """A check of some rows and pages below a root; settings that several stages read are typed once.
+
+    Attributes:
+        warnings: of settings that are valid and do not say what happens, each once.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root, self.settings = root, TypedSettings(root)
+        self.warnings: dict[str, None] = {}
         self._checked: dict[str, list[str]] = {}
         self._scales: dict[str, Scale] = {}
 
@@ -113,12 +117,15 @@ class Check:
         problems = [found for make, address in stated_settings(item) if (found := self.entry(make, address))]
         if problems or item.module not in ALL_CHECKS:
             return problems
+        reached = Reached(item, above, self.settings)
         try:
-            ALL_CHECKS[item.module](Reached(item, above, self.settings))
+            ALL_CHECKS[item.module](reached)
+            amounts = too_many(reached)
         except (RecipeError, DataError) as error:
             # settings of a stage above, which is looked at itself
             return [] if str(error) in self.settings.problems else [str(error)]
-        return []
+        self.warnings |= {str(amount): None for amount in amounts if not amount.scores}
+        return [str(amount) for amount in amounts if amount.scores]
 
     def entry(self, make: Make, address: str) -> str | None:
         """Returns the problem of the settings at an address, None if they are valid."""
@@ -161,14 +168,18 @@ def unreadable_pages(root: Path) -> list[str]:
 
 def _cases(root: Path, scale: str) -> dict[str, set[str]]:
     """Returns what settings `<stage>-<name>` of a scale may be of, by the stage: backbones and data of the scale or of
-    one that extends it, papers, and the ways that reward models name to draw references."""
+    one that extends it, papers with their reward models, and the ways that those name to draw references."""
     scales = [scale, *(name for name in scale_names(root) if name != scale and extended(root, name) == scale)]
 
     def named(kind: str) -> set[str]:
         return {name for one in scales for name in scale_entries(root, one, kind, readable=True)}
 
     backbones, data, known = named("backbones"), named("data"), paper_names(root)
-    of_papers = {*known, *(f"{paper}-{name}" for paper in known for name in data)}
+
+    def of_papers(kind: str) -> set[str]:
+        own = {paper: entries(root, paper_folder(paper), kind, readable=True) for paper in known}
+        return {*known, *(f"{paper}-{name}" for paper in known for name in (*data, *own[paper]))}
+
     models = (
         read_settings(at.under(root))
         for paper in known
@@ -176,7 +187,8 @@ def _cases(root: Path, scale: str) -> dict[str, set[str]]:
     )
     return {
         **dict.fromkeys(("entropies", "samples", "teacher"), backbones),
-        **dict.fromkeys(("reward_model", "generative_reward_model"), of_papers),
+        "reward_model": of_papers("reward_models"),
+        "generative_reward_model": of_papers("generative_reward_models"),
         "references": {str(model["references"]) for model in models if model.get("references") is not None},
         "selection": data,
     }
@@ -212,18 +224,9 @@ def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[
     return list(dict.fromkeys(problem for problems in found.values() for problem in problems))
 
 
-def check_paper(root: Path, paper: str, scale: str) -> None:
-    """Refuses what a stage of a paper's rows at a scale would refuse.
-
-    Raises:
-        RecipeError: every problem, one a line.
-    """
-    if (error := refused(check_rows(root, paper, row_addresses(root, paper), scale))) is not None:
-        raise error
-
-
 def check_all(root: Path) -> None:
-    """Refuses what any stage of any row would refuse at any scale, and entries of pages that no row reads.
+    """Refuses what any stage of any row would refuse at any scale, and entries of pages that no row reads; prints
+    warnings.
 
     Raises:
         RecipeError: every problem, one a line.
@@ -240,6 +243,8 @@ def check_all(root: Path) -> None:
         problems += [
             problem for scale in scale_names(root) for row in rows.values() for problem in check.row(scale, row)
         ]
+    for warning in check.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if (refusal := refused(problems)) is not None:
         raise refusal
 
@@ -255,15 +260,19 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
     Raises:
         RecipeError: every problem of the chosen rows, one a line.
     """
-    check, problems, others = Check(root), [], []
+    check, problems, others, warnings = Check(root), [], [], list[str]()
     for paper in papers_here(root):
         known = row_addresses(root, paper)
         asked = chosen.get(paper)
         wanted = list(known) if asked is not None and not asked else list(asked or ())
-        found = check.named(scale, paper, dict.fromkeys([*wanted, *known]))
+        found = check.named(scale, paper, dict.fromkeys(wanted))
+        warnings += check.warnings
+        found |= check.named(scale, paper, [name for name in known if name not in found])
+        check.warnings.clear()
         problems += [problem for name in wanted for problem in found[name]]
         others += [f"{paper}/{name}" for name in known if name not in wanted and found[name]]
-    for problem in (one for one in [*unreadable_pages(root), *unread_stages(root, scale)] if one not in problems):
+    unread = [one for one in [*unreadable_pages(root), *unread_stages(root, scale)] if one not in problems]
+    for problem in dict.fromkeys([*unread, *warnings]):
         print(f"warning: {problem}", file=sys.stderr)
     if others:
         names = ", ".join(others[:3]) + (" and more" if len(others) > 3 else "")

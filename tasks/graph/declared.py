@@ -1,4 +1,5 @@
-"""Check of a stage's inputs against its row: `dvc exp run -S` may change the row but not the stage."""
+"""Check of a stage's settings, and of its inputs against its row: `dvc exp run -S` may change the row but not the
+stage."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError
+from tasks.graph.check import check_rows, refused
 from tasks.graph.items import Argument, Item
 from tasks.graph.rows import load_model, load_row, load_selection, row_addresses
 from tasks.graph.scale import Scale
@@ -43,7 +45,7 @@ def declared(root: Path, out: Path) -> Item | None:
 
 
 def check_declared(root: Path, out: Path, given: Mapping[str, Any]) -> None:
-    """Refuses a stage whose row asks for other inputs than the stage is given.
+    """Refuses a stage of a row that is not valid, or whose row asks for other inputs than the stage is given.
 
     Args:
         root: the repository.
@@ -51,7 +53,7 @@ def check_declared(root: Path, out: Path, given: Mapping[str, Any]) -> None:
         given: its arguments by name, as its command line has them.
 
     Raises:
-        RecipeError: names the input that the row asks for, and the one that is given.
+        RecipeError: what is wrong with the row, or the input that it asks for and the one that is given.
     """
     try:
         item = declared(root, out)
@@ -59,6 +61,9 @@ def check_declared(root: Path, out: Path, given: Mapping[str, Any]) -> None:
         raise RecipeError(str(error)) from None
     if item is None:
         return
+    own = check_rows(root, item.owner, [item.name], out.parts[1]) if item.module in OF_ROWS else []
+    if (refusal := refused(own)) is not None:
+        raise refusal
     for name in {**item.arguments, **given}:
         asked, has = _texts(item.arguments.get(name)), _texts(given.get(name))
         if asked != has:

@@ -8,7 +8,7 @@ A matrix is written when it is first asked for, and then stays: DVC's status and
 tree, so a matrix that nobody ran would appear there as missing.
 
 What is read:
-    params.yaml                which rows and seeds the demo and the suite have
+    params.yaml                which rows and seeds the demo, demo-all and the suite have
     params/<paper>/            pages of rows and reward models, see `tasks.graph.rows`
     params/scales/<scale>/     how big, see `tasks.params.scales`
     tasks/<stage>.py           each stage's VERSION, read without importing it
@@ -23,18 +23,19 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
+from rlhf_core.errors import DataError, RecipeError, hint, prints_errors
 from tasks.graph.check import check_all, paper_names, unreadable_pages
 from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
-from tasks.graph.matrix import build
+from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.rows import PAGES, paper_folder, papers, read_rows
 from tasks.params.pages import Address, read_page, read_settings, wrong_pages
 from tasks.params.scales import KINDS, scale_folder, scale_names
@@ -51,7 +52,7 @@ STAGES = (
 #: The name of this project in pyproject.toml.
 DISTRIBUTION = "rewardsmith"
 #: Arguments of stages that are not files.
-NOT_PATHS = ("seed", "seeds", "paper", "results", "rows")
+NOT_PATHS = ("seed", "seeds", "world", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
 
 #: What a stage needs while it runs, where `resources` of params/scales/<scale>/stages.yaml says nothing.
@@ -130,6 +131,7 @@ def _stage(
     deps: list[str] = []
     for name, value in item.arguments.items():
         values = value if isinstance(value, tuple) else (str(value) if isinstance(value, int) else value,)
+        _check_words(values, f"stage {item.stage}: --{name.replace('_', '-')}")
         words += [f"--{name.replace('_', '-')}", *values]
         if name not in NOT_PATHS:
             deps += [one for one in values if not isinstance(one, Address)]
@@ -137,7 +139,8 @@ def _stage(
     if item.module in HEADLINES:
         outs["metrics"] = [f"{item.out}/{HEADLINE_FILE}"]
     params = _params(root, item.addresses)
-    command = f"{run} tasks.{item.module} {' '.join(words)} --out {item.out} --stage-version {version}"
+    _check_words((item.out,), f"stage {item.stage}: --out")
+    command = f"{run} tasks.{item.module} {shlex.join([*words, '--out', item.out])} --stage-version {version}"
     meta = {"module": item.module, "owner": item.owner, "name": item.name, "seed": item.seed, "needs": dict(needs)}
     return {
         "cmd": f"{command} # {' '.join(own.versions)}" if own.versions else command,
@@ -146,6 +149,20 @@ def _stage(
         **outs,
         "meta": {name: value for name, value in meta.items() if value is not None},
     }
+
+
+def _check_words(words: Iterable[str], where: str) -> None:
+    """Refuses arguments that DVC would not pass on as they are, quoted or not.
+
+    Raises:
+        RecipeError: control characters, DVC's `${...}`, or an argument that reads as an option.
+    """
+    for word in words:
+        if not word.isprintable() or "${" in word or word.startswith("-") or not word:
+            raise RecipeError(
+                f"{where} is {word!r}; a path or name is not empty, does not begin with '-' and has no line breaks, "
+                "control characters or '${'. Rename it"
+            )
 
 
 def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, list[str]]]:
@@ -190,8 +207,10 @@ def _tables_item(graph: Graph, made: Tables) -> Item:
 
 
 def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
-    """Returns the folders of a paper's matrix at a scale: the folder shared with other papers, and its own."""
-    return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
+    """Returns the folders of a paper's matrix at a scale: the folder shared with other papers, that of the headline
+    rows, of which a matrix has the rest, and its own."""
+    shared, own = (Path("pipelines") / scale / name for name in (SHARED, paper))
+    return (shared, HEADLINE_ROWS, own) if scale == ROOT_SCALE else (shared, own)
 
 
 def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Graph] | None = None) -> dict[Path, str]:
@@ -210,7 +229,7 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
     graphs = build(root) if graphs is None else graphs
     kept = _unknown(root, graphs)
     for folder in wanted:
-        if folder not in graphs and folder.name != SHARED:
+        if folder not in graphs and folder != HEADLINE_ROWS and folder.name != SHARED:
             raise RecipeError(f"no row of {folder.name} has a backbone at scale {folder.parent.name}")
     for folder, graph in graphs.items():
         if folder.parts and folder not in wanted and not (root / folder / "dvc.yaml").exists():
@@ -229,7 +248,7 @@ def _unknown(root: Path, graphs: Iterable[Path]) -> set[Path]:
     scales = {scale for scale in scale_names(root) if wrong_pages(root, scale_folder(scale), KINDS)}
     demo = ROOT_SCALE in scales or papers_ & run_settings(root).demo.keys()
     found = {Path()} if demo else set()
-    shared = {*papers_, SHARED} if papers_ else set()
+    shared = {*papers_, SHARED, HEADLINE_ROWS.name} if papers_ else set()
     return found | {
         folder for folder in graphs if folder.parts and (folder.parts[1] in scales or folder.name in shared)
     }
@@ -270,6 +289,7 @@ def write(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
     return changed
 
 
+@prints_errors
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.graph", description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
@@ -278,23 +298,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when not current")
     options = parser.parse_args(arguments)
     wanted = matrix_folders(options.scale, options.matrix) if options.matrix else ()
-    try:
-        if options.check:
-            check_all(options.root)
-            stale = stale_files(options.root)
-            if stale:
-                print(f"not current: {', '.join(map(str, stale))}; run `python -m tasks.graph`", file=sys.stderr)
-            return 1 if stale else 0
-        for path in write(options.root, wanted):
-            print(f"wrote {path}")
-        left_out = [wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()]
-        for problem in left_out:
-            print(f"warning: left out: {problem}", file=sys.stderr)
-        for problem in unreadable_pages(options.root):
-            print(f"warning: files with stages of this page stay as they are: {problem}", file=sys.stderr)
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if options.check:
+        check_all(options.root)
+        stale = stale_files(options.root)
+        if stale:
+            print(f"not current: {', '.join(map(str, stale))}; run `python -m tasks.graph`", file=sys.stderr)
+        return 1 if stale else 0
+    for path in write(options.root, wanted):
+        print(f"wrote {path}")
+    left_out = [wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()]
+    for problem in left_out:
+        print(f"warning: left out: {problem}", file=sys.stderr)
+    for problem in unreadable_pages(options.root):
+        print(f"warning: files with stages of this page stay as they are: {problem}", file=sys.stderr)
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mean
 
@@ -30,6 +30,48 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
         same = kinds.get(_kind_of(stage.out), [])
         expected[stage.address] = records.get(stage.out, mean(same) if same else None)
     return expected
+
+
+def seconds_to_end(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
+    """Returns the seconds of the longest chain that starts with each stage; an unknown time counts as 1 second."""
+    downstream: dict[str, list[str]] = {address: [] for address in stages}
+    for address, stage in stages.items():
+        for upstream in stage.upstream:
+            if upstream in downstream:
+                downstream[upstream].append(address)
+    longest: dict[str, float] = {}
+    for address in reversed(list(stages)):
+        own = expected.get(address) or 1.0
+        longest[address] = own + max((longest[reader] for reader in downstream[address]), default=0.0)
+    return longest
+
+
+def side_by_side_seconds(stages: Mapping[str, Stage], expected: Mapping[str, float | None], slots: int) -> float:
+    """Returns the seconds that stages take on some slots, a stage in each: whenever a slot is free, it takes the stage
+    with the longest chain behind it of those whose inputs are there.
+
+    Args:
+        stages: in an order that runs; one that is restored takes no time.
+        expected: seconds of each; an unknown time counts as none.
+        slots: stages that run at once.
+    """
+    seconds = {a: (expected.get(a) or 0.0) if stage.state == "run" else 0.0 for a, stage in stages.items()}
+    behind = seconds_to_end(stages, seconds)
+    waiting, ends, now = set(stages), dict[str, float](), 0.0
+    while waiting:
+        busy = sum(end > now for end in ends.values())
+        ready = [
+            address
+            for address in waiting
+            if all(ends.get(above, now + 1) <= now for above in stages[address].upstream if above in stages)
+        ]
+        if ready and busy < slots:
+            chosen = max(ready, key=lambda address: (behind[address], address))
+            waiting.remove(chosen)
+            ends[chosen] = now + seconds[chosen]
+        else:
+            now = min(end for end in ends.values() if end > now)
+    return max(ends.values(), default=0.0)
 
 
 def clock(seconds: float) -> str:

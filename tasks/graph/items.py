@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rlhf_core.errors import RecipeError
 from tasks.params.pages import Address
@@ -101,3 +102,11 @@ class Graph:
 
 def result_of(item: Item) -> str:
     return f"{item.out}/result"
+
+
+def data_name(result: Path) -> str:
+    """Returns the name of a data set with its draw, such as `dialogue` or `dialogue/1`, from its result's path
+    `.../shared/data/<name>[/<seed>]/result`; of a result elsewhere, the name of the folder that it is in."""
+    parts = result.parts[:-1]
+    places = [place for place in range(2, len(parts)) if parts[place - 2 : place] == (SHARED, "data")]
+    return "/".join(parts[places[-1] :]) if places else parts[-1]

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.models.classifier_folder import is_classifier
+from tasks.graph.items import result_of
+from tasks.graph.scale import Scale
 from tasks.params.page_text import page_text
 from tasks.params.pages import NAME, NAME_RULE, Page, entries, merge, page_files, read_page, read_settings
-from tasks.params.scales import scale_entries
 
 LABORATORY = "hackability"
 FOLDER = Path("params") / LABORATORY
@@ -35,7 +37,7 @@ class OwnReward:
     Args:
         name: in row names and on the page.
         function: a callable as `package.module:name`; or
-        model: a folder with a trained reward model in `model/`.
+        model: a folder with a trained reward model in `model/`, or with a Hugging Face classifier.
         gives: what the function gives, 'sequence' or 'tokens'.
     """
 
@@ -177,18 +179,20 @@ def _write(path: Path, written: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:
-    """Returns the reward model's entry of a folder with a trained model.
+    """Returns the reward model's entry of a folder with a trained model or a Hugging Face classifier.
 
     Raises:
         DataError: no model in it.
     """
     assert own.model is not None
-    folder = next((path for path in (own.model, own.model / "result") if (path / "model").is_dir()), None)
+    known = (own.model, own.model / "result")
+    folder = next((path for path in known if (path / "model").is_dir() or is_classifier(path)), None)
     if folder is None:
         raise DataError(
             "no reward model in this folder",
             file=str(own.model),
-            remedy="Give the result of the stage reward_model: a folder that holds model/",
+            remedy="Give the result of the stage reward_model: a folder that holds model/; or a folder with a Hugging "
+            "Face classifier",
         )
     inside = folder.resolve().is_relative_to(root.resolve())
     given = folder.resolve().relative_to(root.resolve()).as_posix() if inside else folder.resolve().as_posix()
@@ -200,23 +204,27 @@ def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:
     }
 
 
-def check_words(root: Path, scale: str, own: OwnReward) -> None:
-    """Refuses a given reward model that reads other tokens than the policies write.
+def check_words(root: Path, scale: str, own: OwnReward, seeds: Sequence[int] = (0,)) -> None:
+    """Refuses a given reward model that reads other tokens than the policies of the seeds write.
 
     Raises:
-        RecipeError: their vocabularies differ; nothing is said while the scale has no tokenizer yet.
+        RecipeError: their vocabularies differ; nothing is said of a seed that has no tokenizer yet.
     """
-    spec = read_settings(entries(root, FOLDER, "reward_models")[own.name].under(root))
-    backbone = read_settings(scale_entries(root, scale, "backbones")[spec["backbone"]].under(root))
-    written = root / "results" / scale / "shared" / "tokenizer" / str(backbone["tokenizer"]) / "result"
-    read = root / str(spec["given"]) / "model"
-    words = [
-        json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]
-        for path in (written / "tokenizer.json", read / "tokenizer.json")
-        if path.exists()
-    ]
-    if len(words) == 2 and words[0] != words[1]:
-        raise RecipeError(f"{own.model}: the reward model's vocabulary differs from the policies' tokenizer")
+    where = entries(root, FOLDER, "reward_models")[own.name]
+    spec, here = read_settings(where.under(root)), Scale(root, scale)
+    read = root / str(spec["given"]) / "model" / "tokenizer.json"
+    for seed in seeds:
+        _, tokenizer, _ = here.backbone(str(spec["backbone"]), seed, str(where))
+        written = root / result_of(tokenizer) / "tokenizer.json"
+        if written.exists() and read.exists() and _vocabulary(written) != _vocabulary(read):
+            raise RecipeError(
+                f"{own.model}: the reward model's vocabulary differs from the tokenizer of the policies of seed "
+                f"{seed}; give a reward model that was trained with that tokenizer, or ask for the seed of this one"
+            )
+
+
+def _vocabulary(tokenizer: Path) -> Any:
+    return json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
 
 
 def own_name(function: str | None, model: Path | None) -> str:

@@ -1,7 +1,8 @@
-"""Every graph of the project: the demo's, and of each scale the papers' and what they share.
+"""Every graph of the project: the demo's, the headline rows', and of each scale the papers' and what they share.
 
 Place of each stage:
-    dvc.yaml                             the demo-sized rows and what they share, so that plain `dvc repro` is short
+    dvc.yaml                             the demo's rows, so that plain `dvc repro` is short
+    pipelines/testbed/demo-all/dvc.yaml  the headline rows of the papers and what they share
     pipelines/<scale>/shared/dvc.yaml    what belongs to no paper, or what rows of several papers read
     pipelines/<scale>/<paper>/dvc.yaml   the rest of a paper's matrix
 """
@@ -9,16 +10,21 @@ Place of each stage:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.published import printed_tables, row_map
 from tasks.graph.items import SHARED, Graph, Item, Tables, result_of
+from tasks.graph.names import DEMO, DEMO_ALL
 from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
-from tasks.params.stages import RUNS, Suite, run_settings
+from tasks.params.stages import RUNS, Demo, Suite, run_settings
+
+#: The folder of the headline rows.
+HEADLINE_ROWS = Path("pipelines") / ROOT_SCALE / DEMO_ALL
 
 
 def add_rows(
@@ -58,33 +64,45 @@ def build(root: Path) -> dict[Path, Graph]:
     """Returns every graph by its folder, relative to the root; rows that are not valid are left out.
 
     Raises:
-        RecipeError: the demo names an unknown row.
+        RecipeError: the demo or demo_all names an unknown row.
     """
     settings = run_settings(root)
     rows = {paper: read_rows(root, paper)[0] for paper in papers(root)}
-    demo, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
-    for paper, part in settings.demo.items():
-        if paper not in rows:
-            raise RecipeError(f"{RUNS}: demo names '{paper}', a paper without rows{hint(paper, rows)}")
-        wrong = set(row_addresses(root, paper)) - set(rows[paper])
-        chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows[paper])
-        add_rows(demo, testbed, paper, chosen, part.seeds, f"results/{ROOT_SCALE}/{paper}/tables-demo")
+    demo, headline = (
+        _chosen_rows(root, name, parts, rows)
+        for name, parts in (("demo", settings.demo), ("demo_all", settings.demo_all))
+    )
     graphs = {Path(): demo}
+    if rest := [item for item in headline.items() if item.out not in demo.outputs()]:
+        graphs[HEADLINE_ROWS] = Graph(ROOT_SCALE, tables=headline.tables)
+        graphs[HEADLINE_ROWS].add(rest)
     for scale_name in scale_names(root):
         scale = Scale(root, scale_name)
         full: dict[str, Graph] = {}
         for paper, found in rows.items():
-            named = set(settings.demo[paper].rows) if paper in settings.demo else set()
+            named = {row for part in settings.parts(paper) for row in part.rows}
             raw = {row.backbone for row in found.values()} | named - set(found)
-            raw |= _printed_backbones(paper)
+            raw |= printed_backbones(paper)
             every = [*found.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in found)]
             here = [row for row in every if _is_here(scale, row)]
             if here:
                 full[paper], seeds = Graph(scale.name), suite_seeds(settings.suite, scale.name, paper)
                 add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
-        made = demo.outputs() if scale.name == ROOT_SCALE else set()
+        made = demo.outputs() | headline.outputs() if scale.name == ROOT_SCALE else set()
         graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
     return graphs
+
+
+def _chosen_rows(root: Path, field: str, parts: Mapping[str, Demo], rows: Mapping[str, Mapping[str, RowSpec]]) -> Graph:
+    """Returns the graph of the rows that a field of params.yaml names, by paper."""
+    graph, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
+    for paper, part in parts.items():
+        if paper not in rows:
+            raise RecipeError(f"{RUNS}: {field} names '{paper}', a paper without rows{hint(paper, rows)}")
+        wrong = set(row_addresses(root, paper)) - set(rows[paper])
+        chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows[paper])
+        add_rows(graph, testbed, paper, chosen, part.seeds, f"results/{ROOT_SCALE}/{paper}/{DEMO}")
+    return graph
 
 
 def _of_demo(root: Path, paper: str, names: Iterable[str], rows: Mapping[str, RowSpec]) -> list[RowSpec]:
@@ -106,11 +124,12 @@ def _is_here(scale: Scale, row: RowSpec) -> bool:
         return False
 
 
-def _printed_backbones(paper: str) -> set[str]:
+@cache
+def printed_backbones(paper: str) -> frozenset[str]:
     """Returns the backbones that are rows of a paper's tables, whether or not a row is trained from them."""
     if paper not in printed_tables.PAPERS:
-        return set()
-    return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}
+        return frozenset()
+    return frozenset(row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft")
 
 
 def suite_seeds(suite: Suite, scale: str, paper: str) -> tuple[int, ...]:

@@ -9,19 +9,24 @@ from pathlib import Path
 from rlhf_core.errors import RecipeError, hint
 from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
+from tasks.params.settings import ROOT_SCALE
 
-#: The flow of the five papers, and the name for all their matrices.
-SUITE, ALL = "suite", "all"
+#: The demo's flow, the name for the matrices of the five papers, and that for their headline rows.
+SUITE, ALL, DEMO_ALL = "suite", "all", "demo-all"
+#: The study that the demo trains.
+DEMO_NAME = "demo"
 
 
 def known_scale(scale: str) -> str:
-    """Returns the scale, where params/scales/ has it.
+    """Returns the scale, where params/scales/ has it; the only one of a tree without the testbed where none was named.
 
     Raises:
         RecipeError: it has not, with the nearest known ones.
     """
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
+        if scale == ROOT_SCALE and len(found := scale_names(Path())) == 1:
+            return found[0]
         raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(Path())), more=3)}")
     return scale
 
@@ -43,7 +48,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     """Returns the paper and rows out of the names on the command line.
 
     Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. No
-    name and `all` are the flow of the five papers, `suite`.
+    name and `all` are the flow `suite`; `demo-all` is all headline rows.
 
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
@@ -53,6 +58,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     known_papers = papers_here(root)
     if not names or names == [ALL]:
         return SUITE, []
+    if names == [DEMO_ALL]:
+        return DEMO_ALL, []
     rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
     names = [present(name, set().union(backbones, *rows.values())) for name in names]

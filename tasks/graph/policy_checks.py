@@ -16,8 +16,10 @@ from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, unknown_targets
+from rlhf_core.models.classifier_folder import is_classifier
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
+from rlhf_core.policy_optimisation.origins import CRITICS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe, referenced_models, reward_models
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_needs
@@ -28,13 +30,16 @@ from rlhf_core.supervised.recipes import PREFERENCE
 from rlhf_core.typed import checked_arguments
 from tasks.graph.stage_checks import (
     Reached,
+    benchmarks_of,
     check_answers,
+    check_engine,
     check_evaluation,
     check_pairs,
     check_positions,
     check_segmenter,
     has_judge_or_world,
     prompt_limits,
+    refuse_zero_shot,
     trained_spec,
 )
 from tasks.graph.typed_settings import TYPES
@@ -42,6 +47,7 @@ from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile
 from tasks.params.data import DrawnSpec, LongFormWorldSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
+from tasks.params.reward_model import ZeroShotScale, check_whole_responses
 
 #: The highest rank of adapters where a model's width is not known before it is loaded.
 MOST_RANK = 16384
@@ -64,6 +70,14 @@ def check_policy(reached: Reached) -> None:
             check_pairs(reached, reached.where("row"), f"optimiser '{recipe.optimiser['kind']}'")
         return
     training = reward_training(recipe, scale, where)
+    if CRITICS[training.optimiser.critic].of_reward_model:
+        refuse_zero_shot(reached, f"critic '{training.optimiser.critic}'")
+        name = next(iter(reward_models(recipe)), None)
+        if name in classifiers(reached, recipe):
+            raise RecipeError(
+                f"{where}: optimiser.critic is '{training.optimiser.critic}', but reward model '{name}' is a Hugging "
+                "Face classifier, which reads other tokens than the policy writes; set optimiser.critic: sft in the row"
+            )
     _check_measuring(reached, scale, evaluation, training)
     _check_lengths(reached, scale, training)
     _check_sources(reached, recipe, training)
@@ -97,6 +111,12 @@ def _check_measuring(
     reached: Reached, scale: PolicyScale, evaluation: EvaluationConfig, training: RewardTraining
 ) -> None:
     """Refuses what compares answers where nothing judges them."""
+    asked, known = scale.checkpoint_benchmark, benchmarks_of(reached.data)
+    if asked not in known and asked != "alpaca":
+        raise RecipeError(
+            f"{reached.where('scale')}: checkpoint_benchmark is '{asked}', which the data does not have; set 'held_out'"
+            f" of {reached.upstream('data')[0].where('spec')}, or leave checkpoint_benchmark out"
+        )
     steps = training.optimiser.iterations
     evaluated = any(scale.evaluated(step, steps, last=True) for step in range(1, steps + 1))
     compared = has_judge_or_world(evaluation, reached)
@@ -112,7 +132,8 @@ def _check_measuring(
         if getattr(scale, name):
             raise RecipeError(
                 f"{reached.where('scale')}: {name} is true, which compares answers, but {reached.where('evaluation')} "
-                "has no judge and the data no true rewards; set a judge, or leave it out"
+                "has no judge, or judge_checkpoints is false, and the data has no true rewards; set a judge and "
+                "judge_checkpoints, or leave it out"
             )
 
 
@@ -120,16 +141,27 @@ def _check_lengths(reached: Reached, scale: PolicyScale, training: RewardTrainin
     """Refuses rollouts beyond the limits of the data or the positions of the model."""
     limits = prompt_limits(scale.prompt_limit, reached, reached.where("scale"))
     if not training.optimiser.fixed_samples:
+        check_engine(reached, training.sampling.engine, reached.where("scale"), "sampling.engine")
         longest = limits.prompt + training.sampling.max_new_tokens
         check_positions(reached, longest, f"prompts and rollouts of {reached.where('scale')}")
 
 
+def _results(reached: Reached, recipe: Recipe) -> dict[str, str]:
+    """Returns the results of reward models by the names that a recipe's components have for them."""
+    results = reached.item.arguments.get("reward_model", ())
+    return dict(zip(reward_models(recipe), results if isinstance(results, tuple) else (str(results),), strict=False))
+
+
 def _models(reached: Reached, recipe: Recipe) -> dict[str, Reached]:
     """Returns the trained reward models by the names that a recipe's components have for them."""
-    results = reached.item.arguments.get("reward_model", ())
-    named = zip(reward_models(recipe), results if isinstance(results, tuple) else (str(results),), strict=False)
-    above = ((name, reached.stage_of(result)) for name, result in named)
+    above = ((name, reached.stage_of(result)) for name, result in _results(reached, recipe).items())
     return {name: model for name, model in above if model is not None}
+
+
+def classifiers(reached: Reached, recipe: Recipe) -> list[str]:
+    """Returns the names of the recipe's reward models that are given as Hugging Face classifiers."""
+    root = reached.settings.root
+    return [name for name, result in _results(reached, recipe).items() if is_classifier(root / result)]
 
 
 def _check_sources(reached: Reached, recipe: Recipe, training: RewardTraining) -> None:
@@ -178,9 +210,16 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
     if part.readout is None or part.reward_model is None:
         return
     check_segmenter(part.readout.segmenter, reached, where)
+    if part.reward_model in classifiers(reached, recipe):
+        check_whole_responses(part.readout, where, part.reward_model)
+        _check_fitted(reached, part, where)
+        return
     model = models.get(part.reward_model)
     spec = None if model is None else trained_spec(model)
     if model is None or spec is None:
+        return
+    if isinstance(model.own("scale"), ZeroShotScale):
+        _check_zero_shot(part, model, where)
         return
     _check_fitted(reached, part, where)
     heads = build_loss(spec.loss).heads
@@ -201,6 +240,19 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
             f"{dict(part.readout.segmenter)}; state the model's segmenter in 'readout', or use the normaliser "
             "'sequence' or 'none'"
         )
+
+
+def _check_zero_shot(part: ComponentRecipe, model: Reached, where: str) -> None:
+    """Refuses what needs more of a zero-shot model than one reward for each response."""
+    asked = f"reward model '{part.reward_model}' is zero_shot ({model.where('scale')})"
+    if part.normaliser != "none" and not NORMALISERS[part.normaliser].of_selection:
+        raise RecipeError(f"{where}: normaliser is '{part.normaliser}', but {asked}; use 'pure_samples' or 'none'")
+    if part.readout is not None and part.readout.read != "aggregate":
+        raise RecipeError(
+            f"{where}: readout.read is '{part.readout.read}', but {asked}: it rewards whole responses; use 'aggregate'"
+        )
+    if part.needs_references:
+        raise RecipeError(f"{where}: shaping is {part.shaping}, which compares with reference rewards, but {asked}")
 
 
 def _check_fitted(reached: Reached, part: ComponentRecipe, where: str) -> None:
@@ -376,6 +428,7 @@ def check_selection(reached: Reached) -> None:
     """Refuses aspects that cannot be built, and a holistic reward model that is not read at the response's end."""
     aspect_densities(reached)
     check_answers(reached, reached.own("scale").max_new_tokens, reached.where("scale"))
+    check_engine(reached, reached.own("scale").engine, reached.where("scale"))
     for model in reached.upstream("reward_model"):
         spec = trained_spec(model)
         needs = None if spec is None else segmenter_needs(spec.segmenter)

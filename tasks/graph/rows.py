@@ -23,7 +23,7 @@ from tasks.params.aspects import SelectionFile
 from tasks.params.pages import Address, entries, explained, find_entry, page_files, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
-from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
+from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, parse_row
 from tasks.params.scales import scale_entries, scale_folder, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
 from tasks.params.stages import run_settings
@@ -154,15 +154,16 @@ def refuse_old_tree(root: Path) -> None:
 
 
 def papers(root: Path) -> tuple[str, ...]:
-    """Returns the papers that have rows, the demo's first.
+    """Returns the papers that have rows, those of the demo and of demo-all first.
 
     Raises:
         RecipeError: a tree with a file for each row.
     """
     refuse_old_tree(root)
     found = sorted(path.name for path in (root / "params").glob("*/") if page_files(path, "rows"))
-    demo = [name for name in run_settings(root).demo if name in found]
-    return tuple(dict.fromkeys([*demo, *found]))
+    settings = run_settings(root)
+    first = [name for name in (*settings.demo, *settings.demo_all) if name in found]
+    return tuple(dict.fromkeys([*first, *found]))
 
 
 def backbone_names(root: Path) -> set[str]:
@@ -328,7 +329,7 @@ def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] 
         RecipeError: a setting that is not valid, or a name that is not known.
     """
     try:
-        row, name = row_settings(read_settings(where.under(root)), where), where.name
+        row, name = parse_row(read_settings(where.under(root)), where), where.name
     except RecipeError as error:
         raise RecipeError(explained(str(error), where.under(root))) from None
     known = backbone_names(root) if backbones is None else backbones

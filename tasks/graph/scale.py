@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.models.classifier_folder import is_classifier
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.backbone import BackboneSpec
+from tasks.params.data import drawn_by_seed
 from tasks.params.pages import Address, entries, find_entry, page_files, read_settings
 from tasks.params.row_kinds import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
@@ -111,12 +113,23 @@ class Scale:
             self._named(name, field_, folder)
             for field_, folder in (("data", "data"), ("tokenizer", "tokenizers"), ("evaluation", "evaluation"))
         )
-        prepare = self._item("prepare", data, None, spec=data_spec)
+        prepare = self._drawn(data, data_spec, seed)
         made = {"data": result_of(prepare)}
-        tokens = self._item("tokenizer", tokenizer, None, spec=tokenizer_spec, **made)
+        tokens = self._item("tokenizer", tokenizer, prepare.seed, spec=tokenizer_spec, **made)
         made["tokenizer"] = result_of(tokens)
-        sft = self._item("sft", name, seed, spec=spec, evaluation=evaluation, **made, seed=seed)
+        own = self._read(spec).get("seed")
+        tuned = seed if own is None else int(own)
+        sft = self._item("sft", name, tuned, spec=spec, evaluation=evaluation, **made, seed=tuned)
         return [prepare, tokens, sft]
+
+    def _drawn(self, name: str, spec: Address, seed: int) -> Item:
+        """Returns a data set: of generated data the draw of a seed, of real data the one that all seeds share.
+
+        Seed 0's draw is the one that the settings describe, and its stage has no seed in its name.
+        """
+        if seed and drawn_by_seed(self._read(spec)):
+            return self._item("prepare", name, seed, spec=spec, world=seed)
+        return self._item("prepare", name, None, spec=spec)
 
     def entropies(self, base: list[Item], seed: int) -> Item:
         """Returns the SFT model's entropies on the data."""
@@ -126,13 +139,13 @@ class Scale:
 
     def segmenter(self, base: list[Item], name: str, where: str) -> Item:
         """Returns a SaT model, with the sentences that it finds in the data."""
-        spec = self._chosen("segmenters", name, "segmenter.model", where)
-        return self._item("segmenter", f"{name}-{base[0].name}", None, spec=spec, data=result_of(base[0]))
+        spec, data = self._chosen("segmenters", name, "segmenter.model", where), base[0]
+        return self._item("segmenter", f"{name}-{data.name}", data.seed, spec=spec, data=result_of(data))
 
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
         """Returns a reward model and its normalisers, after everything that they need."""
         base = self.backbone(spec.backbone, seed, spec.path)
-        above = [*base, *self._own_data(spec)]
+        above = [*base, *self._own_data(spec, seed)]
         made: dict[str, Argument] = {"data": result_of(base[0] if spec.data is None else above[-1])}
         made["sft"] = result_of(base[2])
         if spec.samples:
@@ -144,31 +157,32 @@ class Scale:
         if spec.segmenter is not None:
             above.append(self.segmenter(base, spec.segmenter, spec.path))
             made["sentences"] = result_of(above[-1])
-        settings = self._settings("reward_model", spec, spec.data or base[0].name)
-        members = [self._trained(member, seed, settings, made) for member in spec.merge]
+        data = spec.data or base[0].name
+        members = [self._trained(member, seed, data, made) for member in spec.merge]
         averaged: dict[str, Argument] = {"reward_model": tuple(map(result_of, members))} if members else {}
         above += members
         if spec.given is None:
-            above.append(self._trained(spec, seed, settings, made | averaged))
+            above.append(self._trained(spec, seed, data, made | averaged))
         made["reward_model"] = spec.given or result_of(above[-1])
         calibration = self.stage_settings("normaliser")
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=calibration, **made)
         return [*above, fitted]
 
     def _settings(self, module: str, spec: ModelSpec, data: str) -> Address:
-        """Returns training settings: of a paper's reward models on the data, else of the paper, else of the scale."""
-        return self.stage_settings(module, f"{spec.paper}-{data}", spec.paper)
+        """Returns training settings: of one reward model, else of a paper's on the data, of the paper, of the scale."""
+        return self.stage_settings(module, f"{spec.paper}-{spec.name}", f"{spec.paper}-{data}", spec.paper)
 
-    def _trained(self, spec: ModelSpec, seed: int, settings: Address, made: Mapping[str, Argument]) -> Item:
+    def _trained(self, spec: ModelSpec, seed: int, data: str, made: Mapping[str, Argument]) -> Item:
         """Returns the stage of one reward model, from what is made for it."""
+        settings = self._settings("reward_model", spec, data)
         given: dict[str, Argument] = {"spec": spec.path, "scale": settings, **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 
-    def _own_data(self, spec: ModelSpec) -> list[Item]:
+    def _own_data(self, spec: ModelSpec, seed: int) -> list[Item]:
         """Returns the data set of a reward model that learns from other pairs than its backbone's data has."""
         if spec.data is None:
             return []
-        return [self._item("prepare", spec.data, None, spec=self._chosen("data", spec.data, "data", spec.path))]
+        return [self._drawn(spec.data, self._chosen("data", spec.data, "data", spec.path), seed)]
 
     def samples(self, base: list[Item], seed: int) -> Item:
         """Returns the stage that draws solutions from the SFT model."""
@@ -241,11 +255,10 @@ class Scale:
                 f"{row.path}: backbone is '{row.backbone}', but reward model '{spec.name}' is of '{spec.backbone}', on "
                 "whose data it is measured; name the same backbone"
             )
-        above = self.reward_model(spec, seed)[:-1]
-        model = above[-1]
+        *above, fitted = self.reward_model(spec, seed)
         made: dict[str, Argument] = {"scale": settings, "data": result_of(above[0]), "sft": result_of(above[2])}
-        made |= {name: model.arguments[name] for name in ("entropies", "sentences") if name in model.arguments}
-        made["reward_model"] = result_of(model)
+        named = ("entropies", "sentences", "reward_model")
+        made |= {name: fitted.arguments[name] for name in named if name in fitted.arguments}
         if drawn:
             self._check_models(row)
             above = [*above, *self.pool(row, seed)]
@@ -335,11 +348,13 @@ class Scale:
         return str(self._read(file).get("source", name))
 
     def _check_models(self, row: RowSpec) -> None:
-        """Refuses reward models that do not read the row's tokens, or whose references another model wrote."""
+        """Refuses reward models that do not read the row's tokens, or whose references another model wrote; a Hugging
+        Face classifier reads texts."""
         for spec in row.reward_models:
             names = [self._words(own.backbone, own.path) for own in (row, spec)]
             other = f"{row.path}: backbone is '{row.backbone}' but reward model '{spec.name}' is of '{spec.backbone}'"
-            if names[0] != names[1]:
+            own_words = spec.given is not None and is_classifier(self.root / spec.given)
+            if names[0] != names[1] and not own_words:
                 words = " and ".join(map(repr, names))
                 raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
             if spec in row.references and spec.backbone != row.backbone:

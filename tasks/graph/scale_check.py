@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
+from tasks.params.reward_model import reward_model_scale
 from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 
@@ -93,10 +94,38 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
     Raises:
         RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
     """
+    found: list[StageMemory] = []
+    for backbone, own, training in _backbones(root, scale, sharding, paper):
+        found += training.values()
+        stages = [_policy(root, Scale(root, scale), row, backbone) for row in own]
+        found.append(max(stages, key=lambda stage: stage.total))
+    if not found:
+        raise RecipeError(f"scale '{scale}' loads no model; check a scale that does: small or paper")
+    return found
+
+
+def forecast_hours(root: Path, scale: str, sharding: Sharding, paper: str) -> dict[tuple[str, str], float]:
+    """Returns GPU hours of one seed by kind of stage and name: of the backbone, or of a policy's row.
+
+    Raises:
+        RecipeError: as `check_scale`.
+    """
+    found: dict[tuple[str, str], float] = {}
+    for backbone, own, training in _backbones(root, scale, sharding, paper):
+        found |= {(kind, backbone.name): stage.gpu_hours for kind, stage in training.items()}
+        for row in own:
+            found["policy", row.name] = _policy(root, Scale(root, scale), row, backbone).gpu_hours
+    return found
+
+
+def _backbones(
+    root: Path, scale: str, sharding: Sharding, paper: str
+) -> Iterator[tuple[_Backbone, list[RowSpec], dict[str, StageMemory]]]:
+    """Yields the backbones that a paper's reward rows load, with these rows and with its own training: sft,
+    reward_model."""
     folder = root / "params" / "scales" / scale
     if not folder.is_dir():
         raise RecipeError(f"no scale '{scale}' in {folder.parent}")
-    found: list[StageMemory] = []
     rows = [row for row in load_rows(root, paper).values() if row.kind == "reward"]
     here = Scale(root, scale)
     data_sets = scale_entries(root, scale, "data")
@@ -109,18 +138,16 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         limits, pairs = typed(Limits, data["limits"], f"{spec.data}: limits"), expected_rows(data)
         lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16")
         backbone = _Backbone(name, spec, known_configuration(spec.source), limits, lies)
+        found: dict[str, StageMemory] = {}
         training = spec.training
         if training is not None:
-            found.append(_supervised(backbone, "sft", training, pairs))
+            found["sft"] = _supervised(backbone, "sft", training, pairs)
         if any(row.reward_models for row in own):
             where = here.stage_settings("reward_model", f"{paper}-{spec.data}", paper)
-            training = typed(TrainingConfig, read_settings(where.under(root)), str(where))
-            found.append(_supervised(backbone, "reward_model", training, pairs))
-        stages = [_policy(root, here, row, backbone) for row in own]
-        found.append(max(stages, key=lambda stage: stage.total))
-    if not found:
-        raise RecipeError(f"scale '{scale}' loads no model; check a scale that does: small or paper")
-    return found
+            stated = reward_model_scale(read_settings(where.under(root)), str(where))
+            if isinstance(stated, TrainingConfig):
+                found["reward_model"] = _supervised(backbone, "reward_model", stated, pairs)
+        yield backbone, own, found
 
 
 @dataclass(frozen=True)
@@ -156,7 +183,7 @@ def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows:
     per_rank = min(training.microbatch, -(training.batch // -sharding.ranks)) * each
     parts = {"trained": gpu, "activations": sharding.activations(backbone.config, per_rank * total)}
     backbone.check_length(total)
-    work = supervised(parameters, rows * each, training.epochs, LENGTH_SHARE * total)
+    work = supervised(parameters, training.seen(rows) * each, 1.0, LENGTH_SHARE * total)
     made = {"reward_model" if each == 2 else "model": parameters}
     return StageMemory(backbone.name, stage, made, parts, host, work.gpu_hours())
 
@@ -269,5 +296,5 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
             f"{stage.host / GIB:.1f}",
             f"{stage.gpu_hours:.0f}",
         )
-    Console(width=140 if not os.isatty(sys.stdout.fileno()) else None).print(table)
+    Console(markup=False, width=140 if not os.isatty(sys.stdout.fileno()) else None).print(table)
     return sum(stage.total / GIB > gpu_gb for _, stage in stages)

@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.models.architecture import POSITIONS, architecture_of, field
+from rlhf_core.models.classifier_folder import check_given_reward_model
+from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.config import TrainingConfig
@@ -30,6 +36,7 @@ from tasks.params.reward_model import (
     MergeSpec,
     ReferencesSpec,
     RewardModelSpec,
+    ZeroShotScale,
 )
 from tasks.params.settings import typed
 
@@ -152,8 +159,8 @@ def check_pairs(reached: Reached, where: str, what: str) -> None:
 
 
 def has_judge_or_world(evaluation: EvaluationConfig, reached: Reached) -> bool:
-    """Returns whether answers can be compared."""
-    return evaluation.judge is not None or reached.has_world
+    """Returns whether answers can be compared while a policy trains."""
+    return (evaluation.judge is not None and evaluation.judge_checkpoints) or reached.has_world
 
 
 def prompt_limits(limit: int | None, reached: Reached, where: str) -> Limits:
@@ -189,6 +196,26 @@ def check_answers(reached: Reached, tokens: int, where: str) -> None:
     check_positions(reached, limits.prompt + tokens, f"prompts and answers of {where}")
 
 
+def check_engine(reached: Reached, engine: str, where: str, name: str = "engine") -> None:
+    """Refuses an engine that cannot run the model of a stage's backbone, where that is known."""
+    for sft in [reached] if reached.item.module == "sft" else reached.upstream("sft"):
+        spec: BackboneSpec = sft.own("spec")
+        try:
+            ENGINES[engine].check(_architecture(reached.settings.root, spec))
+        except RecipeError as error:
+            problem = f"{name} is '{engine}', but {error} ({sft.where('spec')}); use {DEFAULT_ENGINE}"
+            raise _refuse(where, problem) from None
+
+
+def _architecture(root: Path, spec: BackboneSpec) -> Mapping[str, Any]:
+    """Returns the fields of a backbone's configuration, those of a local folder included; empty where not known."""
+    config = root / str(spec.source) / "config.json"
+    if spec.source is not None and config.is_file():
+        found: Mapping[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+        return found
+    return architecture_of(spec.source, spec.architecture)
+
+
 def check_data_length(reached: Reached) -> None:
     """Refuses rows of the data that are beyond the positions of the backbone."""
     data = reached.data
@@ -200,6 +227,7 @@ def check_evaluation(reached: Reached) -> None:
     """Refuses an evaluation whose answers are too long, or whose judge knows what the data does not have."""
     evaluation, where = reached.own("evaluation"), reached.where("evaluation")
     check_judge_world(evaluation.judge, reached, where)
+    check_engine(reached, evaluation.engine, where)
     check_answers(reached, max(evaluation.max_new_tokens, evaluation.task_tokens), where)
 
 
@@ -229,7 +257,9 @@ def _questions(reached: Reached) -> None:
 
 def _samples(reached: Reached) -> None:
     _questions(reached)
-    check_answers(reached, reached.own("spec").sampling.max_new_tokens, reached.where("spec"))
+    sampling: Sampling = reached.own("spec").sampling
+    check_engine(reached, sampling.engine, reached.where("spec"), "sampling.engine")
+    check_answers(reached, sampling.max_new_tokens, reached.where("spec"))
 
 
 def _teacher(reached: Reached) -> None:
@@ -257,25 +287,43 @@ def trained_spec(reached: Reached) -> RewardModelSpec | None:
 
 def _reward_model(reached: Reached) -> None:
     spec, where = reached.own("spec"), reached.where("spec")
-    config: TrainingConfig = reached.own("scale")
+    config: TrainingConfig | ZeroShotScale = reached.own("scale")
+    if isinstance(config, ZeroShotScale):
+        if isinstance(spec, MergeSpec):
+            raise _refuse(where, f"merge averages weights, but {reached.where('scale')} trains none: it is zero_shot")
+        check_pairs(reached, where, "the accuracy of a zero-shot reward model")
+        return
     if isinstance(spec, MergeSpec):
         _merge(reached, where)
         return
     check_pairs(reached, where, f"pairs is '{spec.pairs}': a reward model")
     check_data_length(reached)
     loss = build_loss(spec.loss)
-    if config.microbatch < loss.least_pairs:
+    if config.microbatch < loss.minimum_pairs:
         raise _refuse(
             reached.where("scale"),
             f"microbatch is {config.microbatch}, but the loss of {where} compares the responses of one microbatch with "
-            f"each other; it needs at least {loss.least_pairs} pairs",
+            f"each other; it needs at least {loss.minimum_pairs} pairs",
         )
     check_segmenter(spec.segmenter, reached, where)
 
 
+def refuse_zero_shot(reached: Reached, reader: str) -> None:
+    """Refuses to read weights or values of tokens of a reward model that is not trained at this scale."""
+    for model in reached.upstream("reward_model"):
+        if isinstance(model.own("scale"), ZeroShotScale):
+            raise _refuse(
+                reached.where("scale"),
+                f"{reader} reads a trained reward model, but {model.where('scale')} asks a zero_shot model instead of "
+                f"training '{model.item.name}'; set training settings there",
+            )
+
+
 def _normaliser(reached: Reached) -> None:
-    """Refuses to calibrate a given reward model on data without pairs; one that is trained here says so itself."""
+    """Refuses a given folder that is no reward model, and to calibrate one on data without pairs; a model that is
+    trained here says so itself."""
     if not reached.upstream("reward_model"):
+        check_given_reward_model(reached.settings.root / str(reached.item.arguments["reward_model"]))
         check_pairs(reached, reached.where("scale"), "the normaliser of a given reward model")
 
 
@@ -299,8 +347,10 @@ def _merge(reached: Reached, where: str) -> None:
 
 
 def _references(reached: Reached) -> None:
+    refuse_zero_shot(reached, "stage 'references'")
     spec: ReferencesSpec = reached.own("scale")
     where = reached.where("scale")
+    check_engine(reached, spec.sampling.engine, where, "sampling.engine")
     limits = prompt_limits(spec.prompt_limit, reached, where)
     check_positions(reached, limits.prompt + spec.sampling.max_new_tokens, f"prompts and responses of {where}")
     for model in reached.upstream("reward_model"):
@@ -329,18 +379,22 @@ def _aspect_model(reached: Reached) -> None:
         )
 
 
-def _benchmarks(data: Any) -> tuple[str, ...]:
+def benchmarks_of(data: Any) -> tuple[str, ...]:
     """Returns the dialogue benchmarks that data has."""
     if isinstance(data, WorldSpec):
         return ("alpaca", "arena", "ood", "mtbench")
     if isinstance(data, QuestionsSpec):
         return ()
-    return tuple(data.benchmarks) or ("alpaca",) if isinstance(data, RealSpec) else ("alpaca",)
+    if not isinstance(data, RealSpec):
+        return ("alpaca",)
+    return (tuple(data.benchmarks) or ("alpaca",)) + (("held_out",) if data.held_out else ())
 
 
 def _pool(reached: Reached) -> None:
-    known = _benchmarks(reached.data)
-    check_answers(reached, reached.own("scale").sampling.max_new_tokens, reached.where("scale"))
+    known = benchmarks_of(reached.data)
+    sampling: Sampling = reached.own("scale").sampling
+    check_engine(reached, sampling.engine, reached.where("scale"), "sampling.engine")
+    check_answers(reached, sampling.max_new_tokens, reached.where("scale"))
     for name in reached.own("scale").benchmarks:
         if name not in known:
             raise _refuse(
@@ -349,6 +403,7 @@ def _pool(reached: Reached) -> None:
 
 
 def _best_of_n(reached: Reached) -> None:
+    refuse_zero_shot(reached, "stage 'best_of_n'")
     spec: BestOfNSpec = reached.own("scale")
     (pool,) = reached.upstream("pool")
     drawn = pool.own("scale").samples
@@ -362,6 +417,7 @@ def _best_of_n(reached: Reached) -> None:
 
 
 def _reward_bench(reached: Reached) -> None:
+    refuse_zero_shot(reached, "stage 'reward_bench'")
     if reached.own("scale").source == "testbed" and not isinstance(reached.data, WorldSpec):
         raise _refuse(
             reached.where("scale"),
@@ -373,7 +429,7 @@ def _reward_bench(reached: Reached) -> None:
 def _second_judge(reached: Reached) -> None:
     spec: SecondJudgeSpec = reached.own("scale")
     check_judge_world(spec.judge, reached, reached.where("scale"))
-    known = _benchmarks(reached.data)
+    known = benchmarks_of(reached.data)
     if spec.benchmark not in known:
         raise _refuse(
             reached.where("scale"),
@@ -381,8 +437,15 @@ def _second_judge(reached: Reached) -> None:
         )
 
 
+def _prepare(reached: Reached) -> None:
+    spec = reached.own("spec")
+    for column, choice in spec.tasks.items() if isinstance(spec, RealSpec) else ():
+        check_task(choice.task, f"{reached.where('spec')}.tasks.{column}")
+
+
 #: Refusals that depend on several settings, by the stage that would make them.
 CHECKS: Mapping[str, Callable[[Reached], None]] = {
+    "prepare": _prepare,
     "sft": _sft,
     "segmenter": _segmenter,
     "samples": _samples,

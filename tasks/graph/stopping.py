@@ -8,6 +8,8 @@ from tasks.params.yaml_files import read_mapping
 
 #: What a stage that stopped leaves in its result, and nothing beside it.
 STOPPED_FILE = "stopped.json"
+#: What a policy whose numbers diverged leaves beside its result, which it does not have.
+DIVERGED_FILE = "diverged.json"
 
 
 def stopped(result: Path) -> str | None:

@@ -196,7 +196,7 @@ def print_times(root: Path, scale: str, group: str | None) -> None:
         cells = (str(kind.stages), clock(kind.seconds), clock(kind.each), f"{100 * kind.share:.1f} %", peak)
         table.add_row(kind.kind, *cells)
     if kinds:
-        Console().print(table)
+        Console(markup=False).print(table)
         total = sum(kind.seconds for kind in kinds)
         print(f"{sum(kind.stages for kind in kinds)} stages, {clock(total)} of their own work")
     else:

@@ -21,9 +21,10 @@ from tasks.params.reward_model import (
     GenerativeModelScale,
     GenerativeModelSpec,
     ReferencesSpec,
+    reward_model_scale,
     reward_model_spec,
 )
-from tasks.params.row_kinds import row_settings
+from tasks.params.row_kinds import parse_row
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
 
@@ -48,7 +49,7 @@ TYPES: Mapping[tuple[str, str], Make] = {
     ("generative_reward_model", "spec"): _of(GenerativeModelSpec),
     ("generative_reward_model", "scale"): _of(GenerativeModelScale),
     ("reward_model", "spec"): reward_model_spec,
-    ("reward_model", "scale"): _of(TrainingConfig),
+    ("reward_model", "scale"): reward_model_scale,
     ("normaliser", "scale"): _of(CalibrationSpec),
     ("references", "scale"): _of(ReferencesSpec),
     ("aspect_model", "spec"): _of(AspectModelSpec),
@@ -56,13 +57,13 @@ TYPES: Mapping[tuple[str, str], Make] = {
     ("selection", "spec"): _of(SelectionFile),
     ("selection", "scale"): _of(SelectionScale),
     ("selection", "aspect"): _of(AspectSpec),
-    ("policy", "row"): row_settings,
+    ("policy", "row"): parse_row,
     ("policy", "scale"): _of(PolicyScale),
     ("policy", "evaluation"): _of(EvaluationConfig),
     ("reward_bench", "scale"): _of(RewardBenchSpec),
     ("pool", "scale"): _of(PoolSpec),
     ("best_of_n", "scale"): _of(BestOfNSpec),
-    ("second_judge", "row"): row_settings,
+    ("second_judge", "row"): parse_row,
     ("second_judge", "scale"): _of(SecondJudgeSpec),
 }
 

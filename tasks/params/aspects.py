@@ -17,7 +17,8 @@ from rlhf_core.aspects.aspect import SLICERS, Density
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.consistency import SelectionRule
-from rlhf_core.typed import Checked, above, between, one_of
+from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
+from rlhf_core.typed import Checked, above, at_least, between, one_of
 from tasks.params.settings import Count
 
 
@@ -118,12 +119,14 @@ class SelectionScale(Checked):
         prompts: training prompts that are answered twice, None for all.
         max_new_tokens: longest answer; D_p is drawn as policies train, so it is theirs.
         batch: answers at a time.
+        engine: one of `ENGINES`, which samples answers.
         rounds: of the bootstrap.
         level: of its intervals.
     """
 
-    prompts: Count | None
+    prompts: Annotated[int, at_least(2)] | None
     max_new_tokens: Count
     batch: Count = 128
+    engine: Annotated[str, one_of(ENGINES)] = DEFAULT_ENGINE
     rounds: Count = 1000
     level: Annotated[float, between(0, 1, open_low=True, open_high=True)] = 0.95

@@ -29,6 +29,8 @@ class BackboneSpec(Checked):
         source: local folder or hub id.
         architecture: fields of the transformers configuration, with `model_type`.
         training: settings of its fine-tuning; a built backbone needs them.
+        examples: training examples at most, drawn once, whatever the seed; None for all.
+        seed: of its fine-tuning, one SFT model for all seeds of rows; None for one SFT model for each.
         precision: of its weights, float32 or bf16; every later stage computes in it.
         attention: eager, sdpa or flash_attention_2, in every later stage too; None for the model's own default.
     """
@@ -39,6 +41,8 @@ class BackboneSpec(Checked):
     source: str | None = None
     architecture: Mapping[str, Any] | None = None
     training: TrainingConfig | None = None
+    examples: Count | None = None
+    seed: Seed | None = None
     precision: Annotated[str, one_of(PRECISION_NAMES)] = "float32"
     attention: Annotated[str, one_of(ATTENTION_NAMES)] | None = None
 
@@ -50,6 +54,10 @@ class BackboneSpec(Checked):
             raise RecipeError("attention is 'flash_attention_2', which computes in 16 bits; set precision: bf16")
         if self.source is None and self.training is None:
             raise RecipeError("a backbone built from 'architecture' needs 'training'")
+        if self.examples is not None and self.training is None:
+            raise RecipeError(
+                f"examples is {self.examples}, but without 'training' nothing is fine-tuned; leave it out"
+            )
         if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
             raise RecipeError(
                 f"architecture: model_type is {self.architecture.get('model_type')!r}; it must be the name of a "

@@ -15,7 +15,8 @@ from rlhf_core.data.preference_filters import PreferenceFilter
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
+from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, DIALOGUE_BENCHMARKS
+from rlhf_core.evaluation.harness.choice import HarnessTask
 from rlhf_core.testbed.calibration import check_annotator
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.responses import PADDINGS
@@ -183,20 +184,33 @@ class RealSpec(ReadSpec):
     Args:
         preference: names of the preference sets; their splits `train` and `test` are read.
         prompts: names of prompt sets for policy training; without one, the training pairs' prompts.
-        benchmarks: {benchmark: name of a set whose split `test` holds prompts with the baseline's responses};
-            without one, `alpaca` is made of held-out prompts and their chosen responses.
+        benchmarks: {benchmark: name of a set whose split `test` holds its items, or prompts with the baseline's
+            responses}; without one, `alpaca` is made of held-out prompts and their chosen responses.
+        references: {benchmark: name of a set whose split `test` holds the baseline's answers}, where the benchmark's
+            own rows do not have them.
+        official_items: {benchmark: items of the published one}, where it is not the default one (Arena-Hard v2.0: 750).
+        tasks: {column of tables: task of lm-evaluation-harness}.
+        code: {column: name of a set of kind code whose split `test` is measured as EvalPlus does}; `mbpp_plus` runs its
+            `plus_tests`, which hold the base tests, too.
         sets: of a `huggingface` source, by name.
         filters: of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
         alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
-            is the published one against its baseline; without it, difficulties are fitted to the runs of a table.
+            is the published one against its baseline; without it, no length-controlled win rate over it is measured.
+        held_out: prompts of the pairs' test split in the benchmark `held_out`, 0 for none; an optimiser's
+            `checkpoint_benchmark` can name it.
     """
 
     preference: tuple[str, ...]
     prompts: tuple[str, ...] = ()
     benchmarks: Mapping[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], str] = field(default_factory=dict)
+    references: Mapping[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], str] = field(default_factory=dict)
+    official_items: Mapping[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], Count] = field(default_factory=dict)
+    tasks: Mapping[str, HarnessTask] = field(default_factory=dict)
+    code: Mapping[Annotated[str, one_of(tuple(CODE_BENCHMARKS))], str] = field(default_factory=dict)
     sets: Mapping[str, HubSet] = field(default_factory=dict)
     filters: Filters | None = None
     alpaca_calibration: str | None = None
+    held_out: Size = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -208,7 +222,16 @@ class RealSpec(ReadSpec):
             raise RecipeError(f"'directory' does not fit source '{self.source}'")
         if not self.preference:
             raise RecipeError("'preference' names no set")
-        named = (*self.preference, *self.prompts, *self.benchmarks.values())
+        for name in (*self.references, *self.official_items):
+            if name not in self.benchmarks:
+                raise RecipeError(f"'{name}' is not among the benchmarks{hint(name, self.benchmarks)}")
+        named = (
+            *self.preference,
+            *self.prompts,
+            *self.benchmarks.values(),
+            *self.references.values(),
+            *self.code.values(),
+        )
         for name in named if self.sets else ():
             if name not in self.sets:
                 raise RecipeError(f"'{name}' is not among the sets{hint(name, self.sets)}")
@@ -295,6 +318,34 @@ DATA_SPECS: Mapping[str, type[Any]] = {
 }
 
 
+def drawn_by_seed(values: Mapping[str, Any]) -> bool:
+    """Returns whether each seed of a row draws a data set anew: generated data whose settings name no world.
+
+    Args:
+        values: settings of the data set; wrong ones are not refused here.
+    """
+    kind = DATA_SPECS.get(str(values.get("source")))
+    generated = values.get("source") == "testbed" if "task" in values else kind and issubclass(kind, DrawnSpec)
+    return bool(generated) and values.get("world") is None
+
+
+def of_draw(values: Mapping[str, Any], world: int | None, where: str) -> Mapping[str, Any]:
+    """Returns settings of a data set in the world of a seed; None for the world that they describe.
+
+    Raises:
+        RecipeError: data that is not drawn by seed.
+    """
+    if world is None:
+        return values
+    if not drawn_by_seed(values):
+        stated = f"world is {values['world']}" if values.get("world") is not None else "the data is not generated"
+        raise RecipeError(
+            f"{where}: {stated}, but the stage is given --world {world}; dvc.yaml is older than params/: run "
+            "`rewardsmith graph`, then the stage again"
+        )
+    return {**values, "world": world}
+
+
 def data_spec(values: Mapping[str, Any], where: str) -> DataSpec:
     """Returns the typed data spec of a file's mapping.
 
@@ -305,6 +356,7 @@ def data_spec(values: Mapping[str, Any], where: str) -> DataSpec:
     if "task" not in values and (not isinstance(source, str) or source not in DATA_SPECS):
         raise RecipeError(f"{where}: source is {source!r}{hint(source, DATA_SPECS)}")
     spec: DataSpec = typed(QuestionsSpec if "task" in values else DATA_SPECS[str(source)], values, where)
-    if isinstance(spec, DrawnSpec | QuestionsSpec) and spec.world is not None:
-        return spec.of_world(spec.world)
+    if isinstance(spec, DrawnSpec | QuestionsSpec) and spec.source != "directory":
+        world = spec.of_world(spec.world or 0)  # refuses seeds that another world would have, too
+        return spec if spec.world is None else world
     return spec

@@ -12,15 +12,16 @@ from rlhf_core.data.hub_set import HubSet
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.judges.choices import JUDGES, check_stated_judge
-from rlhf_core.evaluation.judges.templates import TEMPLATES
+from rlhf_core.evaluation.protocols import PAIR_TEMPLATES, PROTOCOLS
+from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
 from rlhf_core.models.sampling import Sampling, Temperature
 from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, one_of
-from tasks.params.settings import Count, InnerShare, check_stated
+from tasks.params.settings import Count, InnerShare, Size, check_stated
 
 #: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
-PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
-#: Templates by which a judge compares two answers.
-PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.n_answers == 2)
+PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code", "tasks")
+#: Benchmarks on which a judge can compare a policy with its SFT model.
+OVER_SFT_BENCHMARKS = ("alpaca", "arena")
 #: Name of true rewards among judges.
 TRUE = "true"
 
@@ -45,14 +46,19 @@ class EvaluationConfig(Checked):
 
     Args:
         max_new_tokens: longest answer on dialogue benchmarks.
-        temperature, top_p: of dialogue answers.
+        temperature, top_p, top_k: of dialogue answers; 0 keeps all tokens, as in `Sampling`.
+        engine: one of `ENGINES`, which samples answers.
         task_tokens: longest answer on arithmetic and code, which are answered greedily.
         batch: prompts per generation batch.
         seed: of sampling.
         rows: items per benchmark, None for all.
         judge: judge spec (see `tasks.running.loading.load_judge`), None for none.
-        sft_games: how a judge compares a policy with its SFT model while it trains: 'drawn' is one game of AlpacaEval's
-            soft preference, 'summed' both orders of PAR's prompt, 1, .5 or 0 each, where the higher total wins.
+        over_sft: one of `PROTOCOLS`, by which the judge compares a policy with its SFT model where the data has no true
+            rewards.
+        over_sft_benchmarks: benchmarks on whose prompts it does so after training; none for an empty list.
+        judge_baseline: whether it compares answers with the benchmarks' own (`alpaca_wr`, `arena_wr`), too.
+        judge_checkpoints: whether it does so while a policy trains, too: one or two calls for each prompt of
+            `checkpoint_prompts` at every evaluation.
         isolated_code: run generated code (in a limited process without network); False leaves code out.
         only: some of `PARTS`, None for all.
         pair_rows: prompts on which rows are compared with each other by the judge, drawn once; None for all.
@@ -62,6 +68,8 @@ class EvaluationConfig(Checked):
     task_tokens: Count
     temperature: Temperature = 1.0
     top_p: Annotated[float, between(0, 1, open_low=True)] = 1.0
+    top_k: Size = 0
+    engine: Annotated[str, one_of(ENGINES)] = DEFAULT_ENGINE
     batch: Count = 128
     seed: Seed = 7
     rows: Count | None = None
@@ -69,7 +77,10 @@ class EvaluationConfig(Checked):
     isolated_code: bool = True
     only: tuple[Annotated[str, one_of(PARTS)], ...] | None = None
     pair_rows: Count | None = None
-    sft_games: Annotated[str, one_of(("drawn", "summed"))] = "drawn"
+    over_sft: Annotated[str, one_of(PROTOCOLS)] = "alpaca_eval"
+    over_sft_benchmarks: tuple[Annotated[str, one_of(OVER_SFT_BENCHMARKS)], ...] = OVER_SFT_BENCHMARKS
+    judge_baseline: bool = True
+    judge_checkpoints: bool = True
 
     def has(self, part: str) -> bool:
         """Returns whether a part is evaluated."""
@@ -77,9 +88,10 @@ class EvaluationConfig(Checked):
 
     def dialogue_answers(self) -> dict[str, Any]:
         """Returns the settings that answers to dialogue benchmarks depend on, beside model and items."""
-        return {
-            name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
-        }
+        names = ["max_new_tokens", "temperature", "top_p", "top_k", "batch", "seed", "rows"]
+        if self.engine != DEFAULT_ENGINE:  # answers that the loop gave keep their identity
+            names.append("engine")
+        return {name: getattr(self, name) for name in names}
 
     def between_rows(self) -> dict[str, Any]:
         """Returns the judge of two rows' answers, and the number of prompts."""
@@ -108,6 +120,9 @@ class PoolSpec(Checked):
         super().__post_init__()
         if not self.benchmarks:
             raise RecipeError("benchmarks is empty; name at least one")
+        if len(set(self.benchmarks)) != len(self.benchmarks):
+            raise RecipeError(f"benchmarks is {list(self.benchmarks)}; name each once")
+        self.sampling.refuse_copies(self.samples, "samples")
 
 
 @dataclass(frozen=True)

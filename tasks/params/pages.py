@@ -47,6 +47,9 @@ from tasks.params.yaml_files import read_mapping
 BASE, EACH, VARIANTS = "base", "each", "variants"
 #: Names of entries. A dot separates levels in DVC's names of parameters.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+#: Names of pages.
+FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\.yaml")
+FILE_RULE = "letters, digits, '-', '_' and '.', and ends with '.yaml'"
 NAME_RULE = "small letters, digits, '-' and '_', a letter or digit first"
 _ADDRESS = re.compile(r"(.+\.ya?ml):([^/:]*)")
 
@@ -294,6 +297,16 @@ def page_files(folder: Path, kind: str) -> list[Path]:
     return [*folder.glob(f"{kind}.yaml"), *sorted(folder.glob(f"{kind}_*.yaml"))]
 
 
+def _check_file_name(file: Path) -> None:
+    """Refuses a page whose file has a name that cannot stand on a command line.
+
+    Raises:
+        DataError: names the file.
+    """
+    if not FILE_NAME.fullmatch(file.name):
+        raise DataError(f"the name of a page has {FILE_RULE}", file=str(file), remedy="Rename the file")
+
+
 def entries(root: Path, folder: Path | str, kind: str, *, readable: bool = False) -> dict[str, Address]:
     """Returns addresses of a kind's entries by name, over all its pages in a folder below the root; relative to the
     root.
@@ -308,6 +321,7 @@ def entries(root: Path, folder: Path | str, kind: str, *, readable: bool = False
     found: dict[str, Address] = {}
     for file in page_files(root / folder, kind):
         try:
+            _check_file_name(file)
             page, where = read_page(file), file.relative_to(root).as_posix()
         except DataError:
             if not readable:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from rlhf_core.data.solutions import ALL_SOLUTIONS, LearntSolutions
 from rlhf_core.errors import RecipeError, hint, nearest
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.policy_optimisation.origins import CRITICS
 from rlhf_core.recipe import Recipe, reward_models
-from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
+from rlhf_core.supervised.config import DURATIONS, ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from rlhf_core.typed import Checked, check_given, init_fields
+from rlhf_core.typed import Checked, check_given, init_fields, one_of
 from tasks.params.settings import Count, Size, overrides, typed
+
+#: Benchmarks on whose prompts a policy can be evaluated while it trains.
+CHECKPOINT_BENCHMARKS = ("alpaca", "held_out")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class PolicyScale(Checked):
         checkpoints: parts into which evaluation while training divides the run.
         checkpoint_every: iterations between evaluations instead, so that a longer run has more of them.
         checkpoint_prompts: prompts of each such evaluation, 0 for none.
+        checkpoint_benchmark: whose prompts they are.
         checkpoint_proxy: whether evaluations read the proxy reward and the preference score, too.
         peak: whether the weights of the evaluation with the highest win rate are kept and evaluated at the end.
         rollout_samples: rollouts kept of the first and the last iteration.
@@ -39,6 +44,7 @@ class PolicyScale(Checked):
         generation_batch: responses sampled at a time, None for a whole rollout batch; what the cache has room for.
         measure_hacking: write hacking.jsonl and the metrics of `rlhf_core.evaluation.overoptimisation`.
         imitation: `ImitationSettings` of rows that imitate beside their reward.
+        solutions: which sampled solutions rows with fixed samples learn from.
     """
 
     optimiser: Mapping[str, Any]
@@ -47,6 +53,7 @@ class PolicyScale(Checked):
     checkpoints: Count = 1
     checkpoint_every: Count | None = None
     checkpoint_prompts: Size = 0
+    checkpoint_benchmark: Annotated[str, one_of(CHECKPOINT_BENCHMARKS)] = "alpaca"
     checkpoint_proxy: bool = False
     peak: bool = False
     rollout_samples: Size = 0
@@ -55,6 +62,7 @@ class PolicyScale(Checked):
     generation_batch: Count | None = None
     measure_hacking: bool = False
     imitation: Mapping[str, Any] = field(default_factory=dict)
+    solutions: LearntSolutions = ALL_SOLUTIONS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,9 +107,13 @@ class PolicyScale(Checked):
         return self.sampling
 
     def supervised_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, SupervisedRecipe]:
-        """Returns the training settings of a supervised recipe, and what is learned."""
-        kind = str(optimiser["kind"])
-        options = {**self.optimiser, **overrides(optimiser, self.optimiser)}
+        """Returns the training settings of a supervised recipe, and what is learned.
+
+        A row's `updates` replace the scale's `epochs`, and the other way round.
+        """
+        kind, own_values = str(optimiser["kind"]), overrides(optimiser, self.optimiser)
+        replaced = DURATIONS if own_values.keys() & {*DURATIONS} else ()
+        options = {name: value for name, value in self.optimiser.items() if name not in replaced} | own_values
         own = {f.name for f in fields(SUPERVISED[kind])} & set(options)
         recipe: SupervisedRecipe = typed(
             SUPERVISED[kind], {name: options.pop(name) for name in own}, f"{where}: {kind}"
@@ -134,8 +146,21 @@ def reward_training(recipe: Recipe, scale: PolicyScale, where: str) -> RewardTra
     """
     config = scale.optimiser_config(recipe.optimiser, where)
     sampling = Sampling(1) if config.fixed_samples else scale.sampling_config(where)
+    try:
+        sampling.refuse_copies(config.group_size, "optimiser.group_size")
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
     if CRITICS[config.critic].of_reward_model and not reward_models(recipe):
         raise RecipeError(f"{where}: critic is '{config.critic}', but no component reads a reward model")
+    if scale.solutions != ALL_SOLUTIONS and not config.fixed_samples:
+        raise RecipeError(
+            f"{where}: solutions chooses among fixed samples, but source is '{config.source}'; leave it out"
+        )
+    if not scale.solutions.failed and GENERATED not in needed_solutions(recipe):
+        raise RecipeError(
+            f"{where}: solutions.failed is false, but the row reads no generative reward model, which would say whose "
+            "rewrite failed; set it to true"
+        )
     alarm = typed(AlarmSettings, {**scale.alarm, **recipe.alarm}, f"{where}: alarm")
     return RewardTraining(config, sampling, alarm, imitation_settings(scale.imitation, recipe.imitation, where))
 

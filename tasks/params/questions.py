@@ -30,7 +30,10 @@ def seed_of_world(number: int, seed: int) -> int:
     if not 0 <= number <= 2**40:
         raise RecipeError(f"world is {number}; it must be from 0 to 2^40")
     if not 0 <= seed < SEEDS_PER_WORLD:
-        raise RecipeError(f"seed is {seed}; beside 'world' it must be from 0 to {SEEDS_PER_WORLD - 1}")
+        raise RecipeError(
+            f"seed is {seed}; it must be from 0 to {SEEDS_PER_WORLD - 1}, since world k has the seeds "
+            f"{SEEDS_PER_WORLD} k + seed"
+        )
     return SEEDS_PER_WORLD * number + seed
 
 
@@ -94,9 +97,13 @@ class QuestionsSpec(Checked):
             raise RecipeError(f"columns: {name} is not one of the tests ({', '.join(self.tests)})")
         if self.source == "testbed":
             self.reasoning()
-
-        elif self.world is not None:
+            if self.directory is not None:
+                raise RecipeError(f"directory is '{self.directory}', but source 'testbed' reads none; leave it out")
+            return
+        if self.world is not None:
             raise RecipeError(f"world is {self.world}, and source '{self.source}'; only the testbed has worlds")
+        if self.difficulty:
+            raise RecipeError(f"difficulty is stated, but source '{self.source}' draws no questions; leave it out")
 
     def of_world(self, number: int) -> Self:
         """Returns the spec of one of many worlds: facts and draws follow from the world's number."""

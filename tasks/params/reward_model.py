@@ -13,8 +13,10 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.reasoning.token_rewards import RewardRanges
+from rlhf_core.recipe import ReadOut
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.rewards.zero_shot import ZeroShotSettings
 from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_needs
 from rlhf_core.shaping.specification import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
@@ -97,8 +99,8 @@ class GivenSpec(Checked):
 
     Args:
         title: for people.
-        backbone: whose SFT model its words are.
-        given: a folder with the model in `model/`.
+        backbone: whose SFT model its words are; of a Hugging Face classifier, whose data its normalisers are fitted to.
+        given: a folder with the model in `model/`, or with a Hugging Face classifier.
         data: the data set of its normaliser's pairs, None for the backbone's.
         references: as of a `RewardModelSpec`.
     """
@@ -110,6 +112,27 @@ class GivenSpec(Checked):
     references: str | None = None
 
 
+def check_whole_responses(readout: ReadOut, where: str, name: str) -> None:
+    """Refuses to read a Hugging Face classifier otherwise than by its one reward of a response.
+
+    Args:
+        readout: of a component.
+        where: names the component.
+        name: of the reward model.
+
+    Raises:
+        RecipeError: names the setting, and its right value.
+    """
+    asked = f"but reward model '{name}' is a Hugging Face classifier, which rewards whole responses"
+    kind = readout.segmenter.get("kind")
+    if readout.read != "aggregate":
+        raise RecipeError(f"{where}: readout.read is '{readout.read}', {asked}; use 'aggregate'")
+    if kind != "bandit":
+        raise RecipeError(f"{where}: readout.segmenter.kind is '{kind}', {asked}; use 'bandit'")
+    if readout.head != "reward":
+        raise RecipeError(f"{where}: readout.head is '{readout.head}', {asked}; leave 'head' out")
+
+
 #: What a file of params/<paper>/reward_models/ may be.
 AnyRewardModel = RewardModelSpec | MergeSpec | GivenSpec
 
@@ -118,6 +141,24 @@ def reward_model_spec(values: Mapping[str, Any], where: str) -> AnyRewardModel:
     """Returns the typed reward model of a file's mapping: trained, an average of others, or given."""
     kinds: tuple[tuple[str, type[AnyRewardModel]], ...] = (("merge", MergeSpec), ("given", GivenSpec))
     return typed(next((cls for name, cls in kinds if name in values), RewardModelSpec), values, where)
+
+
+@dataclass(frozen=True)
+class ZeroShotScale(Checked):
+    """Settings of reward models that are not trained at a scale: the model that rewards answers instead.
+
+    Args:
+        zero_shot: the model, and how it is asked.
+    """
+
+    zero_shot: ZeroShotSettings
+
+
+def reward_model_scale(values: Mapping[str, Any], where: str) -> TrainingConfig | ZeroShotScale:
+    """Returns the typed settings of a scale's reward models: how they are trained, or what is asked instead."""
+    kind: type[TrainingConfig] | type[ZeroShotScale] = ZeroShotScale if "zero_shot" in values else TrainingConfig
+    found: TrainingConfig | ZeroShotScale = typed(kind, values, where)
+    return found
 
 
 @dataclass(frozen=True)
@@ -161,6 +202,10 @@ class ReferencesSpec(Checked):
     prompt_limit: Count | None = None
     constants: Annotated[str, one_of(CONSTANTS)] = "sft"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sampling.refuse_copies(self.responses, "responses")
+
 
 @dataclass(frozen=True)
 class GenerativeModelSpec(Checked):
@@ -199,6 +244,8 @@ class GenerativeModelScale(Checked):
         negative, positive: where rewards of wrong and right predictions are clipped.
         batch: predictions per forward pass outside training.
         fixed: whether `training` holds for every model, whatever its own file says.
+        gold: whether the model's rewrites are the questions' own solutions instead, marked as gold; for rehearsals,
+            whose random models rewrite nothing rightly.
     """
 
     training: Mapping[str, Any]
@@ -212,6 +259,7 @@ class GenerativeModelScale(Checked):
     positive: tuple[float, float] = (0.0, 0.5)
     batch: Count = 128
     fixed: bool = False
+    gold: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

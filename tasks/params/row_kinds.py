@@ -1,4 +1,7 @@
-"""Rows by their kind: a recipe that trains a policy, or a row that measures, compares or only names something."""
+"""Rows by their kind: a recipe that trains a policy, or a row that measures, compares or only names something.
+
+`parse_row` types one row, recipes by `rlhf_core.recipe.parse_recipe`; `tasks.graph.rows.load_rows` reads the pages.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ TRAINING, MEASURING, COMPARING = (
 )
 
 
-def row_settings(values: Mapping[str, Any], where: str) -> AnyRow:
+def parse_row(values: Mapping[str, Any], where: str) -> AnyRow:
     """Returns the typed row of a mapping.
 
     Raises:

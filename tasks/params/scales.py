@@ -22,11 +22,18 @@ from tasks.params.pages import Address, entries, page_files, read_settings
 KINDS = ("backbones", "data", "tokenizers", "evaluation", "policy", "aspects", "segmenters", "stages")
 STAGES = "stages"
 RESOURCES = "resources"
+#: What the name of a rehearsed scale begins with; no number of such a scale is a result.
+REHEARSAL = "rehearsal-"
 
 
 def scale_folder(scale: str) -> Path:
     """Returns the folder of a scale's pages, relative to the root."""
     return Path("params") / "scales" / scale
+
+
+def is_rehearsal(scale: str) -> bool:
+    """Returns whether a scale is the rehearsal of another one."""
+    return scale.startswith(REHEARSAL)
 
 
 def scale_names(root: Path) -> list[str]:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from rlhf_core.errors import RecipeError
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.typed import Checked, one_of
-from tasks.params.settings import Count, check_stated
+from tasks.params.settings import Count, Size, check_stated
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,20 @@ class SamplesSpec(Checked):
         sampling: of the solutions.
         samples: of every question.
         batch: solutions drawn at a time.
+        gold: solutions of every question that are its own instead, marked as gold; for rehearsals, whose random models
+            find no right one.
     """
 
     sampling: Sampling
     samples: Count = 5
     batch: Count = 256
+    gold: Size = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gold >= self.samples:
+            raise RecipeError(f"gold is {self.gold}; it must be less than samples, {self.samples}")
+        self.sampling.refuse_copies(self.samples, "samples")
 
 
 @dataclass(frozen=True)

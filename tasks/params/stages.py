@@ -33,7 +33,7 @@ class StageNeeds(Checked):
 
 @dataclass(frozen=True)
 class Demo(Checked):
-    """A paper's part of the demo.
+    """A paper's part of a demo.
 
     Args:
         rows: of the paper; a backbone's name stands for the backbone as it is.
@@ -80,12 +80,23 @@ class RunSettings(Checked):
     """params.yaml: what is run.
 
     Args:
-        demo: by paper.
+        demo: by paper; a study counts as one.
+        demo_all: the headline rows of papers, by paper.
         suite: of every paper.
     """
 
     suite: Suite
     demo: Mapping[str, Demo] = field(default_factory=dict)
+    demo_all: Mapping[str, Demo] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if both := sorted(self.demo.keys() & self.demo_all.keys()):
+            raise RecipeError(f"demo and demo_all both name '{both[0]}'; leave it in one of them")
+
+    def parts(self, paper: str) -> tuple[Demo, ...]:
+        """Returns a paper's part of the demo or of demo-all, if it has one."""
+        return tuple(named[paper] for named in (self.demo, self.demo_all) if paper in named)
 
 
 def run_settings(root: Path) -> RunSettings:

@@ -34,46 +34,28 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.published.printed_tables import PAPERS, claim_ids
 from rlhf_core.typed import Checked, above, one_of, typed
+from tasks.params.metric_names import NAMES, is_metric
 from tasks.params.pages import NAME, NAME_RULE, read_settings
 from tasks.params.scales import KINDS
 from tasks.params.settings import Count
+from tasks.params.study_claims import PaperClaim, check_claim
 
 FOLDER = Path("studies")
-#: Fields of a study's row: the row that it is like, and the levels of dials in whose cells it is trained.
-LIKE, ONLY = "like", "only"
+#: Fields of a study's row: the row that it is like, the levels of dials in whose cells it is trained, the settings of
+#: its optimiser that tuning leaves as they are, and that it is another row's twin.
+LIKE, ONLY, FIXED, TWIN = "like", "only", "fixed", "twin"
+OF_STUDIES = (LIKE, ONLY, FIXED, TWIN)
+#: The most worlds of a study of twins: half of the seeds that are kept for them.
+MOST_TWINS = 50
 #: The cell of a study without dials.
 PLAIN = "as-it-is"
 SIDES = ("above", "below")
 
 #: {page of a scale: {entry or base: settings}}
 Overlay = Mapping[str, Mapping[str, Any]]
-Names = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class PaperClaim(Checked):
-    """The sentence of a paper that a study is about.
-
-    Args:
-        paper: its short name.
-        says: the sentence.
-        source: the paper's section, table or figure.
-        id: of the claim in `rlhf_core/published/claims/<paper>.yaml`; without one the study is not counted among
-            those that were asked about the paper's list.
-    """
-
-    paper: Annotated[str, one_of(PAPERS)]
-    says: str
-    source: str
-    id: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.id is not None and self.id not in (known := claim_ids(self.paper)):
-            near = hint(self.id, known, more=3)
-            raise RecipeError(f"id is '{self.id}', which is not a claim of claims/{self.paper}.yaml{near}")
+#: {dial: a level, or several}
+Levels = Mapping[str, str | tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -84,22 +66,25 @@ class Hypothesis(Checked):
         says: the hypothesis as a sentence.
         row: the row that is expected to differ.
         than: the row that it is compared with; the study's `main` unless given.
-        at: levels of dials that a cell must have; the mean over all such cells counts.
+        at: levels of dials that a cell must have, of each dial one or several; the mean over all such cells counts.
         over: a dial over which the difference is expected to grow (`above`) or to shrink (`below`): the number is the
             slope of the difference over the dial's levels, in points per level, or by `weights`.
         weights: of the levels of `over`, by name; they sum to 0.
         side: the side on which the number is expected to be of 0.
         collapse: the claim is that the losing row collapses; a win over a row that tuning found broken then counts.
+        kl: one of the study's `kl_targets`; both rows' metric is then read where they have gone that many nats per
+            response from the SFT model, not at the end.
     """
 
     says: str
     row: str
     than: str | None = None
-    at: Names = field(default_factory=dict)
+    at: Levels = field(default_factory=dict)
     over: str | None = None
     weights: Mapping[str, float] | None = None
     side: Annotated[str, one_of(SIDES)] = "above"
     collapse: bool = False
+    kl: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,12 +106,13 @@ class StudySpec(Checked):
     Args:
         title: a few words.
         asks: the question.
-        rows: by name: `like: <paper>/<row>`, settings of a row laid over it, and `only` the levels of dials in whose
-            cells it is trained.
+        rows: by name: `like: <paper>/<row>`, settings of a row laid over it, `only` the levels of dials in whose cells
+            it is trained, and `fixed` the settings of its `optimiser` that tuning leaves as they are.
         main: the row that hypotheses compare with.
         reward_models: of the study's own, by name: `like: <paper>/<reward model>` and settings laid over it; rows of
             the same paper name them as their `reward_model`.
-        hypotheses: by name; the first is the primary one, the others are corrected for their number (Holm).
+        hypotheses: by name; the first is the primary one. The others are tested only if it is significant, and
+            corrected for their number (Holm).
         metric: of the rows' results, such as win_rate_vs_sft; larger is better.
         worlds: how many are run before anything is concluded.
         dials: by name, levels in order, each laid over the scale's pages.
@@ -135,9 +121,10 @@ class StudySpec(Checked):
         margin: differences within it count as none, in the metric's unit; None tests no equivalence.
         stage: the kind of stage whose metrics count.
         hours: of one core that the study is expected to take.
+        tuning_hours: of one core that its tuning is expected to take.
         shows: other metrics that its page shows.
         tuned_at: cells in which the rows are tuned, every cell unless given.
-        kl_targets: nats per response at which its page also shows the rows' metric.
+        kl_targets: nats per response at which its page also shows the rows' metric, and hypotheses may read it.
     """
 
     title: str
@@ -153,6 +140,7 @@ class StudySpec(Checked):
     claim: PaperClaim | None = None
     margin: Annotated[float, above(0)] | None = None
     hours: Annotated[float, above(0)] | None = None
+    tuning_hours: Annotated[float, above(0)] | None = None
     shows: tuple[str, ...] = ()
     tuned_at: tuple[str, ...] = ()
     kl_targets: tuple[Annotated[float, above(0)], ...] = ()
@@ -173,11 +161,21 @@ class StudySpec(Checked):
             raise RecipeError("dials: two cells have one name, their levels joined by '-'; rename a level")
         for name, row in self.rows.items():
             self._check_levels(f"rows.{name}.{ONLY}", row.get(ONLY) or {})
+            _check_fixed(f"rows.{name}", row)
+            self._check_twin(name, row.get(TWIN, False))
         _named("main", self.main, self.rows)
         for cell in self.tuned_at:
             _named("tuned_at", cell, self.cells)
         for name, hypothesis in self.hypotheses.items():
             self._check_hypothesis(f"hypotheses.{name}", hypothesis)
+        if self.twins:
+            self._check_study_of_twins()
+        if self.claim is not None:
+            check_claim(self.claim, self)
+        for where, metric in (("metric", self.metric), *(("shows", metric) for metric in self.shows)):
+            of_a_stage = where == "shows" and metric.count("/") >= 2  # <stage>/<name>/<metric>, known once rows are
+            if not is_metric(metric) and not of_a_stage:
+                raise RecipeError(f"{where} names '{metric}', which no run measures{hint(metric, NAMES, more=3)}")
         overlays = [("settings", self.settings)]
         overlays += [(f"dials.{d}.{level}", laid) for d, levels in self.dials.items() for level, laid in levels.items()]
         for where, overlay in overlays:
@@ -197,10 +195,34 @@ class StudySpec(Checked):
                 if not NAME.fullmatch(str(name)):
                     raise RecipeError(f"{group}: '{name}' is not a name; a name has {NAME_RULE}")
 
+    def _check_twin(self, name: str, twin: Any) -> None:
+        if twin is not True and twin is not False:
+            raise RecipeError(f"rows.{name}.{TWIN} is {twin!r}; it must be true or left out")
+        if twin and name == self.main:
+            raise RecipeError(f"rows.{name} is the main row; its twin is another row with the same settings")
+        if twin and self.worlds > MOST_TWINS:
+            raise RecipeError(f"worlds is {self.worlds}; a study of twins has at most {MOST_TWINS}")
+
+    def _check_study_of_twins(self) -> None:
+        """Refuses a study of twins that asks something else: its worlds are those of every such study, known before."""
+        if self.claim is not None:
+            raise RecipeError("a study of twins has worlds that are known before it is registered; it has no 'claim'")
+        for name, hypothesis in self.hypotheses.items():
+            pair = [dict(self.rows[row]) for row in (hypothesis.row, hypothesis.than or self.main)]
+            twins = [own.pop(TWIN, False) for own in pair]
+            models = [self.reward_models.get(str(own.pop("reward_model", None))) for own in pair]
+            if twins[0] == twins[1] or pair[0] != pair[1] or models[0] != models[1]:
+                raise RecipeError(
+                    f"hypotheses.{name}: a study of twins compares a row with its twin, whose settings are the same"
+                )
+
     def _check_levels(self, where: str, levels: Mapping[str, Any]) -> None:
         for dial, level in levels.items():
             _named(where, dial, self.dials)
-            for one in level if isinstance(level, list | tuple) else (level,):
+            several = _several(level)
+            if not several or len({*several}) < len(several):
+                raise RecipeError(f"{where}.{dial} is {list(several)}; name one level, or several different ones")
+            for one in several:
                 _named(f"{where}.{dial}", one, self.dials[dial])
 
     def _check_hypothesis(self, where: str, hypothesis: Hypothesis) -> None:
@@ -209,6 +231,9 @@ class StudySpec(Checked):
         if hypothesis.row == (hypothesis.than or self.main):
             raise RecipeError(f"{where}: row '{hypothesis.row}' is compared with itself; name another by 'than'")
         self._check_levels(f"{where}.at", hypothesis.at)
+        if hypothesis.kl is not None and hypothesis.kl not in self.kl_targets:
+            known = ", ".join(f"{target:g}" for target in self.kl_targets) or "empty"
+            raise RecipeError(f"{where}.kl is {hypothesis.kl:g}; it must be one of the study's kl_targets ({known})")
         if hypothesis.over is not None:
             _named(f"{where}.over", hypothesis.over, self.dials)
             for level in hypothesis.weights or {}:
@@ -238,6 +263,10 @@ class StudySpec(Checked):
         """Returns the rows that are trained in a cell."""
         return [name for name, row in self.rows.items() if _within(cell, row.get(ONLY) or {})]
 
+    def tuning_cells(self, row: str) -> list[str]:
+        """Returns the names of the cells in which a row is tuned."""
+        return [n for n, c in self.cells.items() if n in (self.tuned_at or self.cells) and row in self.rows_of(c)]
+
     def weighted_cells(self, hypothesis: Hypothesis) -> dict[str, float]:
         """Returns the weight of the rows' difference in each cell that a hypothesis counts, by the cell's name.
 
@@ -256,6 +285,15 @@ class StudySpec(Checked):
         counts = {level: sum(c[dial] == level for c in counted.values()) for level in present}
         return {n: weights.get(c[dial], 0.0) / counts[c[dial]] for n, c in counted.items()}
 
+    @property
+    def twins(self) -> bool:
+        """Returns whether rows are compared with themselves; the worlds then have the seeds of twins."""
+        return any(row.get(TWIN) for row in self.rows.values())
+
+    def fixed(self, row: str) -> tuple[str, ...]:
+        """Returns the settings of a row's optimiser that tuning leaves as they are."""
+        return tuple(self.rows[row].get(FIXED) or ())
+
     def overlay(self, cell: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """Returns what is laid over the scale's pages in a cell: the study's settings, then those of its levels."""
         merged: dict[str, dict[str, Any]] = {}
@@ -272,8 +310,22 @@ def _named(where: str, name: Any, known: Any) -> None:
         raise RecipeError(f"{where} names '{name}'{hint(str(name), sorted(known), more=3)}")
 
 
+def _check_fixed(where: str, row: Mapping[str, Any]) -> None:
+    fixed, stated = row.get(FIXED, ()), row.get("optimiser") or {}
+    if not isinstance(fixed, list | tuple):
+        raise RecipeError(f"{where}.{FIXED} is {fixed!r}; it must be a list of settings of the row's optimiser")
+    for name in fixed:
+        if name not in stated:
+            raise RecipeError(f"{where}.{FIXED} names '{name}', which {where}.optimiser does not set; set it there")
+
+
+def _several(level: Any) -> tuple[str, ...]:
+    """Returns the levels that are named, one or several."""
+    return tuple(level) if isinstance(level, list | tuple) else (level,)
+
+
 def _within(cell: Mapping[str, str], levels: Mapping[str, Any]) -> bool:
-    return all(cell[d] in (level if isinstance(level, list | tuple) else (level,)) for d, level in levels.items())
+    return all(cell[dial] in _several(level) for dial, level in levels.items())
 
 
 def _slope(levels: list[str]) -> dict[str, float]:

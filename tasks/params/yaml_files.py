@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,10 @@ for _kind, (_pattern, _first) in _SCALARS.items():
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
+#: Mappings and lists in each other, and a line that may be within as many.
+DEEPEST, _INDENTED = 100, re.compile(r"^(?:[-?:][ \t]| ){100}", re.M)
+#: Values of a file whose aliases are written out.
+MOST_VALUES = 1_000_000
 #: Whole numbers are below it in size, as the 64 bits of seeds are.
 LARGEST = 2**63
 
@@ -97,6 +102,29 @@ def _int(loader: Loader, node: yaml.ScalarNode) -> int:
 
 
 Loader.add_constructor("tag:yaml.org,2002:int", _int)
+
+
+def nested_too_deeply(text: str) -> bool:
+    """Returns whether a YAML text is nested so deeply that the parser, which recurses in C, would end this process."""
+    if text.count("[") + text.count("{") <= DEEPEST and not _INDENTED.search(text):
+        return False
+    depth = 0
+    with suppress(yaml.YAMLError):  # whoever reads the text says what is wrong
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                return True
+    return False
+
+
+def _repeats_too_much(value: Any) -> bool:
+    """Returns whether aliases make a value too large to be written out, or a part of itself."""
+    parts, count = [value], 0
+    while parts and count <= MOST_VALUES:
+        part = parts.pop()
+        count += 1
+        parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return count > MOST_VALUES
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -121,6 +149,8 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     Raises:
         DataError: as for `read_mapping`.
     """
+    if nested_too_deeply(text):
+        raise DataError("nested too deeply", file=file, remedy=f"At most {DEEPEST} mappings and lists in each other")
     try:
         value = yaml.load(text, Loader=Loader)
     except _Twice as twice:
@@ -135,6 +165,8 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DataError(f"not valid YAML ({reason})", file=file, remedy="It must be YAML in UTF-8") from None
+    if "*" in text and _repeats_too_much(value):
+        raise DataError("its aliases repeat too much", file=file, remedy="Write out what each *name stands for")
     if not isinstance(value, dict):
         raise DataError("expected a mapping of settings", file=file, remedy="It needs lines of the form name: value")
     return value

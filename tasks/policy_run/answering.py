@@ -11,6 +11,7 @@ from rlhf_core.data.templates import encode_text
 from rlhf_core.models.policy import Policy
 from tasks.evaluating.policies import Evaluator
 from tasks.evaluating.solving import graded
+from tasks.running.amounts import first_rows
 
 
 @dataclass
@@ -38,7 +39,8 @@ class Opened(Encoder):
 def question_accuracies(evaluator: Evaluator, policy: Policy, count: int) -> dict[str, float]:
     """Returns the percent of right greedy answers to the first `count` training questions; empty where the data has
     none."""
-    asked = evaluator.items("questions")[:count]
+    known = evaluator.items("questions")
+    asked = first_rows(known, count, "checkpoint_prompts", evaluator.data / "questions.jsonl") if known else []
     if not asked:
         return {}
     answers = evaluator.greedy_answers(policy, asked)

@@ -49,7 +49,7 @@ def run_supervised(
     examples = learned.examples(sources, run.encoder)
     target = objective(examples, run.policy, run.reference)
     batches = LengthBucketedBatches(target.lengths, seed=row.seed, rows_per_batch=training.batch)
-    steps = max(1, round(training.epochs * len(target.lengths) / training.batch))
+    steps = training.steps(len(target.lengths))
     if learned.opening:
         run.evaluator.encoder = Opened.of(run.encoder, learned.opening)
 

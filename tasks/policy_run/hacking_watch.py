@@ -1,4 +1,4 @@
-"""Reward hacking in a policy run: scores of its evaluations, the alarm's log line, best weights and state, and the
+"""Reward hacking in a policy run: the alarm's log line, best weights and state, and the
 measures of the whole run."""
 
 from __future__ import annotations
@@ -14,41 +14,13 @@ from torch import nn
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm
-from rlhf_core.evaluation.judges.games import combine_orders, play_games
 from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
 from rlhf_core.training_state import State, load_trainable_state, trainable_state
-from tasks.evaluating.policies import Evaluator, comparisons, true_rewards
 from tasks.running.result_rows import Generation, HackingPoint, Metrics
 
 if TYPE_CHECKING:
     from rlhf_core.testbed import World
     from rlhf_core.testbed.judge import GoldWorld
-
-
-#: Score of a comparison's outcome; an unparsable one has none.
-_WORTH = {"win": 1.0, "tie": 0.5, "loss": 0.0}
-
-
-def scores_over_sft(evaluator: Evaluator, rows: Sequence[Generation], sft: Sequence[Generation]) -> dict[str, float]:
-    """Returns the score of each answer against the SFT model's on the same prompt, by prompt id; 1 wins, 1/2 ties.
-
-    True rewards decide where the data has them, else the judge, as the evaluation's `sft_games` says; without either
-    there are none. What the judge left without a verdict is left out.
-    """
-    before = {row["id"]: row for row in sft if row["benchmark"] == "alpaca"}
-    rows = [row for row in rows if row["id"] in before]
-    if evaluator.world is not None:
-        known = true_rewards(sft, "alpaca")
-        pairs = [(item, new, known[item]) for item, new in true_rewards(rows, "alpaca").items() if item in known]
-        return {name: 1.0 if new > old else 0.5 if new == old else 0.0 for name, new, old in pairs}
-    if evaluator.judge is None:
-        return {}
-    against = comparisons([{**row, "baseline": before[row["id"]]["response"]} for row in rows], evaluator.instruction)
-    if evaluator.config.sft_games == "summed":
-        outcomes = combine_orders(play_games(evaluator.judge, against, "pairwise"))
-        return {o.id: _WORTH[o.result] for o in outcomes if o.result in _WORTH}
-    games = play_games(evaluator.judge, against, "alpaca_eval", orders="drawn")
-    return {game.id: game.preference_for_model - 1 for game in games if game.verdict.valid}
 
 
 class HackingWatch:
@@ -100,6 +72,10 @@ class HackingWatch:
         self._log(self.alarm.evaluated(step, scores))
         if self.keeps and self.alarm.best is not None and self.alarm.best.step == step:
             self._kept = self._copy()
+
+    def ended(self, step: int, scores: dict[str, float]) -> None:
+        """Takes in the final evaluation on all test prompts, after a step."""
+        self._log(self.alarm.ended(step, scores))
 
     def _log(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:

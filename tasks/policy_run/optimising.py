@@ -25,7 +25,7 @@ from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.signals import Segments
 from rlhf_core.training_state import State
-from tasks.params.policy import RewardTraining, needed_solutions, reward_training
+from tasks.params.policy import PolicyScale, RewardTraining, needed_solutions, reward_training
 from tasks.policy_run.answering import question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
@@ -36,8 +36,10 @@ from tasks.policy_run.solutions import (
     Solved,
     solved_samples,
 )
+from tasks.running.amounts import first_rows
 from tasks.running.artifacts import peak_memory
 from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.live_history import ALARMS, EVALUATIONS
 from tasks.running.loading import load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout, read_rows
@@ -159,7 +161,7 @@ class Optimising:
         )
         if scale.checkpoint_proxy:
             parts = run.reference, run.encoder, run.evaluator, run.baseline
-            run.proxies = ProxyReader(work.reward, *parts, batch=config.microbatch)
+            run.proxies = ProxyReader(work.reward, *parts, batch=config.microbatch, benchmark=run.watched)
 
     def state_dict(self) -> State:
         return {
@@ -209,12 +211,16 @@ class Optimising:
         saved = checkpoints.resume(self.work.label)
         if saved is not None:
             self.load_state_dict(saved)
+        checkpoints.begin(self.config.iterations, self.optimiser.step)
         with progress(self.work.label, self.config.iterations, self.optimiser.step) as advance:
 
             def on_step(step: int, metrics: Metrics, experience: Experience) -> bool:
                 metrics = self.noted(step, metrics, experience)
+                checkpoints.note(self.run.history)
                 advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
                 self.evaluated(step)
+                checkpoints.note(self.run.checkpoints, EVALUATIONS)
+                checkpoints.note(self.watch.rows(), ALARMS)
                 self.keep_rollouts(step, experience)
                 checkpoints.offer(step, self.state_dict)
                 return self.watch.stop
@@ -293,6 +299,15 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
     return rows
 
 
+def shortened(settings: RewardTraining, scale: PolicyScale, solved: Solved | None) -> RewardTraining:
+    """Returns the settings with no more iterations than the passes that the scale asks for over the fixed samples."""
+    config, passes = settings.optimiser, scale.solutions.passes
+    if solved is None or passes is None:
+        return settings
+    iterations = max(1, round(passes * len(solved.batch) / config.rollout_batch))
+    return replace(settings, optimiser=replace(config, iterations=min(config.iterations, iterations)))
+
+
 def by_reward(row: RowTraining) -> Learn:
     """Returns the trainer of a policy with a reward; settings are checked before models are loaded."""
     settings = reward_training(row.recipe, row.scale, row.where)
@@ -306,11 +321,18 @@ def by_reward(row: RowTraining) -> Learn:
         with numeric_errors_name(file):
             solved = None
             if folders.samples is not None:
-                solved = solved_samples(folders, run.encoder, rewards, settings.imitation, config.microbatch, row.seed)
-            prompts = read_rows(file, Prompt)[: row.scale.prompts] if solved is None else solved.prompts
+                solved = solved_samples(
+                    folders, run.encoder, rewards, settings.imitation, config.microbatch, row.seed, row.scale.solutions
+                )
+            prompts = (
+                first_rows(read_rows(file, Prompt), row.scale.prompts, "prompts", file)
+                if solved is None
+                else solved.prompts
+            )
             check_referenced(reward, prompts, file)
             critic = build_critic(row, config, run.encoder)
-            optimising = Optimising(run, Optimisation(row, settings, reward, critic, prompts, solved))
+            work = Optimisation(row, shortened(settings, row.scale, solved), reward, critic, prompts, solved)
+            optimising = Optimising(run, work)
             optimising.train(checkpoints)
             summary = optimising.summary()
         if solved is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -15,7 +16,8 @@ from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.policy_optimisation.experience import proxy_scores, score
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rollout import RolloutBatch
-from tasks.evaluating.policies import Evaluator, win_rates_over_reference
+from tasks.evaluating.over_sft import OverSft, over_sft
+from tasks.evaluating.policies import Evaluator
 from tasks.running.result_rows import Generation, Metrics
 
 
@@ -29,6 +31,7 @@ class ProxyReader:
         evaluator: its benchmark items and length limit.
         sft: the SFT model's answers.
         batch: answers per forward pass.
+        benchmark: whose answers are read.
     """
 
     def __init__(
@@ -39,12 +42,13 @@ class ProxyReader:
         evaluator: Evaluator,
         sft: Sequence[Generation],
         batch: int,
+        benchmark: str = "alpaca",
     ) -> None:
         bare = tuple(replace(component, shaping=None, references={}) for component in reward.components)
         self.reward, self.reference, self.encoder, self.batch = Reward(bare, None), reference, encoder, batch
         self.longest = evaluator.config.max_new_tokens
-        self.items = {item["id"]: item for item in evaluator.items("benchmarks/alpaca")}
-        before = [row for row in sft if row["benchmark"] == "alpaca" and row["id"] in self.items]
+        self.items = {item["id"]: item for item in evaluator.items(f"benchmarks/{benchmark}")}
+        before = [row for row in sft if row["benchmark"] == benchmark and row["id"] in self.items]
         self.before = dict(zip((row["id"] for row in before), self.proxies(before), strict=True))
 
     @torch.no_grad()
@@ -72,9 +76,12 @@ class ProxyReader:
             "preference_score": float(preference),
         }
 
+    def _messages(self, row: Generation) -> dict[str, Any]:
+        """Returns the messages of a benchmark item that has them."""
+        return {name: value for name, value in self.items[row["id"]].items() if name == "messages"}
+
     def _sequence(self, row: Generation) -> EncodedSequence:
-        item = self.items[row["id"]]
-        asked = {"prompt": row["prompt"], **{k: v for k, v in item.items() if k == "messages"}}
+        asked = {"prompt": row["prompt"], **self._messages(row)}
         return self.encoder.sampled(asked, row["response"], row["n_tokens"], self.longest)
 
     def _rollouts(self, rows: Sequence[Generation]) -> RolloutBatch:
@@ -90,28 +97,30 @@ class ProxyReader:
             responses=replace(responses, entropies=entropies),
             prompts=[str(row["prompt"]) for row in rows],
             texts=[str(row["response"]) for row in rows],
-            records=[{"id": row["id"], "meta": row["meta"]} for row in rows],
+            records=[{"id": row["id"], "meta": row["meta"], **self._messages(row)} for row in rows],
             groups=torch.arange(len(rows), device=device),
         )
 
 
 def peak_evaluation(
     evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]
-) -> tuple[Metrics, list[Generation]]:
-    """Returns metrics of the best evaluation's weights as `peak_<metric>`, and their AlpacaEval answers.
+) -> tuple[Metrics, list[Generation], OverSft]:
+    """Returns metrics of the best evaluation's weights as `peak_<metric>`, their AlpacaEval answers, and these against
+    the SFT model's.
 
     Only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
     """
     rows = {name: evaluator.generate_dialogue(policy, name) for name in ("alpaca", "mtbench")}
-    found: Metrics = dict(win_rates_over_reference(rows["alpaca"], sft))
+    over = over_sft(evaluator, rows["alpaca"], sft, ("alpaca",))
+    found: Metrics = dict(over.metrics)
     found["alpaca_chars"] = sum(row["n_chars"] for row in rows["alpaca"]) / max(1, len(rows["alpaca"]))
-    if evaluator.judge is not None:
+    if evaluator.judge is not None and rows["mtbench"]:
         _, judged = evaluator.judge_dialogue(evaluator.judge, {"mtbench": rows["mtbench"]})
         found |= judged
-    return {f"peak_{name}": value for name, value in found.items()}, rows["alpaca"]
+    return {f"peak_{name}": value for name, value in found.items()}, rows["alpaca"], over
 
 
 def lost_after_peak(metrics: Mapping[str, float]) -> Metrics:
-    """Returns `loss_after_peak`: true win rate of the best evaluation's weights less that of the last, in points."""
+    """Returns `loss_after_peak`: win rate of the best evaluation's weights less that of the last, in points."""
     names = ("peak_win_rate_vs_sft", "win_rate_vs_sft")
     return {"loss_after_peak": metrics[names[0]] - metrics[names[1]]} if set(names) <= set(metrics) else {}

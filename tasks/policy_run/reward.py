@@ -15,6 +15,7 @@ from rlhf_core.credit import build_credit
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.classifier_folder import is_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NORMALISERS, Normaliser, build_normaliser
@@ -30,12 +31,15 @@ from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.choices import Chain, build_shaping
 from rlhf_core.stepper import freeze
 from tasks.evaluating.aspects import aspect_normaliser, selected_aspects
+from tasks.params.reward_model import check_whole_responses
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_segmenter
 from tasks.running.result_rows import Metrics, Prompt
 from tasks.running.stage import device
+from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.entropies import segmenter_with_cutoffs
 from tasks.scoring.references import load_references
+from tasks.scoring.zero_shot import ZeroShotScorer, is_zero_shot, load_asked
 
 
 @dataclass(frozen=True)
@@ -120,8 +124,16 @@ def build_reward(
             components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
         else:
             place = names.index(part.reward_model)
+            if is_zero_shot(reward_models[place]):
+                components.append(
+                    _zero_shot_component(part, reward_models[place], normalisers[place], tokenizer, selected)
+                )
+                continue
             folder = references[referenced.index(part.reward_model)] if part.needs_references else None
             found = TrainedModel(reward_models[place], normalisers[place], folder, microbatch)
+            if is_classifier(reward_models[place]):
+                components.append(_classifier_component(part, part.readout, found, tokenizer, selected))
+                continue
             components.append(_model_component(part, part.readout, found, inputs, tokenizer, selected))
     return Reward(tuple(components), recipe.clamp, _combination(recipe, selected))
 
@@ -194,6 +206,30 @@ def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, 
     return choice.build({"mean": float(holistic["mean"]), "std": float(holistic["std"])}, part.estimator)
 
 
+def _zero_shot_component(
+    part: ComponentRecipe,
+    reward_model: Path,
+    normaliser: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    selected: Mapping[str, Any] | None,
+) -> Component:
+    """Returns a component that asks a model for the reward of a whole response.
+
+    Raises:
+        RecipeError: a normaliser that would have to be fitted to the model's rewards of pairs.
+    """
+    if part.normaliser != "none" and not NORMALISERS[part.normaliser].of_selection:
+        raise RecipeError(
+            f"component '{part.name}': normaliser '{part.normaliser}' is fitted to a trained reward model, but "
+            f"'{part.reward_model}' is zero-shot at this scale; use 'pure_samples' or 'none'"
+        )
+    scorer = ZeroShotScorer(load_asked(reward_model), tokenizer)
+    shaping = None if part.shaping is None else build_shaping(part.shaping)
+    return Component(
+        part.name, scorer, build_credit(str(part.credit)), _normaliser(part, normaliser, selected), shaping, part.weight
+    )
+
+
 @dataclass(frozen=True)
 class TrainedModel:
     """A reward model's result, its normalisers', and its reference rewards where the shaping needs them."""
@@ -249,6 +285,35 @@ def _model_component(
         tokenizer=tokenizer,
         end_token=end_token_id(tokenizer) if tokenizer is not None and trained.get("end_token") else None,
     )
+    return _shaped(part, scorer, found, policy_tokenizer, selected)
+
+
+def _classifier_component(
+    part: ComponentRecipe,
+    readout: ReadOut,
+    found: TrainedModel,
+    policy_tokenizer: PreTrainedTokenizerBase,
+    selected: Mapping[str, Any] | None,
+) -> Component:
+    """Returns a component that reads a Hugging Face classifier, which rewards whole responses.
+
+    Raises:
+        RecipeError: another read-out.
+    """
+    check_whole_responses(readout, f"component '{part.name}'", str(part.reward_model))
+    scorer = RolloutClassifier(ScalarScorer.load(found.reward_model), policy_tokenizer, found.microbatch)
+    freeze(scorer.scorer.model)
+    return _shaped(part, scorer, found, policy_tokenizer, selected)
+
+
+def _shaped(
+    part: ComponentRecipe,
+    scorer: RewardModelScorer | RolloutClassifier,
+    found: TrainedModel,
+    policy_tokenizer: PreTrainedTokenizerBase,
+    selected: Mapping[str, Any] | None,
+) -> Component:
+    """Returns a component on a scorer, with its normaliser, shaping and reference rewards."""
     component = Component(
         name=part.name,
         scorer=scorer,

@@ -10,7 +10,8 @@ from typing import Annotated
 import torch
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
 from rlhf_core.models.lora import Adapter, AdapterOff
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy
@@ -18,11 +19,12 @@ from rlhf_core.recipe import Recipe
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import reference_logprobs
 from rlhf_core.training_state import State
-from tasks.evaluating.policies import Evaluator, win_rates_over_reference
+from tasks.evaluating.over_sft import OverSft, check_answered, over_sft
+from tasks.evaluating.policies import Evaluator
 from tasks.evaluating.solving import test_sets
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale
-from tasks.policy_run.hacking_watch import HackingWatch, scores_over_sft
+from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.reward import RewardInputs
 from tasks.policy_run.solutions import SolutionFolders
@@ -30,6 +32,8 @@ from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit, read_rows
 
+#: Benchmarks whose answers a judge compares with the baseline's.
+JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")
 _NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
 
 
@@ -93,6 +97,7 @@ class PolicyRun:
         adapter: the policy's low-rank adapters, if only those are trained.
         proxies: reads proxy rewards of evaluations, where they are asked for.
         credit: what tokens of wrong sampled solutions are credited with, where there are any.
+        watched: the benchmark on whose prompts it is evaluated while it trains.
     """
 
     policy: Policy
@@ -108,6 +113,7 @@ class PolicyRun:
     adapter: Adapter | None = None
     proxies: ProxyReader | None = None
     credit: list[TokenCredit] | None = None
+    watched: str = "alpaca"
 
     def state_dict(self) -> State:
         """Returns the notes of training so far."""
@@ -120,7 +126,8 @@ class PolicyRun:
     @torch.no_grad()
     def kl(self, rows: list[Generation], batch: int = 64) -> float:
         """Nats per response: mean of log pi - log pi_ref over first-turn answers that the policy just gave."""
-        items = {item["id"]: item for item in self.evaluator.items("benchmarks/alpaca")}
+        names = {row["benchmark"] for row in rows} & set(DIALOGUE_BENCHMARKS)
+        items = {item["id"]: item for name in names for item in self.evaluator.items(f"benchmarks/{name}")}
         sequences = []
         for row in rows:
             known = items.get(row["id"], {})
@@ -136,30 +143,43 @@ class PolicyRun:
 
     @property
     def scored(self) -> bool:
-        """Returns whether answers can be compared with the SFT model's: by true rewards, or by a judge."""
-        return self.evaluator.world is not None or self.evaluator.judge is not None
+        """Returns whether evaluations while training compare answers with the SFT model's: by true rewards, or by a
+        judge that the settings let do so."""
+        judged = self.evaluator.judge is not None and self.evaluator.config.judge_checkpoints
+        return self.evaluator.world is not None or judged
 
     def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
         """Measures the win rate over the SFT model on some prompts, and the KL of those answers; returns each one's
         score."""
-        return self.note(step, self.evaluator.generate_dialogue(self.policy, "alpaca", prompts))
+        return self.note(step, self.evaluator.generate_dialogue(self.policy, self.watched, prompts))
 
-    def note(self, step: int, rows: list[Generation]) -> dict[str, float]:
-        """Notes an evaluation's answers; returns each one's score."""
+    def note(self, step: int, rows: list[Generation], compared: OverSft | None = None) -> dict[str, float]:
+        """Notes an evaluation's answers; returns each one's score.
+
+        Args:
+            step: of training.
+            rows: the answers.
+            compared: with the SFT model's answers, if that is known already.
+        """
         kl = self.kl(rows)
-        rates = win_rates_over_reference(rows, self.baseline)
-        chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == "alpaca"}
+        over = over_sft(self.evaluator, rows, self.baseline, (self.watched,)) if compared is None else compared
+        chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == self.watched}
         longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
-        scores = scores_over_sft(self.evaluator, rows, self.baseline)
-        if self.evaluator.world is None and scores:
-            rates["judged_win_rate_vs_sft"] = 100 * sum(scores.values()) / len(scores)
-            rates["judged_unparsable"] = len(rows) - len(scores)
+        tally = over.tallies.get(self.watched)
+        rates = {} if tally is None else tally.metrics("win_rate_vs_sft", judged=bool(over.win_rates))
         proxies = {} if self.proxies is None else self.proxies.read(rows)
         self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates, **proxies})
-        return scores
+        return dict(over.scores(self.watched))
 
 
-def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> PolicyRun:
+def start_run(
+    data: Path,
+    sft: Path,
+    evaluation: EvaluationConfig,
+    lora: LoraSettings | None,
+    seed: int,
+    watched: str = "alpaca",
+) -> PolicyRun:
     """Returns a run at its start: policy and frozen reference from the SFT model, and the evaluator.
 
     With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
@@ -180,11 +200,36 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSet
         lengths=[],
         phases=[],
         adapter=adapter,
+        watched=watched,
     )
+    if run.evaluator.judge is not None:
+        check_comparable(run.evaluator, run.baseline, watched)
     if adapter is None:
         freeze(run.reference.model)
     run.policy.model.eval()
     return run
+
+
+def check_comparable(evaluator: Evaluator, sft: list[Generation], watched: str) -> None:
+    """Refuses, before anything is trained, prompts without an answer that the judge needs.
+
+    Raises:
+        DataError: a prompt that the SFT model did not answer, or that has no answer of the benchmark's baseline.
+    """
+    for name in DIALOGUE_BENCHMARKS:
+        items = evaluator.items(f"benchmarks/{name}") if evaluator.config.has(name) else []
+        against = items if evaluator.config.judge_baseline and name in JUDGED_AGAINST_BASELINE else []
+        empty = [item["id"] for item in against if not item["baseline"][0].strip()]
+        if empty:
+            raise DataError(
+                f"{len(empty)} of {len(items)} prompts have no reference answer, the first is '{empty[0]}'",
+                file=str(evaluator.data / "benchmarks" / f"{name}.jsonl"),
+                field="baseline",
+                remedy="Give the benchmark's reference answers, or leave the benchmark out of the evaluation's 'only'",
+            )
+        if evaluator.world is None and name in (*evaluator.config.over_sft_benchmarks, watched):
+            answered = {row["id"] for row in sft if row["benchmark"] == name}
+            check_answered(items, answered, name)
 
 
 #: What trains a started run: returns its metrics, and what watched for hacking if anything did.

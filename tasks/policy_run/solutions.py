@@ -11,6 +11,9 @@ import torch
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.solutions import (
+    ALL_SOLUTIONS,
+    LearntSolutions,
+    Rewrite,
     TokenRewards,
     ground_truths,
     read_rewrites,
@@ -150,6 +153,13 @@ def imitation_loss(
         DataError: no rewrite that was accepted and changes its prediction.
     """
     made = rewritten(sources.generated, encoder, gamma=settings.gamma, phi=settings.phi)
+    for sample in sources.samples if settings.right else ():
+        if sample.correct:
+            same = Rewrite(sample.id, sample.prompt, sample.prediction, sample.prediction)
+            alike = rewritten([same], encoder, gamma=settings.gamma, phi=settings.phi)
+            made.sequences += alike.sequences
+            made.weights += alike.weights
+            made.too_long += alike.too_long
     if not made.sequences:
         raise DataError(
             "no rewrite was accepted and changes its prediction, so there is nothing to imitate",
@@ -250,12 +260,19 @@ def solved_samples(
     settings: ImitationSettings | None,
     microbatch: int,
     seed: int,
+    learnt: LearntSolutions = ALL_SOLUTIONS,
 ) -> Solved:
     """Returns the sampled solutions that a run with a reward reads."""
     sources = folders.sources([])
+    drawn = len(sources.samples)
+    if learnt != ALL_SOLUTIONS:
+        rewritten_ids = {item.id for item in sources.generated}
+        sources = replace(sources, samples=learnt.choose(sources.samples, rewritten_ids, seed))
     batch = on_device(fixed_samples(sources, encoder, rewards), device())
     right = sum(sample.correct for sample in sources.samples)
     facts = {"samples": float(len(batch)), "samples_correct": right / len(batch)}
+    if len(batch) < drawn:
+        facts["samples_left_out"] = float(drawn - len(batch))
     imitation = None
     if settings is not None:
         imitation, made = imitation_loss(settings, sources, encoder, microbatch, seed)

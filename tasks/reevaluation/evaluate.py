@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, cast
 
-from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from rlhf_core.errors import DataError, RecipeError, prints_errors
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
@@ -206,12 +206,9 @@ def item_of(name: str, row: Mapping[str, Any]) -> str:
 def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Scores of one benchmark's generations."""
     if name == "mtbench":
-        from tasks.evaluating.policies import so_far
+        from tasks.evaluating.benchmarks import graded_answers
 
-        turns = cast(Sequence[Generation], rows)
-        first = {row["id"]: row for row in turns if row["turn"] == 1}
-        asked = [(item_of(name, row), so_far(row, first), row["response"], {"prompt": row["meta"]}) for row in turns]
-        return scores(name, grade_answers(judge, asked))
+        return scores(name, grade_answers(judge, graded_answers(cast(Sequence[Generation], rows))))
     pairs = [
         JudgedPair(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
     ]
@@ -450,6 +447,7 @@ def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
     return found
 
 
+@prints_errors
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.reevaluation.evaluate", description=__doc__.split("\n")[0])
     parser.add_argument("--settings", type=Path, default=Path("params/reevaluation.yaml"))
@@ -460,15 +458,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--commit", default="", help="at which the result was made, where the tree has another one")
     options = parser.parse_args(arguments)
     model = {name: getattr(options, name) for name in ("name", "alias", "version", "digest", "result", "commit")}
-    try:
-        who = f"{options.name}@{options.alias}"
-        lock = options.root / ".work" / "reevaluations" / f"{who}.lock"
-        with only_one(lock, f"another process evaluates {who}", "Wait for it"):
-            bring_records(options.root)
-            record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    who = f"{options.name}@{options.alias}"
+    lock = options.root / ".work" / "reevaluations" / f"{who}.lock"
+    with only_one(lock, f"another process evaluates {who}", "Wait for it"):
+        bring_records(options.root)
+        record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
     if options.out:
         write_json(options.out, record)
     print(json.dumps({key: record[key] for key in ("reasons", "changes", "alerts") if key in record}))

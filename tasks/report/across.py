@@ -1,8 +1,8 @@
 """Rows of all papers and studies side by side: what each gained over the SFT model that it started from.
 
 Published tables compare rows of one paper. Here one table compares rows of all papers, because one judge, which
-knows the true rewards, judged all of them on the same prompts. The table has a part for each SFT model. It leaves out
-the rows of `hackability`, whose annotators are biased on purpose; `hackability` has a page of its own.
+knows the true rewards, judged all of them, in each world on the same prompts. The table has a part for each SFT model.
+It leaves out the rows of `hackability` and the demo, whose annotators are biased on purpose and which are shown apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 from tasks.report.records import record_of, run_anchor
 
-LEFT_OUT = ("hackability",)
+LEFT_OUT = ("hackability", "demo")
 #: Metric -> heading, decimals.
 COLUMNS = {
     "win_rate_vs_sft": ("win rate over SFT", 1),

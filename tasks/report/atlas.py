@@ -7,36 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from rlhf_core.evaluation.worlds import Effect
-from rlhf_core.published.printed_tables import PAPERS, claim_ids
-from tasks.params.studies import FOLDER, Hypothesis, StudySpec, read_study
+from rlhf_core.typed import typed
+from tasks.params.studies import FOLDER, StudySpec, read_study
+from tasks.params.yaml_files import parse_mapping
+from tasks.report.atlas_claims import AskedClaim, ClaimStudy, PaperCount, asked_claims, paper_counts
+from tasks.report.atlas_curves import RowCurves, row_curves
 from tasks.studies.budgets import RowBudget, core_hours, row_budgets
-from tasks.studies.caveats import MeanAtKL, compared, rows_at_kl
-from tasks.studies.records import value_of
+from tasks.studies.caveats import MeanAtKL, rows_at_kl
+from tasks.studies.claim_verdicts import OPEN, studied_claim
+from tasks.studies.git_history import content_of
+from tasks.studies.shown import shown_values
+from tasks.studies.start_log import VERDICT, AbandonedStudy, abandoned, starts
 from tasks.studies.verdicts import StudyFinding, StudyState, Word, load_study, over_worlds
 
-#: Findings of a study of a claim, and its state before that.
-WORDS: tuple[Word, ...] = ("confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline")
-OPEN = "open"
-
-
-@dataclass(frozen=True)
-class Point:
-    """A row less another one over worlds, in a part of the cells.
-
-    Attributes:
-        label: the level of a dial, or the cell.
-        series: levels of the other dials; empty for the mean over them.
-        effect: over worlds.
-    """
-
-    label: str
-    series: str
-    effect: Effect
+#: Findings of a study, and verdicts of a claim.
+WORDS: tuple[Word, ...] = ("confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken")
 
 
 @dataclass(frozen=True)
@@ -58,12 +47,14 @@ class AtlasStudy:
         spec: None where the file cannot be read.
         state: its records and findings; None where it is refused.
         problem: why it is refused.
+        started: its settings at its first start, of a refused study that was started.
     """
 
     name: str
     spec: StudySpec | None
     state: StudyState | None
     problem: str | None
+    started: StudySpec | None = None
 
     @property
     def title(self) -> str:
@@ -85,7 +76,21 @@ class AtlasStudy:
         """Returns how many worlds have run, in words."""
         if self.spec is None or self.state is None:
             return "refused"
-        return f"{len(self.state.records)} of {self.spec.worlds} worlds"
+        return self.state.progress
+
+    @property
+    def registered(self) -> StudySpec | None:
+        """Returns the settings with which it counts for a claim; None of a refused study that was never started."""
+        return self.started if self.state is None else self.state.spec
+
+    @property
+    def of_claim(self) -> ClaimStudy | None:
+        """Returns it as a study of the claim that it names; None where it names none."""
+        spec = self.registered
+        if spec is None or spec.claim is None or spec.claim.id is None:
+            return None
+        says = None if self.state is None else studied_claim(self.state)
+        return ClaimStudy(self.name, spec, spec.claim, self.status, says)
 
     @property
     def unused(self) -> tuple[Path, ...]:
@@ -111,43 +116,31 @@ class AtlasStudy:
             return []
         return rows_at_kl(self.state.spec, self.state.records.values())
 
+    @cached_property
+    def curves(self) -> list[RowCurves]:
+        """Returns the rows' ways through KL in a complete study that has KL targets."""
+        if self.state is None or not self.state.findings:
+            return []
+        return row_curves(self.state.spec, runs_of(self))
+
     def means(self, metric: str) -> dict[tuple[str, str], CellMean]:
-        """Returns the mean over worlds of each row in each cell of a complete study, by (row, cell)."""
+        """Returns the mean over worlds of each row, or stage above the rows, in each cell of a complete study, by (row,
+        cell)."""
         if self.state is None or not self.state.findings:
             return {}
-        spec = self.state.spec
-        found = {}
-        for cell, levels in spec.cells.items():
-            for row in spec.rows_of(levels):
-                found[row, cell] = _cell_mean(self.state, cell, row, metric)
-        return found
-
-
-@dataclass(frozen=True)
-class PaperCount:
-    """Claims of a paper, and what studies asked and found of them.
-
-    Attributes:
-        claims: how many the paper's file has.
-        asked: how many of them a study names by `claim.id`.
-        elsewhere: studies of the paper that name none of them.
-        words: how many of the studies that name a claim found each word, 'open' included; refused studies count
-            nowhere.
-    """
-
-    paper: str
-    claims: int
-    asked: int
-    elsewhere: int
-    words: Mapping[str, int]
+        shown = shown_values(self.state.spec, self.state.records, metric)
+        return {place: _cell_mean(*place, values, lost) for place, (values, lost) in shown.items()}
 
 
 @dataclass(frozen=True)
 class Atlas:
-    """All studies of a repository and the counts of the papers' claims."""
+    """All studies of a repository, the claims that they ask, the counts of the papers' claims, and studies whose files
+    are gone."""
 
     studies: tuple[AtlasStudy, ...]
+    claims: tuple[AskedClaim, ...]
     papers: tuple[PaperCount, ...]
+    abandoned: tuple[AbandonedStudy, ...] = ()
 
     @property
     def total(self) -> PaperCount:
@@ -160,76 +153,67 @@ class Atlas:
 
 
 def read_atlas(root: Path) -> Atlas:
-    """Returns every study of a repository; one that is refused has its problem.
+    """Returns every study of a repository, complete ones first, with those that were started and whose file is gone.
+
+    A study that is refused has its problem.
 
     Raises:
         DataError: there is no study.
     """
-    studies = tuple(_study(root, file) for file in sorted((root / FOLDER).glob("*.yaml")))
+    try:
+        lines, gone = starts(root), tuple(abandoned(root))
+    except DataError:  # every study is refused with it by name
+        lines, gone = [], ()
+    started = {line["study"]: line for line in reversed(lines) if line["kind"] == VERDICT}
+    files = {file.stem: file for file in (root / FOLDER).glob("*.yaml")}
+    names = sorted({*files, *started})
+    found = (_study(root, name, files.get(name), started.get(name)) for name in names)
+    studies = tuple(sorted(found, key=lambda study: study.primary is None))
     if not studies:
         raise DataError("there is no study", file=FOLDER.as_posix(), remedy="Write one; docs/studies.md has an example")
-    return Atlas(studies, tuple(_count(paper, studies) for paper in PAPERS))
+    asked = asked_claims([claim for study in studies if (claim := study.of_claim) is not None])
+    others = Counter(
+        study.registered.claim.paper
+        for study in studies
+        if study.registered is not None and study.registered.claim is not None and study.of_claim is None
+    )
+    return Atlas(studies, asked, paper_counts(asked, others), gone)
 
 
-def _study(root: Path, file: Path) -> AtlasStudy:
+def _study(root: Path, name: str, file: Path | None, start: Mapping[str, Any] | None) -> AtlasStudy:
+    """Returns a study by its file and the line of its first start in the log."""
     spec = None
     try:
+        if file is None:
+            raise DataError("was started and is gone", file=f"{FOLDER}/{name}.yaml", remedy="Restore it from git")
         spec = read_study(file)
-        return AtlasStudy(file.stem, spec, load_study(root, file), None)
+        return AtlasStudy(name, spec, load_study(root, file), None)
     except RewardsmithError as error:
-        return AtlasStudy(file.stem, spec, None, str(error))
-
-
-def _count(paper: str, studies: tuple[AtlasStudy, ...]) -> PaperCount:
-    claims = [(study, study.state.spec.claim) for study in studies if study.state is not None]
-    own = [(study, claim.id) for study, claim in claims if claim is not None and claim.paper == paper]
-    named = [(study, claim) for study, claim in own if claim is not None]
-    words = Counter(study.word for study, _ in named)
-    return PaperCount(paper, len(claim_ids(paper)), len({claim for _, claim in named}), len(own) - len(named), words)
-
-
-def _cell_mean(state: StudyState, cell: str, row: str, metric: str) -> CellMean:
-    values: dict[int, float] = {}
-    lost = []
-    for index, record in state.records.items():
+        if start is None:
+            return AtlasStudy(name, spec, None, str(error))
         try:
-            values[index] = value_of(record, cell, row, metric)
-        except DataError as error:
-            lost.append(str(error))
-    if lost:
-        return CellMean(row, cell, None, f"{len(lost)} of {len(state.records)} worlds have no number: {lost[0]}")
-    return CellMean(row, cell, over_worlds(values))
+            return AtlasStudy(name, spec, None, str(error), _as_started(root, start))
+        except RewardsmithError as unknown:
+            return AtlasStudy(name, spec, None, f"{error}. It was started, and counts for no claim: {unknown}")
 
 
-def points_of(state: StudyState, hypothesis: Hypothesis) -> list[Point]:
-    """Returns the difference of a hypothesis' rows at each level of its dial, or in each cell without one.
-
-    Of several cells at a level the mean comes last, with an empty `series`.
+def _as_started(root: Path, start: Mapping[str, Any]) -> StudySpec:
+    """Returns a study's settings at a start.
 
     Raises:
-        DataError: a row that stopped or has no finite number.
+        RewardsmithError: git does not have them, or they are of another version's form.
     """
-    spec, (row, other) = state.spec, compared(state.spec, hypothesis)
-    cells = {name: spec.cells[name] for name in spec.weighted_cells(hypothesis)}
+    text, where = content_of(root, start["blob"]), f"{FOLDER}/{start['study']}.yaml at its start"
+    if text is None:
+        raise DataError(f"git does not have its content {start['blob'][:10]}", file=where)
+    return typed(StudySpec, parse_mapping(text, where), where)
 
-    def effect(names: list[str]) -> Effect:
-        return over_worlds({
-            index: fmean(
-                value_of(record, name, row, spec.metric) - value_of(record, name, other, spec.metric) for name in names
-            )
-            for index, record in state.records.items()
-        })  # fmt: skip
 
-    if hypothesis.over is None:
-        return [Point(name, "", effect([name])) for name in cells]
-    dial, found = hypothesis.over, []
-    levels = [level for level in spec.dials[dial] if any(cell[dial] == level for cell in cells.values())]
-    by_level = {level: [name for name, cell in cells.items() if cell[dial] == level] for level in levels}
-    for place, names in by_level.items():
-        for name in names if len(names) > 1 else ():
-            others = ", ".join(f"{key} {level}" for key, level in cells[name].items() if key != dial)
-            found.append(Point(place, others, effect([name])))
-    return found + [Point(level, "", effect(names)) for level, names in by_level.items()]
+def _cell_mean(row: str, cell: str, values: Mapping[int, float], lost: list[str]) -> CellMean:
+    if lost:
+        worlds = len(values) + len(lost)
+        return CellMean(row, cell, None, f"{len(lost)} of {worlds} worlds have no number: {lost[0]}")
+    return CellMean(row, cell, over_worlds(values))
 
 
 def runs_of(study: AtlasStudy) -> list[Mapping[str, Any]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.evaluation.worlds import Effect
-from tasks.report.atlas import Point
-from tasks.report.drawing import INK, PALETTE, RULE, STYLE, inline_svg
+from tasks.report.atlas_points import NOT_COUNTED, Point
+from tasks.report.drawing import INK, PALETTE, PAPER, RULE, STYLE, inline_svg
 
 WIDTH, HEIGHT = 4.7, 3.1
 #: Steps of a scale: the next larger one is taken that gives at most seven.
@@ -35,9 +35,9 @@ class EffectScale:
         return min(100.0, max(0.0, 100 * (value - self.low) / (self.high - self.low)))
 
 
-def effect_scale(effects: Sequence[Effect], margin: float | None) -> EffectScale:
-    """Returns a scale with room for intervals, margin and 0."""
-    ends = [0.0, *((-margin, margin) if margin else ())]
+def effect_scale(effects: Sequence[Effect], margin: float | None, values: Iterable[float] = ()) -> EffectScale:
+    """Returns a scale with room for intervals, values of worlds, margin and 0."""
+    ends = [0.0, *values, *((-margin, margin) if margin else ())]
     for effect in effects:
         interval = effect.interval()
         ends += [effect.estimate] if interval is None else [interval.lower, interval.upper]
@@ -60,17 +60,18 @@ def _step(width: float) -> float:
 
 
 def dial_svg(
-    key: str, title: str, points: Sequence[Point], rows: tuple[str, str], margin: float | None, claim: str
+    key: str, title: str, points: Sequence[Point], rows: tuple[str, str], margin: float | None, claim: str, mark: str
 ) -> str:
     """Returns the difference of two rows over labels as an SVG element.
 
     Args:
         key: prefix of every id in the SVG.
         title: for readers who do not see it.
-        points: by series; those with an empty series are drawn strongest.
+        points: by series; those with an empty series are drawn strongest, with the value of each world.
         rows: the row and the one it is compared with.
         margin: drawn as a band around 0.
-        claim: the side of the claim: 'above', 'below', 'rises' or 'falls'.
+        claim: the expected side: 'above', 'below', 'rises' or 'falls'.
+        mark: the word at the arrow to that side.
     """
     import matplotlib
 
@@ -79,6 +80,7 @@ def dial_svg(
 
     labels = list(dict.fromkeys(point.label for point in points))
     series = list(dict.fromkeys(point.series for point in points))
+    joined, shifts = claim in ARROWS, _shifts(points, series)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": key}):
         figure, axes = pyplot.subplots(figsize=(WIDTH, HEIGHT))
         if margin:
@@ -87,18 +89,24 @@ def dial_svg(
             )
         axes.axhline(0, color=INK, linewidth=1.1)
         for number, name in enumerate(series):
-            shift = 0.11 * (number - (len(series) - 1) / 2)
-            _draw_series(axes, [p for p in points if p.series == name], labels, shift, number, joined=claim in ARROWS)
+            own = [point for point in points if point.series == name]
+            _draw_series(axes, own, labels, shifts[name], number, joined=joined)
         axes.set_xticks(range(len(labels)), labels)
+        axes.yaxis.set_major_formatter(lambda value, _: tick_text(round(value, 6)))
         axes.set_xlim(-0.45, len(labels) - 0.55 + 0.1)
         axes.margins(y=0.16)
         low, high = axes.get_ylim()
         reach = 0.12 * (high - low)
         axes.set_ylim(min(low, -reach), max(high, reach))
         _mark_sides(axes, rows)
-        _mark_claim(axes, claim)
-        if len(series) > 1 or margin:
-            axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncols=2, frameon=False, handlelength=1.5)
+        _mark_claim(axes, claim, mark)
+        axes.legend(
+            loc="upper left",
+            bbox_to_anchor=(-0.02, -0.1 - 0.055 * max(label.count("\n") for label in labels)),
+            ncols=2,
+            frameon=False,
+            handlelength=1.5,
+        )
         figure.tight_layout()
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", pad_inches=0.04)
@@ -112,23 +120,36 @@ OTHERS = (1, 3, 4, 7)
 ARROWS = {"rises": (-0.09, 0.09), "falls": (0.09, -0.09)}
 
 
+def _shifts(points: Sequence[Point], series: Sequence[str]) -> dict[str, float]:
+    """Returns how far beside its label each series is drawn: 0 where no label has two points."""
+    if len({point.label for point in points}) == len(points):
+        return dict.fromkeys(series, 0.0)
+    return {name: 0.13 * (number - (len(series) - 1) / 2) for number, name in enumerate(series)}
+
+
 def _draw_series(
     axes: Any, points: Sequence[Point], labels: Sequence[str], shift: float, number: int, *, joined: bool
 ) -> None:
+    """Draws estimates with their intervals, and beside a mean or a single cell the value of each world."""
     import numpy as np
 
-    mean = not points[0].series
+    mean, outside = not points[0].series, points[0].series == NOT_COUNTED
     name = points[0].series or ("mean of these" if number else "mean over worlds")
-    colour = PALETTE[0] if mean else PALETTE[OTHERS[number % len(OTHERS)]]
-    x = [labels.index(point.label) + shift for point in points]
-    y = [point.effect.estimate for point in points]
+    colour = PALETTE[0] if mean else PALETTE[5] if outside else PALETTE[OTHERS[number % len(OTHERS)]]
+    x = np.array([labels.index(point.label) + shift for point in points])
     intervals = [point.effect.interval() for point in points]
     half = np.array([np.nan if one is None else one.upper - one.estimate for one in intervals])
+    if mean or not joined:
+        worlds = [(place - 0.09, value) for place, point in zip(x, points, strict=True) for value in point.values]
+        axes.plot(
+            *zip(*worlds, strict=True), "o", color=colour, markersize=2.6, alpha=0.5, zorder=1.8, linestyle="none",
+            label="one world" if mean else None,
+        )  # fmt: skip
     axes.errorbar(
-        x, y, yerr=half, fmt="o" if mean else "s", linestyle="-" if joined else "none", color=colour,
+        x, [point.effect.estimate for point in points], yerr=half, fmt="o" if mean else "s",
+        linestyle="-" if joined else "none", color=colour, markerfacecolor=PAPER if outside else colour,
         linewidth=2.3 if mean else 1.1, elinewidth=2.0 if mean else 1.0, capsize=3.5 if mean else 2,
-        markersize=7 if mean else 4, label=name, zorder=3 if mean else 2,
-        alpha=1.0 if mean else 0.75,
+        markersize=7 if mean else 4, label=name, zorder=3 if mean else 2, alpha=1.0 if mean else 0.75,
     )  # fmt: skip
 
 
@@ -143,8 +164,8 @@ def _mark_sides(axes: Any, rows: tuple[str, str]) -> None:
             )  # fmt: skip
 
 
-def _mark_claim(axes: Any, claim: str) -> None:
-    """Draws an arrow beside the axes to the side of the claim."""
+def _mark_claim(axes: Any, claim: str, mark: str) -> None:
+    """Draws an arrow beside the axes to the expected side."""
     low, high = axes.get_ylim()
     zero = -low / (high - low)
     if claim in ARROWS:
@@ -154,6 +175,6 @@ def _mark_claim(axes: Any, claim: str) -> None:
     arrow = {"arrowstyle": "-|>", "color": PALETTE[2], "linewidth": 2.2, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", xy=end, xytext=start, xycoords="axes fraction", arrowprops=arrow)
     axes.annotate(
-        "claim", xy=(1.05, min(start[1], end[1]) - 0.03), xycoords="axes fraction", ha="center", va="top",
+        mark, xy=(1.015, min(start[1], end[1]) - 0.03), xycoords="axes fraction", ha="left", va="top",
         fontsize=8.5, color=PALETTE[2], fontweight="bold",
     )  # fmt: skip

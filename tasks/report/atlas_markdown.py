@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tasks.report.atlas import OPEN, WORDS, Atlas, AtlasStudy, PaperCount, runs_of
-from tasks.report.atlas_words import amount, interval_text, measured, sentence, unit
+from tasks.params.studies import StudySpec
+from tasks.report.atlas import WORDS, Atlas, AtlasStudy, runs_of
+from tasks.report.atlas_claims import PaperCount
+from tasks.report.atlas_words import amount, interval_text, mean_text, measured, sentence, tested_p, unit
 from tasks.report.markdown import escape
-from tasks.report.page import label, p_value
+from tasks.report.page import label
 from tasks.studies.budgets import BUDGET_COLUMNS
+from tasks.studies.claim_verdicts import OPEN
+from tasks.studies.design import design_of
 from tasks.studies.registration import record_file
+from tasks.studies.twins import HEADINGS, twin_tests
+from tasks.studies.verdicts import StudyState
 
 NO_VERDICT = "no verdict is shown before the last"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table, and an empty one below it."""
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines] + [""]
 
@@ -35,10 +42,39 @@ def render(atlas: Atlas) -> str:
          str(one.elsewhere)]
         for one in atlas.papers
     ]  # fmt: skip
-    lines += _table(head, rows)
+    lines += table(head, rows)
+    head = ["claim", "verdict", "study", "of this study", "tested", "differs"]
+    asked = []
+    for claim in atlas.claims:
+        said = f"{claim.stated.says} ({label(claim.paper)}, {claim.stated.source})"
+        for one in claim.studies:
+            asked.append([said, claim.word, one.study, one.word, one.tested, one.claim.differs or ""])
+    lines += table(head, asked) if asked else []
     for study in atlas.studies:
         lines += _study(study)
+    if atlas.abandoned:
+        lines += ["## Abandoned studies", "", *(f"- {one.study}: {one.text}" for one in atlas.abandoned), ""]
     return "\n".join(lines)
+
+
+def finding_rows(state: StudyState) -> tuple[list[str], list[list[str]]]:
+    """Returns the head and the rows of the table of a complete study's hypotheses."""
+    spec = state.spec
+    head = ["hypothesis", f"effect, {unit(spec)}", "95 % interval", "p", "found", "smallest visible effect"]
+    rows = []
+    for finding in state.findings:
+        effect = finding.effect
+        numbers = ["", ""] if effect is None else [amount(spec, effect.estimate), interval_text(spec, effect)]
+        sees = "" if finding.sees is None else amount(spec, finding.sees, sign=False)
+        says = f"{finding.hypothesis.says} ({measured(spec, finding.hypothesis)})"
+        rows.append([says, *numbers, tested_p(finding), finding.word, sees])
+    return head, rows
+
+
+def twins_table(state: StudyState) -> list[str]:
+    """Returns the lines of the table of a complete study of twins; none of another study."""
+    tests = twin_tests(state)
+    return table(HEADINGS, (test.texts for test in tests)) if tests else []
 
 
 def _study(study: AtlasStudy) -> list[str]:
@@ -46,34 +82,59 @@ def _study(study: AtlasStudy) -> list[str]:
     if study.spec is not None:
         lines += [escape(study.spec.asks), ""]
         if (claim := study.spec.claim) is not None:
-            lines += [f"The paper ({label(claim.paper)}, {escape(claim.source)}): {escape(claim.says)}", ""]
+            said = claim.stated
+            lines += [f"The paper ({label(claim.paper)}, {escape(said.source)}): {escape(said.says)}", ""]
     if study.state is None:
         return [*lines, f"Refused: {escape(study.problem or '')}", ""]
-    if study.primary is None:
-        return [*lines, f"{study.status}; {NO_VERDICT}.", "", *_runs(study)]
     spec = study.state.spec
+    if study.primary is None:
+        return [*lines, f"{study.status}; {NO_VERDICT}.", "", *_design(spec), *_runs(study)]
     lines += [f"**{study.primary.word}**: {escape(sentence(spec, study.primary))}", ""]
-    head = ["hypothesis", f"effect, {unit(spec)}", "95 % interval", "p", "found", "smallest visible effect"]
-    rows = []
-    for finding in study.state.findings:
-        effect = finding.effect
-        numbers = ["", ""] if effect is None else [amount(spec, effect.estimate), interval_text(spec, effect)]
-        sees = "" if finding.sees is None else amount(spec, finding.sees, sign=False)
-        says = f"{finding.hypothesis.says} ({measured(spec, finding.hypothesis)})"
-        rows.append([says, *numbers, p_value(finding.p), finding.word, sees])
-    lines += _table(head, rows)
+    lines += table(*finding_rows(study.state)) + twins_table(study.state)
     for finding in study.state.findings:
         notes = ((finding.refused,) if finding.refused else ()) + finding.caveats
         lines += [f"- {escape(finding.hypothesis.says)}: {escape(note)}" for note in notes]
+    worlds = [
+        [str(record["world"]), *(_world_text(spec, one.values.get(index)) for one in study.state.findings)]
+        for index, record in sorted(study.state.records.items())
+    ]
+    lines += ["", "Values of all worlds:", "", *table(["world", *(one.name for one in study.state.findings)], worlds)]
     budgets = [[row, *one.texts] for row, one in study.budgets.items()]
-    lines += ["", "Budgets:", "", *_table(["row", *BUDGET_COLUMNS], budgets)]
-    return lines + _runs(study)
+    lines += ["", "Budgets:", "", *table(["row", *BUDGET_COLUMNS], budgets)]
+    for metric in spec.shows:
+        lines += _means(study, metric)
+    return [*lines, *_design(spec), *_runs(study)]
+
+
+def _world_text(spec: StudySpec, value: float | None) -> str:
+    return "" if value is None else amount(spec, value)
+
+
+def _means(study: AtlasStudy, metric: str) -> list[str]:
+    """Returns the mean of a metric over worlds, by row and cell."""
+    assert study.spec is not None
+    means = study.means(metric)
+    rows = []
+    for row in dict.fromkeys(row for row, _ in means):
+        own = [means.get((row, cell)) for cell in study.spec.cells]
+        rows.append([row, *("" if one is None else mean_text(one) for one in own)])
+    return [f"Means of {escape(metric)}:", "", *table(["row", *study.spec.cells], rows)]
+
+
+def _design(spec: StudySpec) -> list[str]:
+    lines = ["Design:", ""]
+    for part in design_of(spec):
+        lines += [f"- {escape(part.name)}, {escape(name)}: {escape(said)}" for name, said in part.lines.items()]
+    return [*lines, ""]
 
 
 def _runs(study: AtlasStudy) -> list[str]:
-    lines = [f"Not used, since it is not a world of this study: {file.as_posix()}" for file in study.unused]
+    lines = [f"- Not used, since it is not a world of this study: {file.as_posix()}" for file in study.unused]
+    if study.state is not None:
+        lines += [f"- Not committed yet, so not counted: {file.as_posix()}" for file in study.state.uncommitted]
+        lines += [f"- {escape(note)}" for note in study.state.notes]
     rows = [
         [str(one["world"]), one["commit"][:10], one["digest"][:12], record_file(study.name, one["world"]).as_posix()]
         for one in runs_of(study)
     ]
-    return [*lines, *(["", *_table(["world", "commit", "digest of the study", "record"], rows)] if rows else []), ""]
+    return [*lines, *(["", *table(["world", "commit", "digest of the study", "record"], rows)] if rows else []), ""]

@@ -8,21 +8,28 @@ from pathlib import Path
 from markupsafe import Markup
 
 from rlhf_core.evaluation.worlds import Effect
+from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import write_whole
 from tasks.report import atlas_markdown
-from tasks.report.atlas import OPEN, WORDS, Atlas, AtlasStudy, CellMean, points_of, read_atlas, runs_of
+from tasks.report.atlas import WORDS, Atlas, AtlasStudy, read_atlas, runs_of
+from tasks.report.atlas_curves import curves_svg
 from tasks.report.atlas_drawing import EffectScale, dial_svg, effect_scale, tick_text
-from tasks.report.atlas_words import amount, interval_text, measured, sentence, unit
-from tasks.report.page import label, p_value, render_page, template_text
+from tasks.report.atlas_points import points_of
+from tasks.report.atlas_words import amount, interval_text, mean_text, measured, sentence, tested_p, unit
+from tasks.report.page import label, render_page, template_text
 from tasks.studies.budgets import BUDGET_COLUMNS
 from tasks.studies.caveats import compared
+from tasks.studies.claim_verdicts import OPEN
+from tasks.studies.design import design_of
+from tasks.studies.twins import HEADINGS, twin_tests
 
 
 def scale_of(study: AtlasStudy) -> EffectScale:
     """Returns the scale on which all effects of a study are drawn."""
     assert study.state is not None
     effects = [finding.effect for finding in study.state.findings if finding.effect is not None]
-    return effect_scale(effects, study.state.spec.margin)
+    values = (value for finding in study.state.findings for value in finding.values.values())
+    return effect_scale(effects, study.state.spec.margin, values)
 
 
 def picture(study: AtlasStudy) -> Markup | None:
@@ -31,21 +38,25 @@ def picture(study: AtlasStudy) -> Markup | None:
         return None
     spec, hypothesis = study.state.spec, study.primary.hypothesis
     points = points_of(study.state, hypothesis)
-    if len(points) < 2:
-        return None
     rising = {"above": "rises", "below": "falls"}
     claim = hypothesis.side if hypothesis.over is None or hypothesis.weights else rising[hypothesis.side]
-    rows = compared(spec, hypothesis)
-    return Markup(dial_svg(f"{study.name}-dial", hypothesis.says, points, rows, spec.margin, claim))
+    rows, mark = compared(spec, hypothesis), "claim" if tests_claim(spec, study.primary.name) else "expected"
+    return Markup(dial_svg(f"{study.name}-dial", hypothesis.says, points, rows, spec.margin, claim, mark))
 
 
-def mean_text(mean: CellMean) -> str:
-    """Returns a mean over worlds with its interval."""
-    if mean.effect is None:
-        return "no mean"
-    interval = mean.effect.interval()
-    shown = "" if interval is None else f" [{interval.lower:.1f}, {interval.upper:.1f}]"
-    return f"{mean.effect.estimate:.1f}{shown}"
+def curves_picture(study: AtlasStudy) -> Markup | None:
+    """Returns gold and proxy rewards over the square root of KL of a complete study; None where no row has them."""
+    curves = study.curves
+    if not any(one.gold for one in curves):
+        return None
+    assert study.state is not None
+    title = "Proxy reward and true win rate over the square root of KL"
+    return Markup(curves_svg(f"{study.name}-kl", title, curves, study.state.spec.kl_targets))
+
+
+def tests_claim(spec: StudySpec, hypothesis: str) -> bool:
+    """Returns whether a hypothesis is one of those by which its study counts for the paper's claim."""
+    return spec.claim is not None and hypothesis in spec.claim.tested_by
 
 
 def bar(scale: EffectScale, effect: Effect) -> tuple[float, float]:
@@ -73,16 +84,21 @@ def render(atlas: Atlas) -> str:
         budget_columns=BUDGET_COLUMNS,
         amount=amount,
         bar=bar,
+        curves_picture=curves_picture,
+        design_of=design_of,
         interval_text=interval_text,
         label=label,
         mean_text=mean_text,
         measured=measured,
-        p_value=p_value,
+        tested_p=tested_p,
         picture=picture,
         runs_of=runs_of,
         scale_of=scale_of,
         sentence=sentence,
+        tests_claim=tests_claim,
         tick_text=tick_text,
+        twin_headings=HEADINGS,
+        twin_tests=twin_tests,
         shown_metrics=shown_metrics,
         unit=unit,
     )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from rlhf_core.evaluation.worlds import Effect
 from tasks.params.studies import Hypothesis, StudySpec
+from tasks.report.atlas import CellMean
 from tasks.report.page import p_value
 from tasks.studies.caveats import compared
-from tasks.studies.verdicts import StudyFinding
+from tasks.studies.verdicts import EXPLORATORY, NOT_TESTED, StudyFinding
 
 #: The unit of rates in percent.
 POINTS = "points"
 
 
 def unit(spec: StudySpec) -> str:
-    """Returns the unit of a study's metric: points of a rate in percent, else the metric's name."""
-    return POINTS if "win_rate" in spec.metric or "accuracy" in spec.metric else spec.metric
+    """Returns the unit of a metric: points of a rate in percent, such as the average of tasks; else its name."""
+    in_percent = any(part in spec.metric for part in ("win_rate", "accuracy")) or spec.metric == "average"
+    return POINTS if in_percent else spec.metric
 
 
 def amount(spec: StudySpec, value: float, *, sign: bool = True) -> str:
@@ -30,19 +32,44 @@ def interval_text(spec: StudySpec, effect: Effect) -> str:
     return "" if interval is None else f"{amount(spec, interval.lower)} to {amount(spec, interval.upper)}"
 
 
+def mean_text(mean: CellMean) -> str:
+    """Returns a mean over worlds with its interval."""
+    if mean.effect is None:
+        return "no mean"
+    interval = mean.effect.interval()
+    shown = "" if interval is None else f" [{interval.lower:.1f}, {interval.upper:.1f}]"
+    return f"{mean.effect.estimate:.1f}{shown}"
+
+
 def measured(spec: StudySpec, hypothesis: Hypothesis) -> str:
     """Returns the quantity of a hypothesis in words, such as 'segment less bandit, per level of length'."""
     row, other = compared(spec, hypothesis)
-    if hypothesis.over is None:
-        at = ", ".join(f"{dial} {level}" for dial, level in hypothesis.at.items())
-        return f"{row} less {other}" + (f", {at}" if at else "")
-    return f"{row} less {other}, {'contrast over' if hypothesis.weights else 'per level of'} {hypothesis.over}"
+    parts = [f"{row} less {other}"]
+    if hypothesis.over is not None:
+        parts.append(f"{'contrast over' if hypothesis.weights else 'per level of'} {hypothesis.over}")
+    for dial, level in hypothesis.at.items():
+        parts.append(f"{dial} {level if isinstance(level, str) else ' and '.join(level)}")
+    return ", ".join(parts) + ("" if hypothesis.kl is None else f", at {hypothesis.kl:g} nats")
+
+
+def _where(hypothesis: Hypothesis) -> str:
+    """Returns the levels that a hypothesis is about, and the KL at which rows are compared, in words."""
+    levels = {dial: level if isinstance(level, str) else " or ".join(level) for dial, level in hypothesis.at.items()}
+    said = [f"where {dial} is {level}" for dial, level in levels.items()]
+    said += [] if hypothesis.kl is None else [f"at {hypothesis.kl:g} nats"]
+    return "".join(f" {one}" for one in said)
+
+
+def tested_p(finding: StudyFinding) -> str:
+    """Returns the p of a finding, or that it is not tested."""
+    return "not tested" if finding.held_back else p_value(finding.p)
 
 
 def sentence(spec: StudySpec, finding: StudyFinding) -> str:
     """Returns a finding as one or two sentences: effect, interval, worlds, and what follows from the word."""
     if finding.effect is None:
-        return f"No effect is shown: {finding.refused}."
+        said = f" It is {EXPLORATORY}." if finding.word == "exploratory" else ""
+        return f"No effect is shown: {finding.refused}.{said}"
     row, other = compared(spec, finding.hypothesis)
     effect, over = finding.effect, finding.hypothesis.over
     size = f"{amount(spec, abs(effect.estimate), sign=False)} {unit(spec)}"
@@ -53,9 +80,10 @@ def sentence(spec: StudySpec, finding: StudyFinding) -> str:
     else:
         grows = "grows" if effect.estimate >= 0 else "shrinks"
         said = f"the lead of {row} over {other} {grows} by {size} for each level of {over}"
+    said += _where(finding.hypothesis)
     facts = [f"{effect.worlds} worlds"]
     if effect.interval() is not None:
-        facts = [f"95 % interval {interval_text(spec, effect)}", p_value(finding.p), *facts]
+        facts = [f"95 % interval {interval_text(spec, effect)}", tested_p(finding), *facts]
     return f"{said[0].upper()}{said[1:]} ({', '.join(facts)}){_ending(spec, finding)}"
 
 
@@ -66,9 +94,16 @@ def _ending(spec: StudySpec, finding: StudyFinding) -> str:
         return f": a difference within ±{spec.margin:g} {unit(spec)}, which counts as none."
     if finding.word == "over a broken baseline":
         return ". This confirms nothing, since one of the two rows is broken."
+    if finding.word == "undecided" and finding.held_back:
+        return f". It is {NOT_TESTED}."
+    if finding.word == "exploratory":
+        return f". It is {EXPLORATORY}."
+    if finding.word == "broken":
+        who = "the row that lost" if finding.hypothesis.over is None else "one of the two rows"
+        return f". This contradicts nothing, since {who} is broken."
     if finding.word == "undecided" and finding.sees is not None:
         seen = f"{amount(spec, finding.sees, sign=False)} {unit(spec)}"
         return f". These worlds find an effect of {seen} with a power of 80 %; a smaller one may be missed."
     if finding.word == "undecided":
-        return f". It is not tested: {finding.effect.reason if finding.effect else finding.refused}."
+        return f". It is not tested: {finding.why_undecided}."
     return "."

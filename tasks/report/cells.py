@@ -20,12 +20,14 @@ def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
     """Returns a measured cell in short: mean, standard error, and of a compared primary cell its verdict."""
     if cell["status"] == ELSEWHERE:
         return ""
-    lost = f" ({unparsable_text(cell)})" if cell.get("unparsable") else ""
+    lost = f" ({text})" if (text := unparsable_text(cell)) else ""
     if cell["status"] != "measured":
-        return f"{cell['status']}{lost}"
+        return f"{status_text(cell)}{lost}"
     if cell["outcome"] is not None:
         return f"{cell['outcome']}{lost}"
     text = format_number(cell["mean"], decimals)
+    if cell.get("partial"):
+        lost = f" ({cell['partial']}){lost}"
     if cell["se"] is not None:
         text += f" ± {format_number(cell['se'], decimals)}"
     verdict = "".join(f"; {line}" for line in verdict_lines(cell, decimals))
@@ -63,5 +65,12 @@ def _signed(value: float, decimals: int) -> str:
 
 
 def unparsable_text(cell: Mapping[str, Any]) -> str:
-    """Returns the number of prompts without a verdict of the judge, in words; '' if all have one."""
-    return f"{cell['unparsable']} unparsable" if cell.get("unparsable") else ""
+    """Returns the numbers of prompts without a verdict of the judge and with one in one order only, in words; '' if all
+    have what they need."""
+    counts = [(cell.get("unparsable"), "unparsable"), (cell.get("one_sided"), "one-sided")]
+    return ", ".join(f"{count} {word}" for count, word in counts if count)
+
+
+def status_text(cell: Mapping[str, Any]) -> str:
+    """Returns the status of a cell without a number, and its reason where that is known."""
+    return f"{cell['status']}: {cell['why']}" if cell.get("why") else str(cell["status"])

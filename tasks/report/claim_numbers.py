@@ -12,8 +12,9 @@ from typing import Any
 
 from rlhf_core.published.row_map import data_set, metrics_of_paper, recipe_row
 from tasks.report.matches import EVALUATORS, OTHERS, Matches, match_of
-from tasks.report.measurements import BySeed, Measurements, Outputs, TableRuns, broken, measurements
+from tasks.report.measurements import BySeed, Measurements, broken, measurements
 from tasks.report.outputs import ResultTree, StageOutput
+from tasks.report.win_rates import Outputs, TableRuns
 
 
 def mean_over_updates(output: StageOutput, name: str) -> float | None:
@@ -34,8 +35,8 @@ def percent(output: StageOutput, metric: str) -> float | None:
 
 
 def calibration_gap(output: StageOutput, _: str) -> float | None:
-    """Returns the mean distance of preference score and true win rate over the evaluations of a run, in points."""
-    rows = [row for row in output.rows("checkpoints.jsonl") if row.get("preference_score") is not None]
+    """Returns the mean distance of preference score and win rate over the evaluations of a run, in points."""
+    rows = [row for row in output.rows("checkpoints.jsonl") if {"preference_score", "win_rate_vs_sft"} <= row.keys()]
     gaps = [abs(100 * float(row["preference_score"]) - float(row["win_rate_vs_sft"])) for row in rows]
     return sum(gaps) / len(gaps) if gaps else None
 
@@ -94,7 +95,8 @@ class ClaimsFile:
     """The top level of a claims file.
 
     Args:
-        numbers: a sentence on what the numbers are.
+        numbers: a sentence on what the numbers are; `{verdicts}` is replaced by 'true' or 'judged': true rewards or a
+            judge decide win rates.
         alike: a sentence on when two of them count as alike; `{margin}` is replaced by the margin.
         needs: what has to be run for any claim to have a verdict.
         metric: of parts that name none; the page calls it by the row's name alone.
@@ -148,7 +150,7 @@ class Numbers:
         self.outputs: Outputs = {row: tree.of(place) for row, place in places.items()}
         models = {name: tree.of(recipe_row(paper, name)) for name in file.starts_from.values()}
         references = {row: models[name] for row in rows if (name := file.model_of(row))}
-        self.runs = TableRuns(self.outputs, references, tree.alpaca_calibration(data_set(paper)))
+        self.runs = TableRuns(self.outputs, references, tree.alpaca_calibrations(data_set(paper)), paper, tree)
         task_of = {row: task for task, members in file.tasks.items() for row in members}
         self.matches = Matches(self.outputs, tree.root, task_of)
         self._known: dict[str, Measurements] = {}

@@ -7,7 +7,9 @@
    of one is, corrected for the comparisons of the claim (Holm).
 4. A part of side "beside" says that two numbers are alike: the 90 % interval of their difference over worlds is within
    the margin (two one-sided t-tests at .05).
-5. A win over a broken row, below its own SFT model even at its best evaluation, confirms no claim, except one whose
+5. The comparisons of a claim are over the same worlds. Where they are not, the claim is undecided, and the worlds that
+   only some of them have are named.
+6. A win over a broken row, below its own SFT model even at its best evaluation, confirms no claim, except one whose
    point is the collapse.
 """
 
@@ -32,6 +34,7 @@ from tasks.report.figure_data import FigureData
 from tasks.report.matches import OTHERS
 from tasks.report.outputs import ResultTree
 from tasks.report.significance import EXPLORATORY, Comparison, compare, compare_constant, exploratory
+from tasks.report.win_rates import decided_in
 
 FOLDER = printed_tables.FOLDER / "claims"
 
@@ -192,7 +195,8 @@ def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
     verdict = claim_verdict(parts)
     won = {row for one in made if one.side != "beside" for row in one.rows}
     broken = sorted(won & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
-    word: ClaimWord = "undecided" if broken else verdict.word
+    uneven = _uneven_worlds([each for each in found if each is not None])
+    word: ClaimWord = "undecided" if broken or (uneven and verdict.word != "not run") else verdict.word
     shown: list[dict[str, Any]] = []
     for one, part, each, p in zip(made, parts, found, verdict.p_contradicted, strict=True):
         row: dict[str, Any] = {"left": one.left, "side": one.side, "right": one.right, "verdict": _part_word(part, p)}
@@ -204,7 +208,16 @@ def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
             row |= {"p_contradicted": p, "smallest_visible": each.effect.smallest_visible()}
         shown.append(row)
     line = {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": word, "parts": shown}
-    return line | ({"broken": broken} if broken else {})
+    return line | ({"broken": broken} if broken else {}) | ({"uneven": uneven} if uneven else {})
+
+
+def _uneven_worlds(compared: Sequence[Comparison]) -> str | None:
+    """Returns the worlds that only some comparisons of a claim are over, in words; None if all are over the same."""
+    if not compared or len({one.worlds for one in compared}) == 1:
+        return None
+    every = frozenset.union(*(one.worlds for one in compared))
+    shared = frozenset.intersection(*(one.worlds for one in compared))
+    return f"its comparisons are over different worlds: {', '.join(map(str, sorted(every - shared)))} only in some"
 
 
 def paper_claims(paper: str, tree: ResultTree) -> FigureData:
@@ -215,16 +228,17 @@ def paper_claims(paper: str, tree: ResultTree) -> FigureData:
 def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
     """Returns the figure of a file's claims with their verdicts."""
     file = made.file
+    said = file.numbers.format(verdicts=decided_in(tree, made.paper))
     alike = f"{file.alike.format(margin=f'{file.margin:g}')} " if file.alike else ""
     figure = FigureData(
         key="claims",
         title="What the paper says",
-        caption=f"{file.numbers} A sign between two numbers says where the paper has them: above (›), below (‹) or "
+        caption=f"{said} A sign between two numbers says where the paper has them: above (›), below (‹) or "
         f"alike (≈). Each comparison is a t-test over worlds, and one world decides nothing. A claim is confirmed when "
         "each of its comparisons is at .05, and contradicted when the contrary of one is, corrected for their number "
-        f"(Holm). {alike}A win over a broken row, which is below its own SFT model even at its best evaluation, "
-        "confirms nothing, unless the collapse is the claim."
-        + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
+        f"(Holm). A claim whose comparisons are over different worlds is undecided. {alike}A win over a broken row, "
+        "which is below its own SFT model even at its best evaluation, confirms nothing, unless the collapse is the "
+        "claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
     numbers = Numbers(made.paper, file, made.rows, tree)

@@ -14,6 +14,7 @@ from html import escape
 from typing import Any
 
 from tasks.report.figure_data import FEW_POINTS
+from tasks.report.hovering import DrawnCurve, points_attribute
 
 #: Okabe and Ito's palette, which colour-blind readers tell apart; slot 0 is a paper's own method.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#b98500", "#6b6b6b", "#4c9fd4", "#8c564b", "#7d8f00")
@@ -63,6 +64,12 @@ DASHED = (0, (4, 2.2))
 DOTTED = (0, (1, 1.6))
 
 
+def theme_colour(slot: int) -> str:
+    """Returns a colour of the palette as CSS, for a page with its theme's colours."""
+    slot %= len(PALETTE)
+    return f"var(--series-{slot}, {PALETTE[slot]})"
+
+
 def _colour(series: Mapping[str, Any], position: int) -> tuple[str, str]:
     slot = series["colour"] if series["colour"] is not None else position
     return PALETTE[slot % len(PALETTE)], MARKERS[slot % len(MARKERS)]
@@ -98,8 +105,14 @@ def _draw_line(axes: Any, series: Mapping[str, Any], position: int) -> None:
             axes.fill_between(x, y - error, y + error, color=colour, alpha=0.16, linewidth=0)
 
 
-def _draw_intervals(axes: Any, panel: Mapping[str, Any]) -> None:
-    """Named lines from top to bottom, on each the positions of all series with their intervals."""
+def _said(panel: Mapping[str, Any], label: str = "y_label") -> str:
+    """Returns the name of what a panel shows: its title and an axis's label."""
+    return ", ".join(text for text in (panel["title"], panel[label]) if text)
+
+
+def _draw_intervals(axes: Any, panel: Mapping[str, Any]) -> list[DrawnCurve]:
+    """Draws named lines from top to bottom, on each the positions of all series with their intervals."""
+    curves = []
     drawn = [series for series in panel["series"] if series["style"] == "intervals"]
     names = list(dict.fromkeys(name for series in drawn for name in series["y"]))
     for number, series in enumerate(drawn):
@@ -110,6 +123,11 @@ def _draw_intervals(axes: Any, panel: Mapping[str, Any]) -> None:
             _numbers(series["x"]), places, xerr=error, fmt=marker, color=colour, elinewidth=1.2, capsize=2,
             markersize=4.6, label=series["label"],
         )  # fmt: skip
+        x = _numbers(series["x"])
+        at = list(zip(x, places, strict=True))
+        curves.append(
+            DrawnCurve(axes, series["label"], at, series["y"], x, "", _said(panel, "x_label"), series["error"])
+        )
     for series in panel["series"]:
         if series["style"] == "guide":
             axes.axvline(float(series["x"][0]), color=INK, linestyle=DOTTED, linewidth=1, label=series["label"])
@@ -118,9 +136,11 @@ def _draw_intervals(axes: Any, panel: Mapping[str, Any]) -> None:
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
     axes.set_ylim(-0.6, len(names) - 0.4)
+    return curves
 
 
-def _draw_bars(axes: Any, panel: Mapping[str, Any]) -> None:
+def _draw_bars(axes: Any, panel: Mapping[str, Any]) -> list[DrawnCurve]:
+    curves = []
     groups = list(dict.fromkeys(group for series in panel["series"] for group in series["x"]))
     width = 0.78 / len(panel["series"])
     for number, series in enumerate(panel["series"]):
@@ -132,35 +152,50 @@ def _draw_bars(axes: Any, panel: Mapping[str, Any]) -> None:
             positions, _numbers(series["y"]), width * 0.92, color=colour, label=series["label"], yerr=error,
             error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
         )  # fmt: skip
+        y = _numbers(series["y"])
+        at = list(zip(positions, y, strict=True))
+        curves.append(DrawnCurve(axes, series["label"], at, series["x"], y, "", _said(panel), series["error"]))
     axes.set_xticks(range(len(groups)), groups)
     if sum(len(str(group)) + 1 for group in groups) * LEGEND_CHARACTER > PANEL_WIDTH:
         for label in axes.get_xticklabels():
             label.set(rotation=25, ha="right", rotation_mode="anchor")
     axes.tick_params(axis="x", length=0)
+    return curves
 
 
-def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> None:
+def _draw_lines(axes: Any, panel: Mapping[str, Any]) -> list[DrawnCurve]:
+    second = axes.twinx() if panel["right_label"] else axes
+    curves = []
+    for number, series in enumerate(panel["series"]):
+        own, label = (second, "right_label") if series["right"] else (axes, "y_label")
+        _draw_line(own, series, number)
+        if series["style"] != "guide":
+            x, y = _numbers(series["x"]), _numbers(series["y"])
+            at = list(zip(x, y, strict=True))
+            curves.append(
+                DrawnCurve(own, series["label"], at, x, y, panel["x_label"], _said(panel, label), series["error"])
+            )
+    if second is not axes:
+        second.set_ylabel(panel["right_label"])
+        second.spines["right"].set_visible(True)
+        second.grid(visible=False)
+        second.margins(x=0.04, y=0.12)
+    positions = sorted({x for series in panel["series"] for x in series["x"]})
+    if len(positions) <= 5:
+        axes.set_xticks(positions, [f"{x:g}" for x in positions])
+    axes.margins(x=0.04, y=0.12)
+    return curves
+
+
+def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> list[DrawnCurve]:
+    """Draws a panel; returns what can be read from it."""
     styles = {series["style"] for series in panel["series"]}
-    if "bars" in styles:
-        _draw_bars(axes, panel)
-    elif "intervals" in styles:
-        _draw_intervals(axes, panel)
-    else:
-        second = axes.twinx() if panel["right_label"] else axes
-        for number, series in enumerate(panel["series"]):
-            _draw_line(second if series["right"] else axes, series, number)
-        if second is not axes:
-            second.set_ylabel(panel["right_label"])
-            second.spines["right"].set_visible(True)
-            second.grid(visible=False)
-            second.margins(x=0.04, y=0.12)
-        positions = sorted({x for series in panel["series"] for x in series["x"]})
-        if len(positions) <= 5:
-            axes.set_xticks(positions, [f"{x:g}" for x in positions])
-        axes.margins(x=0.04, y=0.12)
+    draw = _draw_bars if "bars" in styles else _draw_intervals if "intervals" in styles else _draw_lines
+    curves = draw(axes, panel)
     axes.set_title(textwrap.fill(panel["title"], TITLE_CHARACTERS))
     axes.set_xlabel(panel["x_label"])
     axes.set_ylabel(panel["y_label"])
+    return curves
 
 
 def _handles(figure_data: Mapping[str, Any], all_axes: Sequence[Any]) -> dict[str, Any]:
@@ -214,8 +249,7 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure_data["key"]}):
         figure, grid = pyplot.subplots(rows, columns, squeeze=False)
         used = [axes for line in grid for axes in line]
-        for axes, panel in zip(used, panels, strict=False):
-            _draw_panel(axes, panel)
+        curves = [curve for axes, panel in zip(used, panels, strict=False) for curve in _draw_panel(axes, panel)]
         for axes in used[len(panels) :]:
             axes.remove()
         handles = _handles(figure_data, used[: len(panels)])
@@ -231,12 +265,20 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
         figure.tight_layout(rect=(0, 0, 1, 1 - top / (body + top)), w_pad=2.2, h_pad=1.8)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
+        points = points_attribute(figure, curves)
         pyplot.close(figure)
-    return inline_svg(buffer.getvalue(), figure_data["key"], figure_data["title"])
+    return inline_svg(buffer.getvalue(), figure_data["key"], figure_data["title"], points)
 
 
-def inline_svg(svg: str, prefix: str, title: str) -> str:
-    """Returns a stand-alone SVG made fit for a page: own ids, theme colours, no fixed size, an accessible name."""
+def inline_svg(svg: str, prefix: str, title: str, points: str = "") -> str:
+    """Returns a stand-alone SVG made fit for a page: own ids, theme colours, no fixed size, an accessible name.
+
+    Args:
+        svg: matplotlib's.
+        prefix: of every id.
+        title: for readers who do not see it.
+        points: the attribute of `points_attribute`.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
@@ -244,10 +286,12 @@ def inline_svg(svg: str, prefix: str, title: str) -> str:
     svg = svg.replace(INK, "currentColor").replace(RULE, f"var(--rule, {RULE})")
     svg = svg.replace(PAPER, f"var(--paper, {PAPER})")
     for slot, colour in enumerate(PALETTE):
-        svg = svg.replace(colour, f"var(--series-{slot}, {colour})")
+        svg = svg.replace(colour, theme_colour(slot))
     svg = re.sub(r"font: ([^;\"]*?)(\d[\d.]*px) [^;\"]+", r"font: \1\2 var(--sans)", svg)
     opening, width = _opening(svg)
-    named = f'<svg role="img" aria-label="{escape(title)}" style="max-width:{width:.0f}px;--natural:{width:.0f}px"'
+    named = (
+        f'<svg role="img" aria-label="{escape(title)}" style="max-width:{width:.0f}px;--natural:{width:.0f}px"{points}'
+    )
     return svg.replace(opening, named + re.sub(r'^<svg|\s(width|height)="[^"]*"', "", opening), 1)
 
 

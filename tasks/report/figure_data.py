@@ -19,7 +19,7 @@ from tasks.report.outputs import StageOutput, mean_and_standard_error
 #: Largest distance in characters from the end of one token to the start of the next token's text.
 LOOK_AHEAD = 8
 
-#: A mean over seeds and its standard error, None of a single seed.
+#: A mean over worlds and its standard error, None of a single world.
 Mean = tuple[float, float | None]
 Style = Literal["line", "dashed", "points", "path", "guide", "intervals", "bars"]
 #: Up to so many points of a line have markers of their own and error bars; more have a band.
@@ -34,7 +34,7 @@ class Series:
         label: name in the legend; series of one label share a colour.
         x: positions (numbers) or bar groups (words).
         y: heights; None leaves a gap.
-        error: standard error per height; None where there is one seed. Of intervals, half their width.
+        error: standard error per height; None where there is one world. Of intervals, half their width.
         style: line (solid) or dashed; points; path, points joined in their order; guide, a line to read the others
             against; intervals, one position (x) and its error for each named line (y); bars.
         colour: slot in the palette (0 is the paper's own method); None takes the next free one.
@@ -123,11 +123,11 @@ def spread_note(panels: Sequence[Panel]) -> str:
     ]
     drawn = [name for few, name in ((True, "error bars"), (False, "bands")) if few in spread]
     words = " and ".join(drawn)
-    return f" Means over seeds; {words} are one standard error." if drawn else ""
+    return f" Means over worlds; {words} are one standard error." if drawn else ""
 
 
 def metric_by_seed(outputs: Mapping[int, StageOutput], metric: str) -> Mean | None:
-    """Returns the mean and standard error of a metric over seeds; None where no run has it."""
+    """Returns the mean and standard error of a metric over worlds; None where no run has it."""
     values = [out.metrics[metric] for out in outputs.values() if metric in out.metrics]
     return mean_and_standard_error(values) if values else None
 
@@ -158,14 +158,14 @@ def table_line(name: str, row: RecipeRow, means: Sequence[Mean | None]) -> dict[
 def curve(
     outputs: Mapping[int, StageOutput], metric: str, *, file: str = "history.jsonl", x: str = "step"
 ) -> tuple[list[float], list[float | None], list[float | None]]:
-    """Returns a metric over training: x, mean over seeds and standard error, aligned by `step`.
+    """Returns a metric over training: x, mean over worlds and standard error, aligned by `step`.
 
     Steps that only some of the seeds have are left out, so that a mean never changes its seeds on the way.
 
     Args:
         outputs: runs by seed.
         metric: field of the rows of `file`.
-        x: field for the horizontal axis; its mean over seeds is taken.
+        x: field for the horizontal axis; its mean over worlds is taken.
     """
     by_seed = [
         {int(row["step"]): row for row in out.rows(file) if row.get(metric) is not None and x in row}

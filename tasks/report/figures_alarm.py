@@ -47,7 +47,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
         paper_claims("alarm", tree),
         *(selection(tree, name, of) for name, of in SELECTIONS.items()),
         gate(tree),
-        training_curves(tree, rows, LABELS, COLOURS, "Means over seeds. Rows of Tables 1 and 4."),
+        training_curves(tree, rows, LABELS, COLOURS, "Means over worlds. Rows of Tables 1 and 4."),
     ]
 
 
@@ -56,8 +56,8 @@ def selection(tree: ResultTree, name: str, of: str) -> FigureData:
     answers."""
     figure = published_figure(
         name,
-        "Greedy against purely sampled answers of the initial policy to training prompts. Bars are means over seeds "
-        "with one standard error; with one seed, that of the bootstrap over prompts. Chosen aspects carry a star.",
+        "Greedy against purely sampled answers of the initial policy to training prompts. Bars are means over worlds "
+        "with one standard error; with one world, that of the bootstrap over prompts. Chosen aspects carry a star.",
     )
     outputs = tree.outputs("alarm", "selection", of)
     if not outputs:
@@ -67,9 +67,9 @@ def selection(tree: ResultTree, name: str, of: str) -> FigureData:
     aspects = list(found[0]["aspects"])
     chosen = {aspect for one in found for aspect in one["chosen"]}
     labels = {aspect: NAMES.get(aspect, aspect) + ("*" if aspect in chosen else "") for aspect in aspects}
-    apart = {labels[a]: _over_seeds([one["aspects"][a]["inconsistency"] for one in found]) for a in aspects}
-    wins = {NAMES["holistic"]: _over_seeds([one["holistic"]["win_rate"] for one in found])}
-    wins |= {labels[a]: _over_seeds([one["aspects"][a]["win_rate"] for one in found]) for a in aspects}
+    apart = {labels[a]: _over_worlds([one["aspects"][a]["inconsistency"] for one in found]) for a in aspects}
+    wins = {NAMES["holistic"]: _over_worlds([one["holistic"]["win_rate"] for one in found])}
+    wins |= {labels[a]: _over_worlds([one["aspects"][a]["win_rate"] for one in found]) for a in aspects}
     figure.panels = [
         Panel("Inconsistency with the holistic reward", "", "%", [_bars("inconsistency", apart)]),
         Panel("Win rate of greedy decoding over pure sampling", "", "%", [_bars("win rate", wins)]),
@@ -77,8 +77,8 @@ def selection(tree: ResultTree, name: str, of: str) -> FigureData:
     return figure
 
 
-def _over_seeds(intervals: list[Mapping[str, Any]]) -> tuple[float, float | None] | None:
-    """Returns the mean and standard error of the seeds' estimates; of a single seed, the bootstrap's."""
+def _over_worlds(intervals: list[Mapping[str, Any]]) -> tuple[float, float | None] | None:
+    """Returns the mean and standard error of the seeds' estimates; of a single world, the bootstrap's."""
     known = [one for one in intervals if one["estimate"] is not None]
     if not known:
         return None

@@ -1,7 +1,7 @@
 """Figures 2 to 9 of *Reward Shaping to Mitigate Reward Hacking in RLHF*.
 
-Curves as the paper draws them: proxy reward solid (left axis), true win rate over the SFT model dashed (right axis),
-one colour a method.
+Curves as the paper draws them: proxy reward solid (left axis), win rate over the SFT model dashed (right axis), one
+colour a method.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tasks.report.figure_data import (
 from tasks.report.figures_training import reward_models
 from tasks.report.outcomes_par import costs, outcomes
 from tasks.report.outputs import ResultTree
+from tasks.report.win_rates import decided_in
 
 METHODS = ("par", "vanilla", "minmax", "warm", "meanstd", "clip", "lsc", "odin", "reg")
 LABELS = {
@@ -70,8 +71,8 @@ REFERENCES = {"par": "PARref10", "par-ref5": "PARref5", "par-ref1": "PARref1", "
 GRPO = {"grpo-par": "PAR", "grpo-vanilla": "Vanilla", "grpo-minmax": "Minmax", "grpo-meanstd": "Meanstd"}
 ONLINE_DPO = {"online-dpo": "Vanilla", "online-dpo-par": "PAR"}
 CURVES = (
-    "Solid: mean proxy reward of the evaluated answers, by the row's own reward model. Dashed: true win rate over the "
-    "SFT model in percent. Ten evaluations an epoch."
+    "Solid: mean proxy reward of the evaluated answers, by the row's own reward model. Dashed: {verdicts} win rate "
+    "over the SFT model in percent. Ten evaluations an epoch."
 )
 #: Metric, style and side of the curves of a row.
 AXES: tuple[tuple[str, Style, bool], ...] = (("proxy_reward", "line", False), ("win_rate_vs_sft", "dashed", True))
@@ -79,27 +80,29 @@ AXES: tuple[tuple[str, Style, bool], ...] = (("proxy_reward", "line", False), ("
 
 def figures(tree: ResultTree) -> list[FigureData]:
     """Returns all figures in the order of the page."""
+    verdicts = decided_in(tree, "par")
+    caption = CURVES.format(verdicts=verdicts)
     names = [f"{prefix}{name}" for prefix in SETTINGS for name in ("standard", "odin", "reg", "warm")]
     return [
         paper_claims("par", tree),
-        *outcomes(tree, SETTINGS, LABELS),
+        *outcomes(tree, SETTINGS, LABELS, verdicts),
         losses(tree),
-        curves(tree, published_figure("par/3", CURVES), BOUNDS),
-        curves(tree, published_figure("par/4a", CURVES), SIGMOIDS),
+        curves(tree, published_figure("par/3", caption), BOUNDS),
+        curves(tree, published_figure("par/4a", caption), SIGMOIDS),
         sigmoid_functions(),
-        curves(tree, published_figure("par/5", CURVES), LABELS),
-        curves(tree, published_figure("par/6a", CURVES), REFERENCES),
-        calibration(tree),
-        curves(tree, published_figure("par/7", CURVES), GRPO),
+        curves(tree, published_figure("par/5", caption), LABELS),
+        curves(tree, published_figure("par/6a", caption), REFERENCES),
+        calibration(tree, verdicts),
+        curves(tree, published_figure("par/7", caption), GRPO),
         *(
-            curves(tree, published_figure(f"par/{number}", CURVES), LABELS, prefix)
+            curves(tree, published_figure(f"par/{number}", caption), LABELS, prefix)
             for number, prefix in (("8a", "llama3-"), ("8b", "hh-"), ("8c", "llama3-hh-"))
         ),
         case_studies(tree),
         curves(
             tree,
             FigureData(
-                "online-dpo", "Online DPO", f"Pairs are ordered by the raw proxy, so both are one run. {CURVES}"
+                "online-dpo", "Online DPO", f"Pairs are ordered by the raw proxy, so both are one run. {caption}"
             ),
             ONLINE_DPO,
         ),
@@ -131,7 +134,7 @@ def _colour(name: str, position: int) -> int:
 
 
 def curves(tree: ResultTree, figure: FigureData, labels: Mapping[str, str], prefix: str = "") -> FigureData:
-    """Returns the proxy reward and true win rate over training, one colour a row."""
+    """Returns the proxy reward and win rate over training, one colour a row."""
     panel = Panel(SETTINGS[prefix], "training step", "proxy reward", [], right_label="win rate over SFT, %")
     for position, (name, label) in enumerate(labels.items()):
         outputs = figure.needs(prefix + name, tree.of(recipe_row("par", prefix + name)))
@@ -195,16 +198,16 @@ def _calibration_series(tree: ResultTree, names: Iterable[str]) -> list[Series]:
     return found
 
 
-def calibration(tree: ResultTree) -> FigureData:
-    """Returns Figure 6b: the reward model's preference over the SFT model's answers beside the true win rate."""
+def calibration(tree: ResultTree, verdicts: str = "true") -> FigureData:
+    """Returns Figure 6b: the reward model's preference over the SFT model's answers beside the win rate."""
     figure = published_figure(
         "par/6b",
-        "One point an evaluation, joined in the order of training, means over seeds: the mean of σ(r(y) − r(y_SFT)) by "
-        "the row's own reward model, and the true win rate. On the dotted line the reward model is calibrated.",
+        "One point an evaluation, joined in the order of training, means over worlds: the mean of σ(r(y) − r(y_SFT)) "
+        f"by the row's own reward model, and the {verdicts} win rate. On the dotted line the model is calibrated.",
     )
     shaped = [name for name in METHODS if name not in ("warm", "odin", "reg")]
     for title, names in (("Shapings", shaped), ("Reward models", ["warm", "odin", "reg"])):
-        panel = Panel(title, "preference score, %", "true win rate vs SFT, %", _calibration_series(tree, names))
+        panel = Panel(title, "preference score, %", f"{verdicts} win rate vs SFT, %", _calibration_series(tree, names))
         drawn = [x for series in panel.series for x in (*series.x, *series.y)]
         if drawn:
             ends = [min(drawn), max(drawn)]

@@ -19,7 +19,7 @@ from tasks.report.figure_data import (
     published_figure,
     table_line,
 )
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, of_one_seed
 
 TASKS = {"qa": "Question answering, 7B", "math": "Mathematics, 7B"}
 LABELS = {"rlmec": "RLMEC", "rft": "RFT", "dpo": "DPO", "ppo-a2c": "PPO A2C", "vanilla-ppo": "Vanilla PPO"}
@@ -74,7 +74,7 @@ def training_accuracy(tree: ResultTree) -> FigureData:
     """Returns Figure 3: accuracy on training questions over training steps."""
     figure = published_figure(
         "rlmec/3",
-        "Greedy answers to the first questions of the training set, without smoothing; means over seeds, the band is "
+        "Greedy answers to the first questions of the training set, without smoothing; means over worlds, the band is "
         "one standard error. The paper draws question answering.",
     )
     for task, title in TASKS.items():
@@ -92,7 +92,7 @@ def rewriting(tree: ResultTree) -> FigureData:
         "rlmec/4",
         "Wrong solutions to held-out questions: tokens edited where both rewrites are right, and the share of rewrites "
         "that reach the right answer. Ground truths are right by definition; their distance is over wrong solutions "
-        "whose teacher rewrite is accepted. Means over seeds with one standard error.",
+        "whose teacher rewrite is accepted. Means over worlds with one standard error.",
     )
     models = {task: tree.outputs("rlmec", "generative_reward_model", task) for task in TASKS}
     figure.missing = [f"generative_reward_model/{task}" for task, outputs in models.items() if not outputs]
@@ -130,7 +130,7 @@ def first_error_positions(tree: ResultTree) -> FigureData:
     figure = published_figure(
         "rlmec/5",
         "Wrong solutions to the test questions by the steps between the first wrong one and the final answer: 0 is the "
-        "answer itself. The testbed knows which step is wrong. Bars are means over seeds with one standard error.",
+        "answer itself. The testbed knows which step is wrong. Bars are means over worlds with one standard error.",
     )
     for task, title in TASKS.items():
         panel = Panel(title, "steps from the first error to the answer", "share of wrong solutions", [])
@@ -164,9 +164,10 @@ def coloured_rewards(tree: ResultTree) -> FigureData:
     )
     for task, title in TASKS.items():
         found: dict[str, dict[str, Any]] = {}
-        for method in ("rlmec", "ppo-a2c", "vanilla-ppo"):
-            outputs = _runs(tree, task, method)
-            rows = next(iter(outputs.values())).rows("credit.jsonl") if outputs else []
+        methods = ("rlmec", "ppo-a2c", "vanilla-ppo")
+        outputs = of_one_seed({method: _runs(tree, task, method) for method in methods})
+        for method in methods:
+            rows = outputs[method].rows("credit.jsonl") if method in outputs else []
             if not rows:
                 figure.missing.append(f"{task}-{method}")
             else:
@@ -215,13 +216,11 @@ def cases(tree: ResultTree, task: str, number: str, methods: Sequence[str]) -> F
         kind="coloured_text",
     )
     drawn = {BACKBONE: _before(tree, task)} | {LABELS[name]: _runs(tree, task, name) for name in methods}
-    answers: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
-    for label, outputs in drawn.items():
-        if not outputs:
-            figure.missing.append(f"{task}: {label}")
-            continue
-        rows = next(iter(outputs.values())).generations
-        answers[label] = {(row["benchmark"], str(row["id"])): row for row in rows if "extracted" in row}
+    figure.missing = [f"{task}: {label}" for label, outputs in drawn.items() if not outputs]
+    answers = {
+        label: {(row["benchmark"], str(row["id"])): row for row in output.generations if "extracted" in row}
+        for label, output in of_one_seed(drawn).items()
+    }
     before, after = answers.get(BACKBONE, {}), answers.get(LABELS["rlmec"], {})
     changed = [key for key, row in before.items() if not row["right"] and key in after and after[key]["right"]]
     changed.sort(key=lambda key: after[key].get("first_error") is not None)
@@ -252,7 +251,7 @@ def fidelity(tree: ResultTree) -> FigureData:
         caption="Wrong solutions with their true minimal edit: a token is mistaken where the edit replaces or deletes "
         "it. AUC is the chance that a mistaken token has less credit than another (.5: none is told apart), over all "
         "solutions and within one; precision and recall are those of credit below 0. Clipping ties the tokens that are "
-        "held to be right, hence the AUC before it. Means over seeds with one standard error.",
+        "held to be right, hence the AUC before it. Means over worlds with one standard error.",
     )
     for task, title in TASKS.items():
         panel = Panel(title, "", "share of tokens, or chance", [])
@@ -297,12 +296,12 @@ def kept_wrong_steps(tree: ResultTree) -> FigureData:
         title="Rewrites that keep a wrong step",
         caption="Accepted rewrites of wrong samples: their answer is right. A kept step is wrong where it stands, as "
         "the testbed knows, and the prediction has it too; imitation learns it. A model that names a later step than "
-        "the first wrong one keeps what stands between. Means over seeds with one standard error.",
+        "the first wrong one keeps what stands between. Means over worlds with one standard error.",
         kind="table",
     )
     lines = []
     for task, data in DATA.items():
-        steps = {row["id"]: row.get("meta", {}).get("steps") for row in tree.data_rows(data, "questions.jsonl")}
+        steps = {seed: _right_steps(tree, data, seed) for seed in tree.seeds}
         for size in SIZES:
             sources = (
                 (RecipeRow(f"rlmec-{task}{size}", "shared", "teacher"), "rewrites.jsonl"),
@@ -310,7 +309,7 @@ def kept_wrong_steps(tree: ResultTree) -> FigureData:
             )
             for source, file in sources:
                 outputs = figure.needs(f"{source.kind}/{source.name}", tree.of(source))
-                found = [_kept_share(output.rows(file), steps) for output in outputs.values()]
+                found = [_kept_share(output.rows(file), steps[seed]) for seed, output in outputs.items()]
                 shares = [share for share in found if share is not None]
                 if shares:
                     name = f"{source.kind.replace('_', ' ')} {source.name}"
@@ -318,6 +317,11 @@ def kept_wrong_steps(tree: ResultTree) -> FigureData:
     if lines:
         figure.blocks = [{"columns": ["Keeps a wrong step"], "rows": lines}]
     return figure
+
+
+def _right_steps(tree: ResultTree, data: str, seed: int) -> dict[str, Steps | None]:
+    """Returns the right steps of each question of a data set at a seed, None where they are not known."""
+    return {row["id"]: row.get("meta", {}).get("steps") for row in tree.data_rows(data, seed, "questions.jsonl")}
 
 
 def _kept_share(rows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps | None]) -> float | None:

@@ -23,6 +23,7 @@ from tasks.report.figure_data import (
 )
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput
+from tasks.report.win_rates import decided_in
 from tasks.running.artifacts import read_json
 
 METHODS = ("segment", "bandit", "token", "sentence", "bandit-as-segment", "segment-as-bandit")
@@ -57,7 +58,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
             policies,
             LABELS,
             COLOURS,
-            "Means over seeds; the band is one standard error. Rows of Table 1.",
+            "Means over worlds; the band is one standard error. Rows of Table 1.",
         ),
         reward_models(
             tree,
@@ -133,14 +134,15 @@ def _frontier(outputs: Mapping[int, StageOutput], label: str, colour: int) -> li
 
 def kl_frontier(tree: ResultTree) -> FigureData:
     """Returns Figure 4: win rate over KL to the SFT policy, from the checkpoints of each run."""
+    verdicts = decided_in(tree, "segment")
     figure = published_figure(
         "segment/4",
-        "One point per checkpoint of a run and one for its final policy: true win rate over the SFT policy "
-        "against the KL to it, means over seeds with one standard error. The paper's axis is the "
+        f"One point per checkpoint of a run and one for its final policy: {verdicts} win rate over the SFT policy "
+        "against the KL to it, means over worlds with one standard error. The paper's axis is the "
         "length-controlled AlpacaEval win rate.",
     )
     for prefix, title in (("phi31-", "Phi3.1-mini-SFT (as in the paper)"), ("", "Phi3-mini")):
-        panel = Panel(title, "KL to the SFT policy, nats per response", "true win rate vs SFT, %", [])
+        panel = Panel(title, "KL to the SFT policy, nats per response", f"{verdicts} win rate vs SFT, %", [])
         for method in ("segment", "bandit", "token"):
             outputs = figure.needs(prefix + method, tree.outputs("segment", "policy", prefix + method))
             panel.series += _frontier(outputs, LABELS[method], COLOURS[method])
@@ -150,7 +152,7 @@ def kl_frontier(tree: ResultTree) -> FigureData:
 
 def code_bars(tree: ResultTree) -> FigureData:
     """Returns Figure 5: pass@1 on the code benchmarks, by backbone and action space."""
-    figure = published_figure("segment/5", "pass@1 in percent; bars are means over seeds with one standard error.")
+    figure = published_figure("segment/5", "pass@1 in percent; bars are means over worlds with one standard error.")
     for prefix, title in (("phi31-", "Phi3.1-mini-SFT"), ("llama3-", "Llama-3-8B-SFT")):
         panel = Panel(title, "", "pass@1, %", [])
         for method in ("bandit", "token", "segment"):
@@ -176,8 +178,9 @@ def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def segmentations(tree: ResultTree) -> list[FigureData]:
     """Returns figures 6 to 11: true clause boundaries beside entropy boundaries, dialogue and code."""
-    source = next((name for name in ("cutoff-1_5", "segment") if examples(tree, "segment", name)), None)
-    rows = list(examples(tree, "segment", source).values()) if source else []
+    found = {name: examples(tree, "segment", name).get(name, {}) for name in ("cutoff-1_5", "segment")}
+    source = next((name for name, rows in found.items() if rows), None)
+    rows = list(found[source].values()) if source else []
     dialogue = [row for row in rows if row["kind"] == "normal"]
     code = [row for row in rows if row["kind"] == "code"]
     drawn = []

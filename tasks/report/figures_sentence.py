@@ -21,8 +21,9 @@ from tasks.report.figure_data import (
     token_spans,
 )
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, of_one_seed
 from tasks.report.records import record_of
+from tasks.report.win_rates import decided_in
 
 PAPER = "sentence"
 METHODS = ("sentence", "response", "token", "res2sent", "sent2res")
@@ -64,7 +65,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
             policies,
             LABELS,
             COLOURS,
-            "Means over seeds; the band is one standard error. Rows of Table 1, first backbone.",
+            "Means over worlds; the band is one standard error. Rows of Table 1, first backbone.",
         ),
         reward_models(
             tree,
@@ -113,7 +114,7 @@ def reward_bench(tree: ResultTree) -> FigureData:
     """Returns Figure 2: accuracy of each granularity on the four sections."""
     figure = published_figure(
         "sentence/2",
-        "Sections of the testbed's benchmark have the same meaning. Error bars: one standard error over seeds.",
+        "Sections of the testbed's benchmark have the same meaning. Error bars: one standard error over worlds.",
     )
     panel = Panel("RewardBench", "", "pairwise accuracy, %", [])
     for name in GRANULARITIES:
@@ -151,7 +152,7 @@ def _over_sizes(label: str, outputs: Mapping[int, StageOutput], prefix: str, col
 def reward_curves(tree: ResultTree) -> FigureData:
     """Returns Figure 3c: the aggregated reward while training on sentence rewards, or on the aggregate itself."""
     figure = published_figure(
-        "sentence/3c", "Sum of the rewards of a response, which is the aggregate of Eq. 4 for both; means over seeds."
+        "sentence/3c", "Sum of the rewards of a response, which is the aggregate of Eq. 4 for both; means over worlds."
     )
     for prefix, title in (("tulu3-", "Llama-3.1-Tulu-3-8B-SFT (as in the paper)"), ("", "Llama-3.2-3B-SFT")):
         panel = Panel(title, "training step", "aggregated reward", [])
@@ -175,9 +176,9 @@ def reward_pictures(tree: ResultTree) -> FigureData:
 
 def aggregations(tree: ResultTree) -> FigureData:
     """Returns Figure 5: aggregation functions, by RewardBench and by the policy's win rate."""
-    figure = published_figure("sentence/5", "Numbers of Tables 6 and 7. Error bars: one standard error over seeds.")
+    figure = published_figure("sentence/5", "Numbers of Tables 6 and 7. Error bars: one standard error over worlds.")
     left = Panel("reward model", "", "RewardBench average, %", [])
-    right = Panel("policy", "", "true win rate vs SFT, %", [])
+    right = Panel("policy", "", f"{decided_in(tree, PAPER)} win rate vs SFT, %", [])
     for slot, name in enumerate(AGGREGATIONS):
         bench, policy = tree.of(recipe_row(PAPER, f"bench-{name}")), tree.of(recipe_row(PAPER, name))
         figure.missing += [row for row, found in ((f"bench-{name}", bench), (name, policy)) if not found]
@@ -191,7 +192,7 @@ def aggregations(tree: ResultTree) -> FigureData:
 def segmenters(tree: ResultTree) -> FigureData:
     """Returns Figure 6, right: the policy's win rate with each segmenter; its training time comes from the records."""
     figure = published_figure("sentence/6", "Numbers of Table 8; the training time stands beside it.")
-    panel = Panel("policy", "", "true win rate vs SFT, %", [])
+    panel = Panel("policy", "", f"{decided_in(tree, PAPER)} win rate vs SFT, %", [])
     for slot, (label, row) in enumerate(SEGMENTERS.items()):
         outputs = figure.needs(row, tree.of(recipe_row(PAPER, row)))
         panel.series += metric_bars(label, outputs, {"win_rate_vs_sft": label}, slot)
@@ -207,9 +208,10 @@ def token_rewards_before_ends(tree: ResultTree) -> FigureData:
         "Absolute weighted reward of a token in units of its response's mean, over the example responses; 0 is the "
         "last token of a true clause, its mark included.",
     )
-    rows = [row for row in examples(tree, PAPER, "preference-transformer").values() if row.get("true_clauses")]
+    name = "preference-transformer"
+    rows = [row for row in examples(tree, PAPER, name).get(name, {}).values() if row.get("true_clauses")]
     if not rows:
-        figure.missing = ["reward_model/preference-transformer"]
+        figure.missing = [f"reward_model/{name}"]
         return figure
     found: dict[int, list[float]] = {}
     for row in rows:
@@ -261,27 +263,27 @@ def side_by_side(tree: ResultTree) -> list[FigureData]:
     program = published_figure(
         "sentence/11", caption + "Colour: whether the program passes its tests.", "coloured_text"
     )
-    answers = {name: _generations(tree, name) for name in ("response", "token", "sentence")}
+    names = ("response", "token", "sentence")
+    outputs = of_one_seed({name: tree.of(recipe_row(PAPER, name)) for name in names})
+    answers = {name: _generations(output) for name, output in outputs.items()}
     for figure in (question, program):
-        figure.missing = [name for name, rows in answers.items() if not rows]
+        figure.missing = [name for name in names if not answers.get(name)]
     present = {name: rows for name, rows in answers.items() if rows}
     if present:
-        question.blocks = _compared(present, "alpaca", _world(tree))
+        question.blocks = _compared(present, "alpaca", _world(tree, next(iter(outputs.values())).seed))
         program.blocks = _compared(present, "mbpp_base", None)
     return [question, program]
 
 
-def _generations(tree: ResultTree, name: str) -> dict[tuple[str, str], dict[str, Any]]:
-    outputs = tree.of(recipe_row(PAPER, name))
-    rows = next(iter(outputs.values())).generations if outputs else []
-    return {(row["benchmark"], str(row["id"])): row for row in rows if "response" in row}
+def _generations(output: StageOutput) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["benchmark"], str(row["id"])): row for row in output.generations if "response" in row}
 
 
-def _world(tree: ResultTree) -> Any:
-    """Returns the testbed's world behind the results, None for real data."""
+def _world(tree: ResultTree, seed: int) -> Any:
+    """Returns the testbed's world behind the results of a seed, None for real data."""
     from tasks.running.loading import load_world
 
-    folder = tree.root / "shared" / "data" / data_set(PAPER) / "result"
+    folder = tree.data(data_set(PAPER), seed)
     return load_world(folder) if (folder / "data.json").exists() else None
 
 

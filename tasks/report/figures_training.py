@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_core.published.row_map import RecipeRow
 from tasks.report.figure_data import FigureData, Panel, curve_series, metric_by_seed, table_line
-from tasks.report.outputs import ResultTree
+from tasks.report.outputs import ResultTree, of_one_seed
 
 CURVES = (
     ("reward", "Proxy reward", "reward per response"),
@@ -60,10 +60,10 @@ def reward_models(tree: ResultTree, rows: Sequence[RecipeRow], caption: str) -> 
     return figure
 
 
-def examples(tree: ResultTree, paper: str, name: str) -> dict[str, dict[str, Any]]:
-    """Returns the example responses of a reward model by id, first seed that was run."""
-    outputs = tree.outputs(paper, "reward_model", name)
-    return {row["id"]: row for row in next(iter(outputs.values())).rows("examples.jsonl")} if outputs else {}
+def examples(tree: ResultTree, paper: str, *names: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns the example responses of reward models by name and id, of the first seed that all of them have."""
+    found = of_one_seed({name: tree.outputs(paper, "reward_model", name) for name in names})
+    return {name: {row["id"]: row for row in output.rows("examples.jsonl")} for name, output in found.items()}
 
 
 def coloured_examples(figure: FigureData, tree: ResultTree, paper: str, labels: Mapping[str, str]) -> FigureData:
@@ -72,8 +72,8 @@ def coloured_examples(figure: FigureData, tree: ResultTree, paper: str, labels: 
     Args:
         labels: titles of the reward models by name.
     """
-    models = {name: examples(tree, paper, name) for name in labels}
-    figure.missing = [f"reward_model/{name}" for name, rows in models.items() if not rows]
+    models = examples(tree, paper, *labels)
+    figure.missing = [f"reward_model/{name}" for name in labels if not models.get(name)]
     present = {name: rows for name, rows in models.items() if rows}
     if not present:
         return figure

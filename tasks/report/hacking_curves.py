@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tasks.report.drawing import DASHED, PALETTE, RULE, STYLE, inline_svg
+from tasks.report.drawing import DASHED, PALETTE, RULE, STYLE, inline_svg, theme_colour
+from tasks.report.hovering import DrawnCurve, points_attribute
 
 #: The first colour is plain PPO's, the eighth PAR's, in the order of mitigations.yaml.
 COLOURS = (
@@ -16,6 +17,7 @@ COLOURS = (
 )  # fmt: skip
 PANEL = (5.4, 3.1)
 SPARK = (132, 46)
+STEP, PROXY, WIN_RATE = "training step", "proxy reward less SFT's", "win rate over SFT, %"
 
 Points = Sequence[tuple[float, float]]
 
@@ -33,7 +35,7 @@ class Curve:
 def colour(place: int) -> str:
     """Returns the colour of the mitigation at a place of the order, for a page with its theme's colours."""
     value = COLOURS[place % len(COLOURS)]
-    return f"var(--series-{PALETTE.index(value)}, {value})" if value in PALETTE else value
+    return theme_colour(PALETTE.index(value)) if value in PALETTE else value
 
 
 def _path(points: Points, x: tuple[float, float], y: tuple[float, float]) -> str:
@@ -82,21 +84,26 @@ def curves_svg(key: str, title: str, curves: Sequence[Curve]) -> str:
         right.spines["right"].set_visible(True)
         right.grid(False)
         right.axhline(50, color=RULE, linewidth=0.9)
+        drawn = []
         for curve in curves:
             named = next((value for value in COLOURS if value in curve.colour), curve.colour)
             left.plot(*zip(*curve.proxy, strict=True), color=named, linewidth=1.6)
             right.plot(*zip(*curve.win_rate, strict=True), color=named, linewidth=1.5, linestyle=DASHED)
+            for axes, path, said in ((left, curve.proxy, PROXY), (right, curve.win_rate, WIN_RATE)):
+                steps, values = zip(*path, strict=True)
+                drawn.append(DrawnCurve(axes, curve.title, path, steps, values, STEP, said))
         left.grid(False)
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
-        left.set_xlabel("training step")
-        left.set_ylabel("proxy reward less SFT's (solid)")
-        right.set_ylabel("win rate over SFT, % (dashed)")
+        left.set_xlabel(STEP)
+        left.set_ylabel(f"{PROXY} (solid)")
+        right.set_ylabel(f"{WIN_RATE} (dashed)")
         right.set_ylim(0, 100)
         figure.tight_layout()
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
+        points = points_attribute(figure, drawn)
         pyplot.close(figure)
-    return inline_svg(buffer.getvalue(), key, title)
+    return inline_svg(buffer.getvalue(), key, title, points)
 
 
 def span(curves: Sequence[Points], place: int) -> tuple[float, float]:

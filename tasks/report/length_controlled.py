@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import DataError
+from tasks.running.judged_numbers import too_few_valid
 
 #: Fewest valid preferences of a run for its fit (five folds of cross-validation).
 FEWEST = 5
@@ -41,8 +42,8 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
         calibration: frame of calibration rows, or None.
 
     Raises:
-        DataError: a length that is not finite, or judgements without one valid preference. Source: Dubois et al.
-            2024, see `rlhf_core.evaluation.length_controlled`.
+        DataError: a length that is not finite, or too few valid preferences. Source: Dubois et al. 2024, see
+            `rlhf_core.evaluation.length_controlled`.
     """
     from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
 
@@ -54,12 +55,9 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
                 remedy="Evaluate the run again: lengths are finite numbers",
             )
     valid = sum(math.isfinite(value) for value in judged.preferences)
-    if not valid:
-        raise DataError(
-            f"{run} has {len(judged.prompts)} judgements and no valid preference among them",
-            field="preference",
-            remedy="Evaluate the run with a judge that answers",
-        )
+    problem = too_few_valid(valid, len(judged.preferences))
+    if problem is not None:
+        raise DataError(f"{run}: {problem}", field="preference", remedy="Evaluate the run with a judge that answers")
     if valid < FEWEST:
         return None
     return length_controlled_win_rate(

@@ -7,7 +7,9 @@ from typing import Any
 from tasks.graph.expected import clock
 from tasks.report.across import COLUMNS
 from tasks.report.cells import cell_text, format_number
+from tasks.report.finding import NATS, DemoFinding, finding_cells
 from tasks.report.measured import table_notes
+from tasks.report.other_tables import OtherTable
 from tasks.report.page import Report, label
 from tasks.report.printed_rows import printed_lines, shown_columns
 
@@ -54,6 +56,17 @@ def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
+def _other(table: OtherTable) -> list[str]:
+    """Returns a table without measurements."""
+    lines = [f"### {table.id}. {table.title}", ""]
+    if table.rows:
+        lines += [_row(["row", *table.headings]), "|" + " --- |" * (len(table.headings) + 1)]
+        lines += [*(_row([name, *cells]) for name, cells in table.rows), ""]
+    for name, text in (table.prompts or {}).items():
+        lines += [f"{escape(name)}:", "", *(f"    {line}" for line in text.split("\n")), ""]
+    return [*lines, escape(table.note), ""] if table.note else lines
+
+
 def _heading(column: dict[str, Any]) -> str:
     """Returns a column's printed name; the primary column says that it is."""
     return f"{column['printed']} (primary)" if column["primary"] else str(column["printed"])
@@ -62,7 +75,9 @@ def _heading(column: dict[str, Any]) -> str:
 def _claims(figure: dict[str, Any]) -> list[str]:
     """Returns a paper's claims in words, each with its verdict."""
     lines = [f"### {figure['title']}", "", _row(["the paper says", "where", "verdict"]), "| --- | --- | --- |"]
-    lines += [_row([row["text"], row["where"], row["verdict"]]) for block in figure["blocks"] for row in block["rows"]]
+    for row in (row for block in figure["blocks"] for row in block["rows"]):
+        why = f": {row['uneven']}" if row.get("uneven") else ""
+        lines.append(_row([row["text"], row["where"], f"{row['verdict']}{why}"]))
     return [*lines, ""]
 
 
@@ -83,6 +98,23 @@ def _across(report: Report) -> list[str]:
     return lines
 
 
+def _finding(found: DemoFinding) -> list[str]:
+    """Returns the demo's finding."""
+    headings = [
+        "row",
+        "win rate over SFT, %",
+        "less plain, points",
+        f"at {NATS:g} nats",
+        "KL",
+        "tokens",
+        "alarm rang in",
+    ]
+    lines = ["## The demo's finding", "", found.headline, "", _row(headings), "|" + " --- |" * len(headings)]
+    lines += [*(_row(finding_cells(row)) for row in found.rows), ""]
+    lines += [f"- {escape(row.title)}: {row.means}" for row in found.rows]
+    return [*lines, "", found.cause, "", f"{found.strength} {found.check}", ""]
+
+
 def _times(report: Report) -> list[str]:
     """Returns seconds of each kind of stage."""
     if not report.times:
@@ -99,13 +131,15 @@ def render(report: Report) -> str:
     """Returns the report as a Markdown string."""
     made = report.provenance
     lines = [f"# Rewardsmith report, scale {report.scale}", ""]
+    lines += ["**Rehearsal: no number here is a result.**", ""] if report.rehearsal else []
     if made.commits:
         lines += [
             f"Commits {', '.join(made.commits)}; {made.first} to {made.last}; {', '.join(made.devices)}; "
             f"{made.minutes:.0f} minutes of stages.",
             "",
         ]
-    lines += [LEGEND, ""]
+    lines += _finding(report.finding) if report.finding else []
+    lines += [LEGEND, ""] if report.papers else []
     for paper in report.papers:
         counts = paper.counts
         lines += [
@@ -121,4 +155,6 @@ def render(report: Report) -> str:
             lines += _claims(figure) if figure["kind"] == "claims" and figure["blocks"] else []
         for table in paper.result_tables:
             lines += _table(table)
+        for other in paper.others:
+            lines += _other(other)
     return "\n".join([*lines, *_across(report), *_times(report)])

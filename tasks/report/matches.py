@@ -12,7 +12,6 @@ runs say in judge.json. Source: ALARM, Eq. 2, §3.3, appendix B.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,14 +26,17 @@ from rlhf_core.evaluation.pairwise import (
     outcome_of_wins,
     record_of,
 )
+from rlhf_core.evaluation.protocols import PROTOCOLS
 from rlhf_core.published.row_map import MappedRow, recipe_row
-from tasks.report.measurements import Outputs
+from tasks.report.judges import Judges, drawn_prompts
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 from tasks.report.significance import Comparison, compare_constant
+from tasks.report.win_rates import Outputs
+from tasks.running.judged_numbers import too_few_valid
 from tasks.running.result_rows import Generation
 
 if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import Judge
+    pass
 
 KINDS = ("wins", "win-test", "mean-test")
 #: What a paper's column of evaluators says, in small letters and dashes, as the name of a score.
@@ -45,6 +47,8 @@ EVALUATORS = {
     "gpt-3.5-turbo": "judge",
 }
 BENCHMARK = "alpaca"
+#: Of a judge's verdicts on two rows' answers.
+PROTOCOL = PROTOCOLS["alarm"]
 #: The other rows of a task together, in a metric's name.
 OTHERS = "others"
 #: Status of the cell of a row against itself.
@@ -83,7 +87,7 @@ class Matches:
     results: Path
     tasks: Mapping[str, str | None]
     _played: dict[tuple[str, str, str, int], dict[str, int]] = field(default_factory=dict)
-    _unparsable: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    _lacking: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
 
     def seeds(self, *names: str) -> list[int]:
         """Returns seeds that all of some rows have been run with, and their answers scored."""
@@ -97,50 +101,48 @@ class Matches:
         if key not in self._played:
             outputs = self.outputs[first][seed], self.outputs[second][seed]
             if by == "judge":
-                self._played[key], self._unparsable[first, second, seed] = self._judged(*outputs)
+                self._played[key], self._lacking[first, second, seed] = self._judged(*outputs)
             else:
                 self._played[key] = _scored(*outputs, by)
         sign = 1 if own == first else -1
         return {prompt: sign * result for prompt, result in self._played[key].items()}
 
-    def unparsable(self, own: str, other: str) -> int:
-        """Returns prompts, over all seeds, for which the judge gave no verdict in one order or both; they count for
-        nobody."""
+    def lacking(self, own: str, other: str) -> dict[str, int]:
+        """Returns how many prompts, over all seeds, are `unparsable` (no verdict) and `one_sided` (a verdict in one of
+        two orders); they count for nobody."""
         first, second = sorted((own, other))
-        return sum(self._unparsable.get((first, second, seed), 0) for seed in self.seeds(own, other))
+        found = [self._lacking.get((first, second, seed), (0, 0)) for seed in self.seeds(own, other)]
+        return {"unparsable": sum(one for one, _ in found), "one_sided": sum(one for _, one in found)}
 
     def _told_nothing(self, own: str, other: str, by: str, seed: int) -> bool:
-        """Returns whether a judge answered so badly that nothing is decided; ties that it declared itself are an
-        answer."""
+        """Returns whether a judge answered so badly that it decides nothing, or gave too few valid verdicts; ties that
+        it declared itself are an answer."""
         first, second = sorted((own, other))
-        decided = any(self.results_of(own, other, by, seed).values())
-        return by == "judge" and not decided and self._unparsable.get((first, second, seed), 0) > 0
+        results = self.results_of(own, other, by, seed)
+        lost = sum(self._lacking.get((first, second, seed), (0, 0))) if by == "judge" else 0
+        return lost > 0 and (not any(results.values()) or too_few_valid(len(results), len(results) + lost) is not None)
 
-    def _judged(self, own: StageOutput, other: StageOutput) -> tuple[dict[str, int], int]:
-        """(1, 0 or -1 per prompt with a verdict, how many have none)."""
-        from rlhf_core.evaluation.judges.games import combine_orders, play_games
+    def _judged(self, own: StageOutput, other: StageOutput) -> tuple[dict[str, int], tuple[int, int]]:
+        """(1, 0 or -1 per prompt with a verdict that counts, how many have none and how many one in one order)."""
         from tasks.evaluating.policies import comparisons
 
         settings = own.judge_settings
         judge = self._judges.get(settings)
         if judge is None:
-            return {}, 0
+            return {}, (0, 0)
         answers, baselines = ({str(row["id"]): row for row in _answers(side)} for side in (own, other))
-        prompts = sorted(answers.keys() & baselines.keys())
-        if settings["rows"] is not None and settings["rows"] < len(prompts):
-            prompts = sorted(random.Random("pairs").sample(prompts, int(settings["rows"])))
+        prompts = drawn_prompts(answers.keys() & baselines.keys(), settings)
         pairs = comparisons(
             [cast(Generation, {**answers[p], "id": p, "baseline": baselines[p]["response"]}) for p in prompts],
             str(settings.get("instruction", "")),
         )
-        outcomes = combine_orders(play_games(judge, pairs, "output_pair"), "agreement")
-        signs = {"win": 1, "tie": 0, "loss": -1}
-        found = {outcome.id: signs[outcome.result] for outcome in outcomes if outcome.result in signs}
-        return found, len(outcomes) - len(found)
+        tally = PROTOCOL.tally(PROTOCOL.play(judge, pairs))
+        signs = {prompt: (score > 0.5) - (score < 0.5) for prompt, score in tally.scores.items()}
+        return signs, (len(tally.unparsable), len(tally.one_sided))
 
     @cached_property
-    def _judges(self) -> _Judges:
-        return _Judges(self.results)
+    def _judges(self) -> Judges:
+        return Judges(self.results)
 
     def has(self, name: str, by: str) -> bool:
         """Returns whether a row's runs can be compared by a score or judge."""
@@ -153,8 +155,8 @@ class Matches:
     def win_rates(self, own: str, other: str, by: str) -> dict[int, float]:
         """Returns the win rate in percent by seed; empty where one of the rows was not run or has no such score.
 
-        A seed without a game, or of which the judge's verdicts decide nothing, some being unparsable, is left out: 50 %
-        would be invented.
+        A seed without a game is left out, and one whose judge gave too few valid verdicts or, some being unparsable,
+        decides nothing: 50 % would be invented.
         """
         if not (self.has(own, by) and self.has(other, by)):
             return {}
@@ -166,8 +168,9 @@ class Matches:
         return rates
 
     def record(self, own: str, other: str, by: str) -> Record:
-        """Returns wins, ties and losses over all seeds."""
-        records = (record_of(self.results_of(own, other, by, seed).values()) for seed in self.seeds(own, other))
+        """Returns wins, ties and losses over all seeds whose judge told something."""
+        seeds = (seed for seed in self.seeds(own, other) if not self._told_nothing(own, other, by, seed))
+        records = (record_of(self.results_of(own, other, by, seed).values()) for seed in seeds)
         return sum(records, Record())
 
     def against_others(self, own: str, by: str) -> dict[int, float]:
@@ -195,7 +198,7 @@ class Matches:
             return None
         if match.kind == "win-test":
             record = self.record(main, other, match.by)
-            if record.win_rate is None or all(self._told_nothing(main, other, match.by, seed) for seed in seeds):
+            if record.win_rate is None:
                 return None
             return outcome_of_wins(record)
         own, theirs = [], []
@@ -207,24 +210,6 @@ class Matches:
         if not own:
             return None
         return outcome_of_means(own, theirs, higher_is_better=_higher(self.outputs[main][seeds[0]], match.by))
-
-
-class _Judges:
-    """The judge of each setting, built when it is first asked; heavy modules are imported only then."""
-
-    def __init__(self, results: Path) -> None:
-        self.results = results
-        self.known: dict[str, Judge | None] = {}
-
-    def get(self, settings: Mapping[str, Any]) -> Judge | None:
-        from tasks.running.loading import load_judge, load_world
-
-        key = repr(sorted(settings.items(), key=str))
-        if key not in self.known:
-            spec = settings.get("judge")
-            data = self.results / "shared" / "data" / str(settings.get("data")) / "result"
-            self.known[key] = load_judge(spec, load_world(data)) if spec else None
-        return self.known[key]
 
 
 def _answers(output: StageOutput) -> Sequence[Mapping[str, Any]]:
@@ -266,7 +251,7 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
     if other == own:
         return {"status": ITSELF}, None
     rates = matches.win_rates(own, other, match.by)
-    counted = {"unparsable": matches.unparsable(own, other)} if match.by == "judge" else {}
+    counted = matches.lacking(own, other) if match.by == "judge" else {}
     if not rates:
         return {"status": "not measured", **counted}, None
     mean, error = mean_and_standard_error([rates[seed] for seed in sorted(rates)])
@@ -277,7 +262,7 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
 
 def _tested(matches: Matches, main: str, own: str, match: Match) -> dict[str, Any]:
     """Returns the fields of a cell with a test of a row against its main row."""
-    counted = {"unparsable": matches.unparsable(main, own)} if match.by == "judge" else {}
+    counted = matches.lacking(main, own) if match.by == "judge" else {}
     found = matches.outcome(main, own, match)
     if found is None:
         return {"status": "not measured", **counted}

@@ -19,11 +19,15 @@ from rlhf_core.published.row_map import (
     primary_of,
     row_keys,
 )
+from tasks.params.scales import is_rehearsal
 from tasks.report.matches import ITSELF, OTHERS, Match, Matches, match_of, matched, table_matches
-from tasks.report.measurements import Measurements, Outputs, TableRuns, broken, has_itself, measurements
-from tasks.report.outputs import ResultTree, mean_and_standard_error
+from tasks.report.measurements import Measurements, broken, has_itself, measurements
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.partial import partial_text
 from tasks.report.printed_rows import ELSEWHERE
 from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
+from tasks.report.win_rates import Outputs, TableRuns, blank_reason, judge_notes, lacking, length_note, verdicts_word
+from tasks.running.alarms import alarms_of, kinds
 
 #: Status of a cell where the paper has a dash and this project no row.
 NOT_PRINTED = "not in the paper"
@@ -36,9 +40,10 @@ class Cell:
     Attributes:
         published: the cell as printed; None where the paper has no such column.
         status: 'measured', 'not run' (no run of this row), 'stopped' (what was measured before it forbids it, see
-            `tasks.running.artifacts.Stopped`), 'not measured' (the run has no such metric), 'not in the paper' (it
-            prints a dash, and there is no such row), 'elsewhere' (the column belongs to another row behind the same
-            printed one) or '-' (a row against itself).
+            `tasks.running.artifacts.Stopped`), 'not measured' (the run has no such metric), 'blank' (its judge gave too
+            few valid verdicts, see `tasks.running.judged_numbers`), 'not in the paper' (it prints a dash, and there is
+            no such row), 'elsewhere' (the column belongs to another row behind the same printed one) or '-' (a row
+            against itself).
         mean, se: over worlds, in the column's unit; se is None with one world.
         seeds: value by seed; a run's seed is its world.
         difference, interval: to the table's main row, with its 95 % interval; None on the main row, and no interval
@@ -47,13 +52,16 @@ class Cell:
         missing: names the worlds that one of the two rows lacks; None if both have the same.
         against: what `difference` is to: the main row, or the 50 % of a win rate over another row.
         word: of the verdict, see `rlhf_core.evaluation.verdicts.RowVerdict`; None outside of the primary column, as
-            are all fields below but `outcome` and `unparsable`.
+            are all fields below but `outcome` and those of a judge.
         p: corrected for the table's rows (Holm).
         smallest_visible: the effect that these worlds find with a power of 80 %.
         reason: why there is no test.
         verdict: 'confirmed', 'contradicted', 'equivalent' or 'undecided'; None where the paper orders nothing.
         outcome: of a test, in the paper's words, descriptive; the mean is then its p-value.
-        unparsable: of a judge, the prompts of all seeds for which it gave no verdict; they count for nobody.
+        unparsable, one_sided: of a judge, the prompts of all seeds without any verdict, and with one in one of two
+            orders; they count for nobody. None where no judge was asked or none is lacking.
+        why: why a judged cell is not measured.
+        note: on how the number was made, shown once under the table.
     """
 
     published: str | None
@@ -73,6 +81,9 @@ class Cell:
     verdict: Direction | None = None
     outcome: str | None = None
     unparsable: int | None = None
+    one_sided: int | None = None
+    why: str | None = None
+    note: str | None = None
 
     def compare(self, found: Comparison) -> None:
         """Fills in the difference, which is descriptive until the table decides."""
@@ -141,13 +152,14 @@ def _cells(
     matches: Matches,
 ) -> list[dict[str, Cell]]:
     """Returns the cells of every row by column; those of the primary column are decided together."""
-    primary = primary_of(table)
+    judged = verdicts_word(runs) == "judged"
+    primary = primary_of(table, judged=judged)
     made: list[dict[str, Cell]] = []
     tested: list[ComparedCell] = []
     for row in rows:
         cells: dict[str, Cell] = {}
         for column, pattern in columns:
-            metric = row_metric(table, row, column, pattern)
+            metric = row_metric(table, row, column, pattern, judged=judged)
             match = match_of(metric)
             if match is not None and match.other != OTHERS:
                 cells[column.key] = _matched_cell(row, column, matches, match)
@@ -194,10 +206,23 @@ def decide(tested: Sequence[ComparedCell], margin: float | None = None) -> None:
         cell.verdict = direction_verdict(one.printed, one.main, verdict.word)
 
 
-def row_metric(table: Table, row: MappedRow, column: Column, pattern: str) -> str:
+def _annotate(cell: Cell, row: MappedRow, metric: str, behind: TableRuns) -> None:
+    """Adds to a judged cell the prompts that lack a verdict, the reason of a blank, and the source of difficulties."""
+    runs = behind.outputs.get(row.recipe.name, {}) if row.recipe else {}
+    if not runs or cell.status not in ("measured", "not measured"):
+        return
+    unparsable, one_sided = lacking(behind, row.recipe.name if row.recipe else "", metric)
+    cell.unparsable, cell.one_sided = unparsable or cell.unparsable, one_sided or cell.one_sided
+    if cell.status == "measured":
+        cell.note = length_note(behind, row.recipe.name if row.recipe else "", metric)
+    else:
+        cell.why = blank_reason(runs, metric, any(behind.calibrations.values()))
+
+
+def row_metric(table: Table, row: MappedRow, column: Column, pattern: str, *, judged: bool = False) -> str:
     """Returns the metric behind a row's cell: the column's, with the row's evaluator in it where the map says so."""
     printed = any(own.key == column.key for own in table.columns)
-    return metric_name(table, column.key, row.published) if printed else pattern
+    return metric_name(table, column.key, row.published, judged=judged) if printed else pattern
 
 
 def _values(behind: TableRuns, matches: Matches, metric: str) -> Measurements:
@@ -220,19 +245,30 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     rows = mapped_rows(table)
     keys = row_keys(rows)
     outputs = {row.recipe.name: tree.of(row.recipe) for row in rows if row.recipe}
-    columns = [(column, metric_name(table, column.key)) for column in table.columns]
-    columns += [(column, column.key) for column in also_measured(table)]
+    judged = verdicts_word(outputs) == "judged"
+    columns = [(column, metric_name(table, column.key, judged=judged)) for column in table.columns]
+    columns += [(column, column.key) for column in also_measured(table, judged=judged)]
     references = {row.recipe.name: tree.of(row.reference) for row in rows if row.recipe and row.reference}
-    behind = TableRuns(outputs, references, tree.alpaca_calibration(data_set(table.paper)))
+    behind = TableRuns(outputs, references, tree.alpaca_calibrations(data_set(table.paper)), table.paper, tree)
     matches = table_matches(table.paper, rows, outputs, tree)
-    asked = {row_metric(table, row, *column) for row in rows for column in columns if table.is_result}
+    asked = {row_metric(table, row, *column, judged=judged) for row in rows for column in columns if table.is_result}
     values = {metric: _values(behind, matches, metric) for metric in sorted(asked)}
     rendered = []
     for row, key, cells in zip(rows, keys, _cells(table, rows, columns, values, outputs, matches), strict=True):
         runs = outputs.get(row.recipe.name, {}) if row.recipe else {}
         stopped = tree.stopped(row.recipe) if row.recipe else {}
+        blank = _blank(runs, cells, {column.key: row_metric(table, row, column, name) for column, name in columns})
+        marks = {
+            column.key: {"partial": text}
+            for column, pattern in columns
+            if (text := partial_text(row_metric(table, row, column, pattern, judged=judged), runs.values()))
+        }
+        if is_rehearsal(tree.root.name):
+            marks = {key: {"partial": "rehearsal"} for key in cells}
         for cell in cells.values() if stopped else ():
             cell.status = "stopped" if cell.status == "not run" else cell.status
+        for column, pattern in columns if table.is_result else ():
+            _annotate(cells[column.key], row, row_metric(table, row, column, pattern, judged=judged), behind)
         rendered.append(
             {
                 "condition": row.condition,
@@ -245,13 +281,15 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
                 "main": row.main,
                 "is_main": row.is_main,
                 "broken": bool(row.reference and not row.is_main and broken(runs)),
+                **({"alarms": rang} if (rang := _alarms(runs)) else {}),
                 "runs": {str(seed): out.path.as_posix() for seed, out in runs.items()},
-                "cells": {key: asdict(cell) for key, cell in cells.items()},
+                "cells": {key: {**asdict(cell), **marks.get(key, {})} for key, cell in cells.items()},
                 **({"stopped": {str(seed): reason for seed, reason in stopped.items()}} if stopped else {}),
+                **({"blank": blank} if blank else {}),
             }
         )
     printed = {column.key for column in table.columns}
-    primary = primary_of(table)
+    primary = primary_of(table, judged=judged)
     return {
         "name": table.name,
         "id": table.id,
@@ -260,6 +298,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         "is_result": table.is_result,
         "evaluator": primary.evaluator,
         "exploratory": exploratory(seed for runs in outputs.values() for seed in runs),
+        **({"judges": notes} if (notes := judge_notes(outputs)) else {}),
         "columns": [
             {
                 **asdict(column),
@@ -274,6 +313,23 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     }
 
 
+def _blank(runs: Mapping[int, StageOutput], cells: Mapping[str, Cell], metrics: Mapping[str, str]) -> list[str]:
+    """Returns a line for each judged number of a row that is blank; marks the cells that have no other."""
+    lines = []
+    for key, metric in metrics.items():
+        for seed, output in runs.items():
+            if metric in output.blank:
+                lines.append(f"{metric} is blank at seed {seed}: {output.blank[metric]}")
+                cells[key].status = "blank" if cells[key].status == "not measured" else cells[key].status
+    return lines
+
+
+def _alarms(runs: Mapping[int, StageOutput]) -> dict[str, str]:
+    """Returns the kinds and steps of the hacking alarms of a row's runs, by seed; empty without any."""
+    rang = {str(seed): kinds(alarms_of(output.result)) for seed, output in runs.items()}
+    return {seed: told for seed, told in rang.items() if told}
+
+
 def stop_lines(row: Mapping[str, Any]) -> list[str]:
     """Returns a line with seeds for each reason why a row stopped; empty for other rows."""
     seeds: dict[str, list[str]] = {}
@@ -284,12 +340,19 @@ def stop_lines(row: Mapping[str, Any]) -> list[str]:
 
 
 def table_notes(table: Mapping[str, Any]) -> list[str]:
-    """Returns the notes on a table: that its seeds are spent, and which rows are broken or stopped."""
+    """Returns the notes on a table: spent seeds, who judged and how, how lengths were controlled, and which rows are
+    broken or stopped or raised the hacking alarm."""
     lines = [EXPLORATORY] if table["exploratory"] else []
+    lines += table.get("judges", [])
+    noted = ((column, row["cells"][column["key"]]) for column in table["columns"] for row in table["rows"])
+    lines += [f"{column['printed']}: {cell['note']}" for column, cell in noted if cell.get("note")]
     for row in table["rows"]:
         if row["broken"]:
             lines.append(f"{row['name']} is broken: below its own SFT model even at its best evaluation")
         lines += [f"{row['name']} {line}" for line in stop_lines(row)]
+        rang = row.get("alarms", {}).items()
+        lines += [f"hacking alarm: {row['name']} at seed {seed}: {told}" for seed, told in rang]
+        lines += [f"{row['name']}: {line}" for line in row.get("blank", ())]
     return [f"{line}." for line in dict.fromkeys(lines)]
 
 

@@ -1,59 +1,32 @@
 """A metric of every run of a table.
 
-Most metrics are read from a run's `metrics.json`. Length-controlled win rates are computed here, with difficulties of
-instructions that no run of the table changes: a run's number is the same beside any other rows.
+Most metrics are read from a run's `metrics.json`. Length-controlled win rates are computed here. With true rewards or
+calibration rows the difficulties of instructions depend on no run of the table, so that a run's number is the same
+beside any other rows; a judge's over the SFT model are fitted over the paper's policies (`tasks.report.win_rates`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from tasks.report.length_controlled import Judged, calibration_of, length_controlled, standardised
+from tasks.report.length_controlled import Judged, calibration_of, length_controlled
 from tasks.report.outputs import StageOutput
+from tasks.report.row_games import other_row, over_row
+from tasks.report.win_rates import (
+    OVER_SFT,
+    TableRuns,
+    difficulties_of,
+    knows_true_rewards,
+    preferences,
+    tally_over_sft,
+)
 
 #: Seed -> value in the column's unit.
 BySeed = Mapping[int, float]
 #: Row name -> seed -> ...
 Measurements = Mapping[str, BySeed]
-Outputs = Mapping[str, Mapping[int, StageOutput]]
-
-
-@dataclass(frozen=True)
-class TableRuns:
-    """The runs behind a table.
-
-    Attributes:
-        outputs: {row name: {seed: output}}.
-        references: for each row the outputs of the SFT model that it starts from, by seed.
-        calibration: judged variants of AlpacaEval's baseline.
-    """
-
-    outputs: Outputs
-    references: Outputs
-    calibration: Sequence[Mapping[str, Any]] = ()
-
-    def reference(self, name: str, seed: int) -> StageOutput | None:
-        return self.references.get(name, {}).get(seed)
-
-
-def _true_rewards(answers: Sequence[Mapping[str, Any]], benchmark: str) -> dict[str, float]:
-    return {
-        str(row["id"]): float(row["true_reward"])
-        for row in answers
-        if row["benchmark"] == benchmark and row["true_reward"] is not None
-    }
-
-
-def _peak_answers(output: StageOutput) -> list[dict[str, Any]]:
-    """Returns AlpacaEval answers of the weights of the best evaluation; none where they were not kept."""
-    return output.rows("peak_generations.jsonl")
-
-
-def _won(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    return {p: 0.5 + 0.5 * ((after[p] > before[p]) - (after[p] < before[p])) for p in after.keys() & before.keys()}
 
 
 def recorded(runs: TableRuns, metric: str) -> Measurements:
@@ -67,7 +40,11 @@ def recorded(runs: TableRuns, metric: str) -> Measurements:
 def _alpaca_rows(output: StageOutput) -> Judged:
     """Returns a run's AlpacaEval preferences with the lengths of both answers, in characters."""
     answers = {str(row["id"]): row for row in output.generations if row["benchmark"] == "alpaca"}
-    rows = [row for row in output.judgements if row["benchmark"] == "alpaca" and str(row["id"]) in answers]
+    rows = [
+        row
+        for row in output.judgements
+        if row["benchmark"] == "alpaca" and str(row["id"]) in answers and "reference" not in row
+    ]
     return Judged(
         prompts=[str(row["id"]) for row in rows],
         preferences=[math.nan if row["preference"] is None or not row["valid"] else row["preference"] for row in rows],
@@ -76,84 +53,58 @@ def _alpaca_rows(output: StageOutput) -> Judged:
     )
 
 
-def _reference_rows(answers: Sequence[Mapping[str, Any]], reference: StageOutput) -> Judged:
-    """True wins of answers over the SFT model's as preferences, with the lengths of both."""
-    after, before = (_true_rewards(rows, "alpaca") for rows in (answers, reference.generations))
-    wins = _won(after, before)
-    own, other = (
-        {str(row["id"]): float(row["n_chars"]) for row in rows if row["benchmark"] == "alpaca"}
-        for rows in (answers, reference.generations)
-    )
-    prompts = sorted(wins)
-    return Judged(prompts, [1 + wins[p] for p in prompts], [own[p] for p in prompts], [other[p] for p in prompts])
-
-
 def alpaca_length_controlled(runs: TableRuns) -> Measurements:
     """Returns AlpacaEval's length-controlled win rate in percent; empty where no variants of the baseline were
     judged, from which the difficulties are."""
-    if not runs.calibration:
-        return {}
-    calibration = calibration_of(runs.calibration)
+    fitted = {seed: calibration_of(rows) for seed, rows in runs.calibrations.items() if rows}
     found: dict[str, dict[int, float]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
-            judged = _alpaca_rows(output)
-            rate = length_controlled(f"{name} at seed {seed}", judged, *calibration) if judged.prompts else None
+            judged = _alpaca_rows(output) if seed in fitted and "alpaca_lc" not in output.blank else None
+            if judged is None or not judged.prompts:
+                continue
+            rate = length_controlled(f"{name} at seed {seed}", judged, *fitted[seed])
             if rate is not None:
                 found.setdefault(name, {})[seed] = rate
     return found
 
 
-def reference_length_controlled(
-    runs: TableRuns, answers: Callable[[StageOutput], list[dict[str, Any]]] = lambda output: output.generations
-) -> Measurements:
-    """Returns the length-controlled true win rate of a run's answers over the SFT model in percent.
-
-    An instruction's difficulty is the true reward of the SFT model's answer, standardised: the same for all rows that
-    start from the model in a world.
-    """
+def reference_length_controlled(runs: TableRuns, *, peak: bool = False) -> Measurements:
+    """Returns the length-controlled win rate of a run's answers over the SFT model in percent; see `win_rates`."""
     found: dict[str, dict[int, float]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
             reference = runs.reference(name, seed)
             if reference is None or reference.path == output.path:
                 continue
-            judged = _reference_rows(answers(output), reference)
-            difficulty = standardised(_true_rewards(reference.generations, "alpaca"))
-            rate = length_controlled(f"{name} at seed {seed}", judged, difficulty) if judged.prompts else None
-            if rate is not None:
-                found.setdefault(name, {})[seed] = rate
+            judged = preferences(output, reference, "alpaca", peak=peak)
+            if not any(math.isfinite(value) for value in judged.preferences):
+                continue
+            rate = "peak_win_rate_vs_sft" if peak else "win_rate_vs_sft"
+            difficulty, _ = difficulties_of(runs, output, reference, rate)
+            controlled = length_controlled(f"{name} at seed {seed}", judged, difficulty)
+            if controlled is not None:
+                found.setdefault(name, {})[seed] = controlled
     return found
 
 
 def reference_arena(runs: TableRuns) -> Measurements:
-    """True win rate over the SFT model on Arena-Hard's prompts in percent, ties half."""
+    """Returns the win rate over the SFT model on Arena-Hard's prompts in percent, ties half."""
     found: dict[str, dict[int, float]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
             reference = runs.reference(name, seed)
-            if reference is None:
-                continue
-            wins = _won(*(_true_rewards(side.generations, "arena") for side in (output, reference)))
-            if wins:
-                found.setdefault(name, {})[seed] = 100 * sum(wins.values()) / len(wins)
+            tally = None if reference is None else tally_over_sft(output, reference, "arena")
+            if tally is not None and tally.scores:
+                found.setdefault(name, {})[seed] = 100 * sum(tally.scores.values()) / len(tally.scores)
     return found
 
 
-#: Win rates over the SFT model, by the benchmark that they are on.
-OVER_SFT = {
-    "win_rate_vs_sft": "alpaca",
-    "peak_win_rate_vs_sft": "alpaca",
-    "lc_win_rate_vs_sft": "alpaca",
-    "peak_lc_win_rate_vs_sft": "alpaca",
-    "ood_win_rate_vs_sft": "ood",
-    "arena_win_rate_vs_sft": "arena",
-}
 #: Metrics that no run records: they need the SFT model's answers or the data set's calibration.
 JOINT_METRICS: dict[str, Callable[[TableRuns], Measurements]] = {
     "alpaca_lc": alpaca_length_controlled,
     "lc_win_rate_vs_sft": reference_length_controlled,
-    "peak_lc_win_rate_vs_sft": lambda runs: reference_length_controlled(runs, _peak_answers),
+    "peak_lc_win_rate_vs_sft": partial(reference_length_controlled, peak=True),
     "arena_win_rate_vs_sft": reference_arena,
 }
 
@@ -180,7 +131,7 @@ def reference_itself(runs: TableRuns, metric: str) -> Measurements:
 
 
 def best_win_rates(outputs: Mapping[int, StageOutput]) -> BySeed:
-    """Returns the true win rate over the SFT model at a row's best evaluation, by seed; empty where none was measured.
+    """Returns the win rate over the SFT model at a row's best evaluation, by seed; empty where none was measured.
 
     It is that of all test prompts where a run keeps its best weights, else the highest evaluation.
     """
@@ -203,7 +154,20 @@ def broken(outputs: Mapping[int, StageOutput]) -> bool:
 
 
 def measurements(runs: TableRuns, metric: str) -> Measurements:
-    """Returns a metric of every row of a table, by seed."""
+    """Returns a metric of every row of a table, by seed; judged numbers that are blank in a run are left out."""
+    if other_row(metric) is not None:
+        return over_row(runs, metric)
     joint = JOINT_METRICS.get(metric)
     found = joint(runs) if joint else recorded(runs, metric)
-    return {**found, **reference_itself(runs, metric)} if has_itself(metric) else found
+    if not has_itself(metric) or (metric in OVER_SFT and not _compared(runs, found)):
+        return found
+    return {**found, **reference_itself(runs, metric)}
+
+
+def _compared(runs: TableRuns, found: Measurements) -> bool:
+    """Returns whether win rates over the SFT model are measured, so that the SFT model's own 50 % means something.
+
+    They are where a run has one, or the SFT model's answers have true rewards.
+    """
+    references = [output for by_seed in runs.references.values() for output in by_seed.values()]
+    return any(found.values()) or any(map(knows_true_rewards, references))

@@ -1,4 +1,4 @@
-"""Outcomes of PAR's rows: true win rate at the end and loss after the peak, with intervals, and their cost."""
+"""Outcomes of PAR's rows: win rate at the end and loss after the peak, with intervals, and their cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_core.evaluation.statistics import mean_and_standard_error
 from rlhf_core.published.row_map import recipe_row
 from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.outputs import ResultTree, StageOutput
-from tasks.report.outputs import mean_and_standard_error as over_seeds
+from tasks.report.outputs import mean_and_standard_error as over_worlds
 from tasks.report.records import record_of
 
 #: The SFT model that the rows of each prefix start from.
@@ -50,25 +50,31 @@ def worlds_of(count: int) -> str:
     return f"{count} world{'s' * (count != 1)}"
 
 
-def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str, str]) -> list[FigureData]:
+def outcomes(
+    tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str, str], verdicts: str = "true"
+) -> list[FigureData]:
     """Returns the outcome of every method in every setting, as a picture and as numbers.
 
     Args:
         settings: title of each prefix of rows.
         labels: title of each method.
+        verdicts: who decides the win rates: 'true' rewards, or 'judged'.
     """
     intervals = (
         f"Of {worlds_of(len(tree.seeds))} where a row does not say otherwise; 95 % intervals are over worlds, and one "
         "world has none."
     )
     picture = FigureData(
-        "outcomes", "True win rate at the end and at its best", f"On all test prompts. {intervals}", panels=[]
+        "outcomes",
+        f"{verdicts.capitalize()} win rate at the end and at its best",
+        f"On all test prompts. {intervals}",
+        panels=[],
     )
     table = FigureData(
         "outcomes-table",
         "Win rate and what was lost after the peak",
-        "True win rate over the SFT model in percent: of the last weights, of those of the best evaluation, and the "
-        f"points lost between them. After ± stands half of a 95 % interval. {intervals}",
+        f"{verdicts.capitalize()} win rate over the SFT model in percent: of the last weights, of those of the best "
+        f"evaluation, and the points lost between them. After ± stands half of a 95 % interval. {intervals}",
         kind="table",
     )
     columns = {WIN_RATE: "at the end", PEAK: "at its best", "loss_after_peak": "lost after the peak"}
@@ -85,7 +91,7 @@ def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str,
             few = len(outputs) < len(tree.seeds)
             line = {"name": label, "group": title, "run": prefix + name, "cells": cells}
             lines.append(line | ({"note": worlds_of(len(outputs))} if few else {}))
-        picture.panels.append(Panel(title, "true win rate over SFT, %", "", _dots(found, columns)))
+        picture.panels.append(Panel(title, f"{verdicts} win rate over SFT, %", "", _dots(found, columns)))
     if lines:
         table.blocks = [{"head": "method", "columns": list(columns.values()), "rows": lines, "decimals": 1}]
     table.missing = list(picture.missing)
@@ -104,7 +110,7 @@ def _dots(found: Mapping[str, Mapping[str, Cell | None]], columns: Mapping[str, 
     return series
 
 
-# What it cost.
+# The cost.
 
 
 def references_of(tree: ResultTree, record: Mapping[str, Any]) -> list[Path]:
@@ -192,5 +198,5 @@ def _cost(spent: Spent, name: str, title: str, seeds: int) -> dict[str, Any] | N
 
 
 def _cell(values: Sequence[float]) -> Cell:
-    mean, error = over_seeds(values)
+    mean, error = over_worlds(values)
     return {"mean": mean, "se": error}

@@ -5,7 +5,7 @@ Only `result/` is read here; `record/` says how a result was made and is read by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.stopping import stopped
 from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.judged_numbers import blank_numbers
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class StageOutput:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Returns the flat numbers of `metrics.json`.
+        """Returns the flat numbers of `metrics.json`, without judged ones that are blank.
 
         Raises:
             DataError: a value that is not a number.
@@ -40,7 +41,7 @@ class StageOutput:
         for name, value in raw.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise DataError(f"{value!r} is not a number", file=str(self.result / "metrics.json"), field=name)
-        return {name: float(value) for name, value in raw.items()}
+        return {name: float(value) for name, value in raw.items() if name not in self.blank}
 
     def rows(self, file: str) -> list[dict[str, Any]]:
         """Returns rows of a JSON Lines file of the result; empty where the stage wrote none."""
@@ -50,6 +51,11 @@ class StageOutput:
     @cached_property
     def judgements(self) -> list[dict[str, Any]]:
         return self.rows("judgements.jsonl")
+
+    @cached_property
+    def blank(self) -> dict[str, str]:
+        """Returns the judged metrics that too few valid verdicts stand behind, each with the reason."""
+        return blank_numbers(self.result)
 
     @cached_property
     def generations(self) -> list[dict[str, Any]]:
@@ -64,6 +70,19 @@ class StageOutput:
     def judge_settings(self) -> dict[str, Any]:
         """Returns who compares this row's answers with another row's, as judge.json says; empty without it."""
         path = self.result / "judge.json"
+        return dict(read_json(path)) if path.exists() else {}
+
+    @cached_property
+    def win_rates(self) -> dict[str, dict[str, Any]]:
+        """Returns every win rate that a judge decided, by metric, with its reference, protocol, judge and counts; empty
+        where true rewards decided."""
+        path = self.result / "win_rates.json"
+        return dict(read_json(path)) if path.exists() else {}
+
+    @cached_property
+    def benchmarks(self) -> dict[str, dict[str, Any]]:
+        """Returns what published benchmarks were measured on, as benchmarks.json says; empty without it."""
+        path = self.result / "benchmarks.json"
         return dict(read_json(path)) if path.exists() else {}
 
     @cached_property
@@ -121,14 +140,24 @@ class ResultTree:
                 found[seed] = reason
         return found
 
-    def alpaca_calibration(self, data: str) -> list[dict[str, Any]]:
-        """Returns the judged verbose and concise variants of AlpacaEval's baseline in a data set; empty where there are
-        none."""
-        return self.data_rows(data, "alpaca_calibration.jsonl")
+    def data(self, name: str, seed: int) -> Path:
+        """Returns the `result` folder of a data set at a seed: the seed's own draw, else the one that all seeds share.
 
-    def data_rows(self, data: str, file: str) -> list[dict[str, Any]]:
-        """Returns the rows of a file of a data set; empty if the file is missing."""
-        path = self.root / "shared" / "data" / data / "result" / file
+        Items of another draw have other ids, so that a draw which is missing here is not taken for another.
+        """
+        shared = self.root / "shared" / "data" / name / "result"
+        own = shared.parent / str(seed) / "result"
+        declared = own.exists() if self.allowed is None else own.as_posix() in self.allowed
+        return own if declared else shared
+
+    def alpaca_calibrations(self, data: str) -> dict[int, list[dict[str, Any]]]:
+        """Returns the judged verbose and concise variants of AlpacaEval's baseline in a data set by seed; empty lists
+        where there are none."""
+        return {seed: self.data_rows(data, seed, "alpaca_calibration.jsonl") for seed in self.seeds}
+
+    def data_rows(self, data: str, seed: int, file: str) -> list[dict[str, Any]]:
+        """Returns the rows of a file of a data set at a seed; empty if the file is missing."""
+        path = self.data(data, seed) / file
         return read_jsonl(path) if path.exists() else []
 
     def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:
@@ -140,7 +169,17 @@ class ResultTree:
                 yield self.folder(row.group, row.kind, row.name, seed) / "result"
 
 
+def of_one_seed(runs: Mapping[str, Mapping[int, StageOutput]]) -> dict[str, StageOutput]:
+    """Returns the outputs of several rows at the first seed that all of them have; empty if there is no such seed.
+
+    Rows that were not run are left out. Rows of different seeds answer different prompts.
+    """
+    there = {name: by_seed for name, by_seed in runs.items() if by_seed}
+    seeds = [seed for seed in next(iter(there.values()), {}) if all(seed in by_seed for by_seed in there.values())]
+    return {name: by_seed[seeds[0]] for name, by_seed in there.items()} if seeds else {}
+
+
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns the mean and standard error over seeds (ddof 1); None for a single seed, where there is no spread."""
+    """Returns the mean and standard error over worlds (ddof 1); None for a single world, where there is no spread."""
     found = statistics.mean_and_standard_error(values)
     return found.mean, found.standard_error if found.n > 1 else None

@@ -21,13 +21,21 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError
 from rlhf_core.published import printed_tables
 from tasks.graph.expected import clock
-from tasks.graph.names import made_tables
+from tasks.graph.items import data_name
+from tasks.graph.names import DEMO_NAME, made_tables
 from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
+from tasks.params.scales import is_rehearsal
+from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import RUNS
 from tasks.report import across
 from tasks.report.cells import effect_text, format_number, unparsable_text, verdict_lines
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
+from tasks.report.finding import NATS, DemoFinding, FindingRow, finding_cells, read_finding
+from tasks.report.front import AlarmedRun, alarmed_runs, best_rates, rows_run, totals
+from tasks.report.hacking_curves import Curve, colour, curves_svg
 from tasks.report.measured import stop_lines, table_notes, verdict_counts
+from tasks.report.other_tables import OtherTable, other_tables
 from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import printed_lines, shown_columns
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
@@ -53,6 +61,7 @@ class PaperReport:
     Attributes:
         tables: parsed `tables.json` of its tables stage.
         figures: the figures of `figures.json`.
+        others: tables that print no measurements.
     """
 
     key: str
@@ -61,6 +70,7 @@ class PaperReport:
     counts: dict[str, int]
     tables: list[dict[str, Any]]
     figures: list[dict[str, Any]]
+    others: list[OtherTable]
 
     @property
     def label(self) -> str:
@@ -70,13 +80,16 @@ class PaperReport:
     def result_tables(self) -> list[dict[str, Any]]:
         return [table for table in self.tables if table["is_result"]]
 
-    @property
-    def settings(self) -> list[dict[str, Any]]:
-        """Returns tables that print settings or examples and have columns to show."""
-        return [table for table in self.tables if not table["is_result"] and table["columns"]]
-
     def counts_of(self, table: dict[str, Any]) -> dict[str, int]:
         return verdict_counts([table])
+
+    @property
+    def shown_figures(self) -> list[dict[str, Any]]:
+        return [figure for figure in self.figures if figure["status"] != "not run"]
+
+    @property
+    def absent_figures(self) -> list[dict[str, Any]]:
+        return [figure for figure in self.figures if figure["status"] == "not run"]
 
     @property
     def disagreements(self) -> list[str]:
@@ -94,6 +107,8 @@ class Report:
         times: seconds of each kind of stage.
         last_run: where the time of the tree's last run went; None where none was noted.
         searches: MLflow's search of the runs behind a table, by paper and table.
+        alarmed: those of the runs with hacking alarms.
+        finding: of the demo, None where it was not run to its end.
     """
 
     scale: str
@@ -105,52 +120,72 @@ class Report:
     times: list[KindTime]
     last_run: RunTimes | None
     searches: dict[tuple[str, str], Search]
+    alarmed: list[AlarmedRun]
+    finding: DemoFinding | None = None
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        return totals(paper.counts for paper in self.papers)
+
+    @property
+    def rehearsal(self) -> bool:
+        """Returns whether no number is a result."""
+        return is_rehearsal(self.scale)
 
 
 def read_report(results: Path) -> Report:
     """Collects each paper's tables (`made_tables`), in the order of `PAPERS`.
 
     Raises:
-        DataError: no paper has its tables yet.
+        DataError: no paper has its tables yet, and the demo is not finished.
     """
-    papers = []
+    papers, root = [], results.resolve().parents[1]
     for key in printed_tables.PAPERS:
         folder = made_tables(results, key)
         if folder is None:
             continue
         data = read_json(folder / "tables.json")
         figures = read_json(folder / "figures.json")["figures"] + recorded_figures(key, results, data["seeds"])
-        papers.append(PaperReport(key, data["title"], data["seeds"], data["counts"], data["tables"], figures))
-    if not papers:
+        others = other_tables(root, results, key)
+        papers.append(PaperReport(key, data["title"], data["seeds"], data["counts"], data["tables"], figures, others))
+    finding = read_finding(root) if results.name == ROOT_SCALE and (root / RUNS).exists() else None
+    if not papers and finding is None:
         raise DataError(
             "no tables stage has finished here",
             file=str(results),
             remedy="Run `python -m tasks.tables` first",
         )
-    root = results.resolve().parents[1]
-    runs = runs_of(root, (table for paper in papers for table in paper.tables))
+    runs = runs_of(root, ((paper.key, table) for paper in papers for table in paper.tables))
     side_by_side = across.rows_by_backbone(results)
     for row in (row for rows in side_by_side.values() for row in rows):
         for seed, path in row.runs.items():
             anchor = run_anchor(row.group, "policy", row.name, seed)
-            runs.setdefault(anchor, read_run(root, anchor, row.name, seed, path))
+            runs.setdefault(anchor, read_run(root, row.group, anchor, row.name, seed, path))
+    for trained in finding.rows if finding else ():
+        for world, run in trained.runs.items():
+            anchor = run_anchor(DEMO_NAME, "policy", trained.name, str(world))
+            place = across.relative_path(Path(run.path), results)
+            runs.setdefault(anchor, read_run(root, DEMO_NAME, anchor, trained.name, str(world), place))
     searches = {
         (paper.key, table["id"]): search
         for paper in papers
         for table in paper.result_tables
         if (search := table_search(root, paper.key, table["id"], results.name))
     }
-    facts = sorted((results / "shared" / "data").glob("*/result/data.json"))
+    data_sets = results / "shared" / "data"
+    facts = sorted([*data_sets.glob("*/result/data.json"), *data_sets.glob("*/[0-9]*/result/data.json")])
     return Report(
         scale=results.name,
         papers=papers,
         across=side_by_side,
         runs=runs,
         provenance=provenance(runs.values()),
-        constants=flat_facts({path.parent.parent.name: read_json(path) for path in facts}),
+        constants=flat_facts({data_name(path.parent): read_json(path) for path in facts}),
         times=by_kind(results),
         last_run=last_run(root),
         searches=searches,
+        alarmed=alarmed_runs(root, runs.values()),
+        finding=finding,
     )
 
 
@@ -183,19 +218,27 @@ def environment() -> Environment:
     env.filters["clock"] = clock
     env.filters["number"] = format_number
     env.filters["printed_lines"] = printed_lines
+    env.filters["rows_run"] = rows_run
     env.filters["shown_columns"] = shown_columns
     env.filters["stop_lines"] = stop_lines
     env.filters["table_notes"] = table_notes
+    env.filters["unparsable_text"] = unparsable_text
     env.filters["runs_by_benchmark"] = runs_by_benchmark
     env.globals.update(
         across_columns=across.COLUMNS,
+        best_rates=best_rates,
         coloured=_coloured,
         colour_limit=_limit,
         effect_text=effect_text,
+        finding_cells=finding_cells,
+        finding_curves=_finding_curves,
+        finding_nats=NATS,
         label=label,
         p_value=p_value,
         scale_legend=scale_legend,
+        row_colour=colour,
         run_anchor=run_anchor,
+        root_scale=ROOT_SCALE,
         run_line=run_line,
         svg=_svg,
         tip=_tip,
@@ -231,6 +274,17 @@ def _svg(figure: dict[str, Any]) -> Markup:
     return Markup(panels_svg(figure))
 
 
+def _finding_curves(finding: DemoFinding) -> Markup:
+    """Returns the curves of the demo's rows in one panel."""
+
+    def curve(place: int, row: FindingRow) -> Curve:
+        over_worlds = row.over_worlds
+        return Curve(row.title, colour(place), over_worlds.rise, over_worlds.curve("win_rate"))
+
+    curves = [curve(place, row) for place, row in enumerate(finding.rows)]
+    return Markup(curves_svg("finding", "proxy reward and win rate of the demo's rows", curves))
+
+
 def _tip(cell: dict[str, Any], decimals: int) -> str:
     """Returns the tooltip of a measured cell: seeds, difference and test, one per line."""
     lines = [f"seed {seed}: {format_number(value, decimals + 1)}" for seed, value in cell["seeds"].items()]
@@ -239,7 +293,7 @@ def _tip(cell: dict[str, Any], decimals: int) -> str:
         lines += [cell["missing"]] if cell["missing"] else []
     if cell["word"] is not None:
         lines.append(f"corrected for the table's rows: {p_value(cell['p'])}")
-    lines += [unparsable_text(cell)] if cell.get("unparsable") else []
+    lines += [text] if (text := unparsable_text(cell)) else []
     return "\n".join(lines)
 
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.running.artifacts import read_json
+from tasks.tracking.searches import Search, run_search
+
+#: Answers that are shown of each run.
+ANSWERS = 3
+
+
+@dataclass(frozen=True)
+class ShownAnswer:
+    """An answer of a run to a test prompt; `true_reward` is None where the data has none."""
+
+    prompt: str
+    text: str
+    true_reward: float | None
 
 
 @dataclass(frozen=True)
@@ -19,6 +34,8 @@ class Run:
         row, seed: whose run it is.
         path: the stage's folder, as given to the tables stage.
         record: `record/record.json`; empty for a result that was restored without its record.
+        answers: the first `ANSWERS` answers to test prompts, which are the same for rows of one world.
+        search: of its runs in MLflow; None where they were never mirrored.
     """
 
     anchor: str
@@ -26,6 +43,8 @@ class Run:
     seed: str
     path: str
     record: dict[str, Any]
+    answers: tuple[ShownAnswer, ...] = ()
+    search: Search | None = None
 
     @property
     def digest(self) -> str:
@@ -47,20 +66,32 @@ def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
     return f"run-{group}-{kind}-{name}-{seed}".replace(".", "_")
 
 
-def read_run(root: Path, anchor: str, row: str, seed: str, path: str) -> Run:
-    """Returns the run with outputs in `path`, a path relative to the tree's root."""
-    return Run(anchor, row, seed, path, record_of(root / path))
+def read_run(root: Path, paper: str, anchor: str, row: str, seed: str, path: str) -> Run:
+    """Returns the run of a paper or study with outputs in `path`, a path relative to the tree's root."""
+    answers = _first_answers(root / path)
+    return Run(anchor, row, seed, path, record_of(root / path), answers, run_search(root, paper, path))
 
 
-def runs_of(root: Path, tables: Iterable[dict[str, Any]]) -> dict[str, Run]:
-    """Returns every run behind a table's cells, by anchor, in the order of the tables."""
+def _first_answers(out: Path) -> tuple[ShownAnswer, ...]:
+    """Returns the first answers of a stage's folder; empty where it has none, as a measured reward model has."""
+    path = out / "result" / "generations.jsonl"
+    if not path.exists():
+        return ()
+    with path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in itertools.islice(lines, ANSWERS)]
+    answers = [row for row in rows if "response" in row]
+    return tuple(ShownAnswer(str(row["prompt"]), str(row["response"]), row.get("true_reward")) for row in answers)
+
+
+def runs_of(root: Path, tables: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Run]:
+    """Returns every run behind a table's cells, by anchor, in the order of the tables, each given with its paper."""
     found: dict[str, Run] = {}
-    for table in tables:
+    for paper, table in tables:
         for row in table["rows"]:
             for seed, path in row["runs"].items():
                 anchor = run_anchor(row["group"], row["kind"], row["name"], seed)
                 if anchor not in found:
-                    found[anchor] = read_run(root, anchor, row["name"], seed, path)
+                    found[anchor] = read_run(root, paper, anchor, row["name"], seed, path)
     return found
 
 

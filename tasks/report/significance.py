@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlhf_core.evaluation.worlds import ByWorld, Effect, against, paired
+from rlhf_core.evaluation.worlds import ByWorld, Effect, against_constant, paired
 from tasks.report.measurements import BySeed
 from tasks.studies.world_seeds import FIRST_OF_VERDICTS
 
@@ -23,10 +23,12 @@ class Comparison:
     Attributes:
         effect: the row less the other.
         missing: names the worlds that one of the rows lacks; None if both have the same.
+        worlds: that the effect is over.
     """
 
     effect: Effect
     missing: str | None = None
+    worlds: frozenset[int] = frozenset()
 
 
 def by_world(values: BySeed) -> ByWorld:
@@ -48,12 +50,12 @@ def compare(name: str, row: BySeed, other_name: str, other: BySeed) -> Compariso
     second = other_name if other_name != name else f"{name}, other metric"
     effect = paired({name: by_world(own), second: by_world(theirs)}, name, second)
     missing = _missing(name, other.keys() - shared) + _missing(other_name, row.keys() - shared)
-    return Comparison(effect, "; ".join(missing) or None)
+    return Comparison(effect, "; ".join(missing) or None, frozenset(shared))
 
 
 def compare_constant(name: str, row: BySeed, constant: float) -> Comparison | None:
     """Returns a row against a constant, such as the 50 % of the SFT policy; None without a world."""
-    return Comparison(against({name: by_world(row)}, name, constant)) if row else None
+    return Comparison(against_constant({name: by_world(row)}, name, constant), None, frozenset(row)) if row else None
 
 
 def exploratory(seeds: Iterable[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
-from tasks.report.cells import MARKS, format_number, unparsable_text, verdict_lines
+from tasks.report.cells import MARKS, format_number, status_text, unparsable_text, verdict_lines
 from tasks.report.measured import table_notes
 from tasks.report.printed_rows import ELSEWHERE, printed_lines, shown_columns
 from tasks.running.artifacts import read_json
@@ -27,15 +28,13 @@ def print_table(tables_json: Path, name: str) -> None:
         RecipeError: an unknown paper or table.
     """
     from rich.console import Console
-    from rich.measure import Measurement
 
-    console = Console()
-    for table in rich_tables(tables_json, name):
-        # A narrow terminal may break the lines; fitting the table to it would take digits from its columns.
-        words = Measurement.get(console, console.options.update_width(1000), table).minimum
-        Console(width=max(console.width, words + len(table.columns) + 1)).print(table, crop=False)
+    console = Console(markup=False)
+    for table in rich_tables(tables_json, name, console.width):
+        # A single column may be wider than the terminal; fitting it would take digits from it.
+        Console(markup=False, width=max(console.width, _least_width(table))).print(table, crop=False)
     for line in _notes(tables_json, name):
-        console.print(line, markup=False, highlight=False)
+        console.print(line, highlight=False)
     if tables_json.exists():
         console.print(
             "Published, then measured: mean, standard error over worlds. Compared cells of the primary column have the "
@@ -55,24 +54,73 @@ def _notes(tables_json: Path, name: str) -> list[str]:
     return [line for table in own for line in table_notes(table)]
 
 
-def rich_tables(tables_json: Path, name: str) -> list[Any]:
-    """Returns the table as rich tables: the paper's columns, and apart from them what only the testbed measures."""
+def rich_tables(tables_json: Path, name: str, width: int) -> list[Any]:
+    """Returns the table as rich tables: the paper's columns, and apart from them what only the testbed measures; each
+    in parts of as many columns as fit a width."""
     published = printed_tables.table(name)
     measured = read_json(tables_json)["tables"] if tables_json.exists() else []
     data = next((table for table in measured if table["name"] == published.name), None)
+    title = f"{published.name}  {published.title}"
     if data is None:
         columns = [
             {"key": c.key, "printed": c.printed, "published": True, "benchmark": c.benchmark} for c in published.columns
         ]
-        return [_rich_table(published, columns, None, f"{published.name}  {published.title}")]
-    title = f"{published.name}  {published.title}"
+        return _in_parts(published, columns, None, title, width)
     own, also = shown_columns(data)
-    tables = [_rich_table(published, own, data, title)]
-    return [*tables, _rich_table(published, also, data, "Also measured on the testbed")] if also else tables
+    tables = _in_parts(published, own, data, title, width)
+    return [*tables, *_in_parts(published, also, data, "Also measured on the testbed", width)] if also else tables
+
+
+def _in_parts(
+    published: printed_tables.Table,
+    columns: list[dict[str, Any]],
+    data: Mapping[str, Any] | None,
+    title: str,
+    width: int,
+) -> list[Any]:
+    headers = _headers(columns)
+    found: list[Any] = []
+    while columns:
+        taken = len(columns)
+        if headers[0].startswith("\n"):  # the first part has its benchmark's name
+            headers = [f"{columns[0]['benchmark'] or ''}{headers[0]}", *headers[1:]]
+        table = _rich_table(published, columns, headers, data, title)
+        while taken > 1 and not _fits(table, width):
+            taken -= 1
+            table = _rich_table(published, columns[:taken], headers[:taken], data, title)
+        found.append(table)
+        columns, headers, title = columns[taken:], headers[taken:], ""
+    return found
+
+
+def _least_width(table: Any) -> int:
+    """Returns the width below which a table loses digits."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(markup=False, width=1000)
+    return Measurement.get(console, console.options, table).minimum + len(table.columns) + 1
+
+
+def _fits(table: Any, width: int) -> bool:
+    """Returns whether a table has all its digits and no line beyond a width."""
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    if _least_width(table) > width:
+        return False
+    console = Console(markup=False, width=width, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(table, crop=False)
+    return all(cell_len(line) <= width for line in shown.get().splitlines())
 
 
 def _rich_table(
-    published: printed_tables.Table, columns: list[dict[str, Any]], data: Mapping[str, Any] | None, title: str
+    published: printed_tables.Table,
+    columns: list[dict[str, Any]],
+    headers: list[str],
+    data: Mapping[str, Any] | None,
+    title: str,
 ) -> Any:
     from rich import box
     from rich.table import Table
@@ -81,7 +129,7 @@ def _rich_table(
     several = len({row.backbone for row in published.rows}) > 1
     evaluators = {row.extra.get("evaluator") for row in published.rows} - {None}
     table.add_column("", min_width=14)
-    for header in _headers(columns):
+    for header in headers:
         table.add_column(header, justify="right")
 
     def label(condition: str, backbone: str | None, extra: Mapping[str, Any]) -> str:
@@ -126,9 +174,9 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], 
     cell = row["cells"][column["key"]]
     if cell["status"] == ELSEWHERE:
         return text
-    lost = f"\n{unparsable_text(cell)}" if cell.get("unparsable") else ""
+    lost = f"\n{words}" if (words := unparsable_text(cell)) else ""
     if cell["status"] != "measured":
-        return text.append(f"{cell['status']}{lost}", style="dim italic")
+        return text.append(f"{status_text(cell)}{lost}", style="dim italic")
     mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
     colour = {"confirmed": "green", "contradicted": "red"}.get(cell["verdict"], "cyan")
     shown = cell["outcome"] or format_number(cell["mean"], column["decimals"])
@@ -137,4 +185,6 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], 
         text.append(f"\n±{format_number(cell['se'], column['decimals'])}", style="dim")
     for line in verdict_lines(cell, column["decimals"]):
         text.append(f"\n{line}", style="dim")
+    if cell.get("partial"):
+        text.append(f"\n{cell['partial']}", style="dim")
     return text.append(lost, style="dim")

@@ -29,10 +29,15 @@ import psutil
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
+from rlhf_core.models.engines import take_used
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest
+from tasks.running.amounts import noted_amounts
+from tasks.running.commit import CODE
 
+#: The folder of the packages that run.
+PROJECT = Path(__file__).resolve().parents[2]
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 
 
@@ -122,12 +127,11 @@ def _git(*arguments: str) -> str:
         return ""
 
 
-def _source_digest() -> str:
+def source_digest() -> str:
     """Returns the digest of the project's own imported sources, so that a record tells which code made it."""
-    root = Path(__file__).resolve().parents[2]
     total = hashlib.sha256()
     for package in ("rlhf_core", "tasks"):
-        for file in sorted((root / package).rglob("*.py")):
+        for file in sorted((PROJECT / package).rglob("*.py")):
             total.update(file.read_bytes())
     return total.hexdigest()
 
@@ -156,7 +160,7 @@ class Inputs:
             if not address.file.exists():
                 raise DataError("input does not exist", file=str(address), remedy="Run the stage that makes it first")
         stamps = {str(one): _stamp(one.file) for one in addresses}  # before the digests: a write between the two shows
-        return cls({str(address): _digest(address) for address in addresses}, stamps)
+        return cls({str(address): input_digest(address) for address in addresses}, stamps)
 
     def check_unchanged(self) -> None:
         """Compares with the present state; what was not written to is not read again.
@@ -167,7 +171,7 @@ class Inputs:
         for name, known in self.digests.items():
             address = Address(name)
             try:
-                same = _stamp(address.file) == self.stamps[name] or _digest(address) == known
+                same = _stamp(address.file) == self.stamps[name] or input_digest(address) == known
             except (FileNotFoundError, RewardsmithError):
                 same = False
             if not same:
@@ -178,7 +182,7 @@ class Inputs:
                 )
 
 
-def _digest(address: Address) -> str:
+def input_digest(address: Address) -> str:
     """Returns the digest of a file or directory, or of an entry's settings."""
     if address.key is None:
         if not address.file.exists():
@@ -208,13 +212,14 @@ def record_folder(result: Path) -> Path:
 
 
 def _record(
-    stage: str, version: int, digests: Mapping[str, str], started: float, startup: float, seconds: float
+    stage: str, version: int, out: Path, digests: Mapping[str, str], started: float, startup: float, seconds: float
 ) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     gpu = torch is not None and torch.cuda.is_available()
     return {
         "stage": stage,
         "version": version,
+        "out": out.as_posix(),
         "seconds": round(seconds, 3),
         "startup_seconds": round(startup, 3),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -222,11 +227,13 @@ def _record(
         "threads": 1 if torch is None else torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch is not None and gpu else "cpu",
         "host_cpu": platform.processor() or platform.machine(),
+        "cpu_capability": "" if torch is None else torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
+        "engines": take_used(),
         "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES},
         "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "sources": _source_digest(),
+        "dirty": bool(_git("-C", str(PROJECT), "status", "--porcelain", "--", *CODE)),
+        "sources": source_digest(),
         "inputs": dict(digests),
     }
 
@@ -284,6 +291,7 @@ def stage_output(
             raise found
         return
     out = Path(out)
+    take_used()  # by another stage of this process
     started, clock = time.time(), time.monotonic()
     startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
@@ -295,13 +303,16 @@ def stage_output(
     (partial / "record").mkdir()
     try:
         try:
-            yield partial / "result"
+            with noted_amounts() as notes:
+                yield partial / "result"
         except Stopped as error:
             found = error
             shutil.rmtree(partial / "result")
             (partial / "result").mkdir()
             write_json(partial / "result" / STOPPED_FILE, {"reason": str(error), "metrics": error.metrics})
-        record = _record(stage, version, read.digests, started, startup, time.monotonic() - clock + seconds_before())
+        seconds = time.monotonic() - clock + seconds_before()
+        record = _record(stage, version, out, read.digests, started, startup, seconds)
+        record |= {"fewer_rows": notes} if notes else {}
         record["result_digest"] = digest(partial / "result")
         write_json(partial / "record" / "record.json", record)
         parts = ["result", "record"]

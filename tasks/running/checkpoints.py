@@ -19,18 +19,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State
 from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
-from tasks.running.checkpoint_state import random_states, read_state, restore_random_states, write_state
+from tasks.running.checkpoint_state import (
+    STATE_FILE,
+    TENSORS_FILE,
+    random_states,
+    read_state,
+    restore_random_states,
+    write_state,
+)
+from tasks.running.live_history import FILE, WORK, LiveHistory, begin_training, run_folder
 from tasks.running.stage import device
 
-WORK = Path(".work") / "checkpoints"
 #: Seconds between checkpoints; 0 saves after every step.
 SECONDS_VARIABLE = "REWARDSMITH_CHECKPOINT_SECONDS"
 DEFAULT_SECONDS = 60.0
@@ -93,7 +102,7 @@ class CheckpointStore:
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         for path in (*files, partial / MANIFEST, partial):
             _to_disk(path)
-        final = self.folder / f"step-{step:010d}"
+        final = self.folder / _folder_name(step)
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)
@@ -115,21 +124,31 @@ class CheckpointStore:
     def _load(self, folder: Path) -> Checkpoint:
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            key, step, files = str(manifest["key"]), int(manifest["step"]), dict(manifest["files"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            key, step = manifest["key"], manifest["step"]
+            digests = {name: manifest["files"][name]["sha256"] for name in (TENSORS_FILE, STATE_FILE)}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedCheckpoint(f"{MANIFEST} cannot be read: {type(error).__name__}") from None
         if key != self.key:
             raise DamagedCheckpoint("it belongs to other inputs or parameters")
-        for name, expected in files.items():
+        if type(step) is not int or folder.name != _folder_name(step):
+            raise DamagedCheckpoint(f"{MANIFEST} says that it is of step {step}")
+        for name, expected in digests.items():
             if not (folder / name).is_file():
                 raise DamagedCheckpoint(f"{name} is missing")
-            if digest(folder / name) != expected["sha256"]:
+            if digest(folder / name) != expected:
                 raise DamagedCheckpoint(f"{name} has {(folder / name).stat().st_size} bytes and another digest")
-        return Checkpoint(step, read_state(folder))
+        try:
+            return Checkpoint(step, read_state(folder))
+        except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+            raise DamagedCheckpoint(f"{STATE_FILE} or {TENSORS_FILE}: {type(error).__name__}") from None
 
     def remove(self) -> None:
         """Removes all checkpoints of the run, including checkpoints of earlier inputs and parameters."""
         shutil.rmtree(self.run_folder, ignore_errors=True)
+
+
+def _folder_name(step: int) -> str:
+    return f"step-{step:010d}"
 
 
 def _to_disk(path: Path) -> None:
@@ -171,13 +190,15 @@ class RunCheckpoints:
     Args:
         store: where to.
         seconds: from one checkpoint to the next.
+        out: the stage's output directory, for those who watch the run.
 
     Attributes:
         seconds_before: what interrupted runs spent up to the state that this one went on from.
     """
 
-    def __init__(self, store: CheckpointStore, seconds: float) -> None:
-        self.store, self.seconds = store, seconds
+    def __init__(self, store: CheckpointStore, seconds: float, out: Path | str = "") -> None:
+        self.store, self.seconds, self.out = store, seconds, out or store.run_folder
+        self._live: dict[str, LiveHistory] = {}
         self.seconds_before = 0.0
         self._started = self._saved = time.monotonic()
         self._cost = 0.0
@@ -200,6 +221,16 @@ class RunCheckpoints:
             print(f"{label}: continues after step {checkpoint.step}", file=sys.stderr)
         state: State = checkpoint.state["run"]
         return state
+
+    def begin(self, steps: int, done: int) -> None:
+        """Lets those who watch the run see that it trains, and how many of its steps are done."""
+        if not distributed.rank():
+            begin_training(self.store.run_folder, self.out, steps=steps, done=done)
+
+    def note(self, history: Sequence[Mapping[str, Any]], file: str = FILE) -> None:
+        """Lets those who watch the run see its history so far, or the rows of another file of its result."""
+        if not distributed.rank():
+            self._live.setdefault(file, LiveHistory(self.store.run_folder / file)).write(history)
 
     def offer(self, step: int, state: Callable[[], State]) -> None:
         """Saves the state after `step` when it is time; of several ranks the first one says when, and saves."""
@@ -244,9 +275,8 @@ def resumable_output(
     """
     torch.manual_seed(seed)
     read = Inputs.of(inputs)
-    name = f"{stage}-{hashlib.sha256(Path(out).as_posix().encode()).hexdigest()[:12]}"
-    store = CheckpointStore(WORK, name, run_key(stage, version, read.digests, seed))
-    checkpoints = RunCheckpoints(store, checkpoint_seconds())
+    store = CheckpointStore(WORK, run_folder(stage, out), run_key(stage, version, read.digests, seed))
+    checkpoints = RunCheckpoints(store, checkpoint_seconds(), out)
     found: Stopped | None = None
     try:
         with stage_output(

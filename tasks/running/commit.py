@@ -20,12 +20,12 @@ def commit_of(root: Path) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def changed_since(root: Path, commit: str) -> list[str]:
-    """Returns files of CODE that differ in the tree from those of a commit: changed, removed, or new and not
-    ignored."""
+def changed_since(root: Path, commit: str, also: Sequence[str] = ()) -> list[str]:
+    """Returns files of CODE, and of other folders, that differ in the tree from those of a commit: changed, removed, or
+    new and not ignored."""
     found: list[str] = []
     for call in (("diff", "--name-only", commit), ("ls-files", "--others", "--exclude-standard")):
-        whole = ["git", "-C", str(root), *call, "--", *CODE]
+        whole = ["git", "-C", str(root), *call, "--", *CODE, *also]
         done = subprocess.run(whole, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
+from rlhf_core.errors import RewardsmithError
+
+#: MiB that a run needs for its temporary server, its locks and its logs.
+LEAST_MB = 64
 CGROUP, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 
@@ -92,6 +98,57 @@ def free_disk_gb(path: Path) -> float:
 def full_disk(what: str) -> str:
     """Returns a full disk in words, with what to do."""
     return f"the disk is full: {what}. Free some space and run the same command again; finished stages are kept"
+
+
+def disk_problem(error: OSError, path: Path | str) -> str | None:
+    """Returns a full disk or a read-only file system in words, with what to do; None for another error.
+
+    Args:
+        error: of a write.
+        path: where the error names no file.
+    """
+    where = error.filename or path
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return full_disk(f"{where} cannot be written")
+    if error.errno == errno.EROFS:
+        return f"{where} cannot be written: its file system is read-only. Work in a folder that can be written"
+    return None
+
+
+def unusable_disk(root: Path, least_mb: float = 0) -> str | None:
+    """Returns why a run cannot write, in words with what to do; None where it can.
+
+    Args:
+        root: the working tree; the folder of temporary files is tried, too.
+        least_mb: what must be free in both.
+    """
+    try:
+        temporary = Path(tempfile.gettempdir())
+    except FileNotFoundError:  # tempfile tried to write in every place that it knows
+        return "no folder for temporary files can be written. Free some space in /tmp, or set TMPDIR to another folder"
+    for folder in (root, temporary):
+        try:
+            with tempfile.NamedTemporaryFile(dir=folder) as probe:
+                probe.write(bytes(4096))
+                probe.flush()
+        except OSError as error:
+            error.filename = folder
+            refused = f"{folder} cannot be written ({error.strerror}). Check its permissions"
+            return disk_problem(error, folder) or refused
+        free = free_disk_gb(folder) * 1024
+        if free < least_mb:
+            return full_disk(f"{folder} has {free:.1f} MiB free, and a run needs {least_mb:g} to begin with")
+    return None
+
+
+def refuse_unusable_disk(root: Path) -> None:
+    """Refuses to start a run where nothing can be written.
+
+    Raises:
+        RewardsmithError: names the folder, and what to do.
+    """
+    if (problem := unusable_disk(root, LEAST_MB)) is not None:
+        raise RewardsmithError(problem)
 
 
 def out_of_memory_kills(root: Path = CGROUP, proc: Path = PROC) -> int:

@@ -86,6 +86,7 @@ class Generation(TypedDict):
         baseline, meta: of a dialogue's answer: what it is compared with, and what is known of the prompt.
         true_reward: None where it is not known.
         right: of an item with a right answer; multiple choice has it without a response.
+        category, references: of MT-Bench, and the reference answer of each turn where its category has them.
         extracted, steps, first_error: of a solution: its answer, its steps, and the first wrong one.
     """
 
@@ -100,6 +101,8 @@ class Generation(TypedDict):
     n_tokens: NotRequired[int]
     true_reward: NotRequired[float | None]
     right: NotRequired[bool]
+    category: NotRequired[str]
+    references: NotRequired[list[str]]
     extracted: NotRequired[str | None]
     steps: NotRequired[int]
     first_error: NotRequired[int | None]
@@ -121,6 +124,7 @@ class Judgement(TypedDict):
         first: who was shown first.
         raw: the judge's own words.
         preference, label, value: as the template's verdict has them; None where it has none.
+        reference: 'sft' where the other answer is the SFT model's; the benchmark's own where there is none.
     """
 
     benchmark: str
@@ -132,6 +136,7 @@ class Judgement(TypedDict):
     preference: float | None
     label: str | None
     value: float | None
+    reference: NotRequired[str]
 
 
 class OpponentJudgement(TypedDict):
@@ -182,7 +187,7 @@ class TokenCredit(TypedDict):
 
 
 class SampledSolution(TypedDict):
-    """A row of samples.jsonl: a graded solution, with its tokens as drawn."""
+    """A row of samples.jsonl: a graded solution, with its tokens as drawn; `gold` marks a rehearsal's right answer."""
 
     id: str
     question_id: str
@@ -193,6 +198,7 @@ class SampledSolution(TypedDict):
     extracted: str | None
     correct: bool
     token_ids: NotRequired[list[int]]
+    gold: NotRequired[bool]
 
 
 class VerifiedRewrite(TypedDict):
@@ -207,6 +213,7 @@ class VerifiedRewrite(TypedDict):
     accepted: bool
     reason: str
     edit_distance: int
+    gold: NotRequired[bool]
 
 
 class RewardedSolution(TypedDict):

@@ -25,6 +25,7 @@ def train_resumably(
     label: str,
     every: int,
     measured: Callable[[int], Mapping[str, float]] = lambda step: {},
+    shared: RunCheckpoints | None = None,
 ) -> list[dict[str, float]]:
     """Trains from the start or from the last checkpoint; returns the history.
 
@@ -34,11 +35,15 @@ def train_resumably(
         label: for people.
         every: steps from one row of the history to the next; the last step has one too.
         measured: what else a step's row of the history holds; a step that it measures has a row.
+        shared: where stages that train the same find and leave the state after the last step.
     """
     saved = checkpoints.resume(label)
+    if saved is None and shared is not None:
+        saved = shared.resume(f"{label}, trained by another stage")
     history: list[dict[str, float]] = [] if saved is None else saved["history"]
     resume: State | None = None if saved is None else saved["training"]
     done = 0 if resume is None else int(resume["step"])
+    checkpoints.begin(steps, done)
     with progress(label, steps, done) as advance:
 
         def on_step(step: int, metrics: dict[str, float]) -> None:
@@ -48,9 +53,12 @@ def train_resumably(
             model.train()
             if further or step % every == 0 or step == steps:
                 history.append({"step": step, **metrics, **further})
+                checkpoints.note(history)
 
         def on_checkpoint(step: int, training: Callable[[], State]) -> None:
-            checkpoints.offer(step, lambda: {"training": training(), "history": history})
+            for store in (checkpoints, shared) if step == steps else (checkpoints,):
+                if store is not None:
+                    store.offer(step, lambda: {"training": training(), "history": history})
 
         train(model, loss, batches, steps, config, on_step, weight, resume=resume, on_checkpoint=on_checkpoint)
     return history

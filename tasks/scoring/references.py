@@ -17,8 +17,12 @@ from rlhf_core.normalisers import Normaliser
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rollout import Responses
 from rlhf_core.shaping.specification import SftUnits
-from rlhf_core.signals import Segments
+from rlhf_core.signals import Segments, Sequence
 from tasks.running.artifacts import read_json, read_tensors
+from tasks.scoring.classifiers import RolloutClassifier
+
+#: Name of the rewards of whole responses, which are kept where the reward model reads no tokens of the policy.
+REWARDS = "rewards"
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,32 @@ def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTok
     return Responses(ids.long(), mask, stored["ended"], pieces, entropies), values
 
 
+def _signal(
+    stored: Mapping[str, Tensor],
+    scorer: RewardModelScorer | RolloutClassifier,
+    folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Segments | Sequence:
+    """Returns what a scorer says of the stored responses.
+
+    Raises:
+        DataError: responses that were scored by another reward model.
+    """
+    head = None if isinstance(scorer, RolloutClassifier) else scorer.head
+    if (REWARDS if head is None else f"values.{head}") not in stored:
+        said = "rewards of whole responses" if head is None else f"values of head '{head}'"
+        raise DataError(f"no {said}", file=str(folder), remedy="Re-run the stage for this reward model")
+    if isinstance(scorer, RolloutClassifier):
+        return Sequence(stored[REWARDS])
+    responses, values = _responses(stored, scorer.head, tokenizer)
+    return scorer.read_out(values, responses)
+
+
 def load_references(
-    folder: Path, scorer: RewardModelScorer, normaliser: Normaliser, tokenizer: PreTrainedTokenizerBase
+    folder: Path,
+    scorer: RewardModelScorer | RolloutClassifier,
+    normaliser: Normaliser,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> References:
     """Returns the reference rewards as a component reads and normalises them.
 
@@ -63,12 +91,7 @@ def load_references(
     """
     facts = read_json(folder / "references.json")
     stored = read_tensors(folder / "references.safetensors")
-    if f"values.{scorer.head}" not in stored:
-        raise DataError(
-            f"no values of head '{scorer.head}'", file=str(folder), remedy="Re-run the stage for this reward model"
-        )
-    responses, values = _responses(stored, scorer.head, tokenizer)
-    signal = copy.copy(normaliser)(scorer.read_out(values, responses))
+    signal = copy.copy(normaliser)(_signal(stored, scorer, folder, tokenizer))
     rewards = signal.masked_mean() if isinstance(signal, Segments) else signal.values
     if not torch.isfinite(rewards).all():
         bad = int(torch.nonzero(~torch.isfinite(rewards))[0]) // int(facts["responses"])

@@ -10,13 +10,10 @@ from typing import Any
 import torch
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.data.templates import chat_template
-from rlhf_core.data.tokenizers import check_padding
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_bench import ScoredPair, check_independence
-from rlhf_core.models.loading import load_tokenizer
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import CONFIG_FILE, ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_training import score_parts
@@ -28,6 +25,7 @@ from rlhf_core.segmentation.segmenters import SentenceSegmenter, segmenter_needs
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.stage import device
+from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import response_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import NO_SENTENCES, segmented
 
@@ -155,77 +153,6 @@ class TrainedScorer:
         """Returns e(x, y) of every row with its response."""
         found: list[float] = self.parts(self.segmented(rows, responses)[0], batch)[0].tolist()
         return found
-
-
-@dataclass
-class ScalarScorer:
-    """A Hugging Face classifier with one output, which reads whole responses.
-
-    Args:
-        model: gives `logits` [batch, 1].
-        encoder: its tokenizer with a chat template.
-        batch: rows per forward pass.
-    """
-
-    model: Any
-    encoder: Encoder
-    batch: int = 16
-
-    @classmethod
-    def load(cls, folder: Path, template: str = "tokenizer", limits: Limits | None = None) -> ScalarScorer:
-        """Loads from a folder with config.json and safetensors; no remote code.
-
-        Args:
-            folder: of the model.
-            template: chat template; `tokenizer` is the tokenizer's own.
-            limits: in tokens.
-
-        Raises:
-            DataError: nothing that can be loaded; more than one output.
-        """
-        from transformers import AutoModelForSequenceClassification
-
-        tokenizer, named = load_tokenizer(folder), chat_template(template)
-        try:
-            model = AutoModelForSequenceClassification.from_pretrained(
-                str(folder), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-            )
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"the reward model cannot be loaded ({str(error).strip().splitlines()[0]})",
-                file=str(folder),
-                remedy="Give the result folder of a reward_model stage, or a folder with a Hugging Face classifier "
-                "(config.json, safetensors, tokenizer files)",
-            ) from None
-        if model.config.num_labels != 1:
-            raise DataError(
-                f"the classifier has {model.config.num_labels} outputs; a reward model has one",
-                file=str(folder),
-                field="num_labels",
-            )
-        if tokenizer.pad_token_id is None:
-            raise DataError("the tokenizer has no pad token", file=str(folder), remedy="Name one in its configuration")
-        check_padding(tokenizer, named)
-        model.config.pad_token_id = tokenizer.pad_token_id
-        return cls(model.to(device()).eval(), Encoder(tokenizer, named, limits or Limits()))
-
-    @torch.no_grad()
-    def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
-        """Returns the reward of every row with its response."""
-        pairs = zip(rows, responses, strict=True)
-        encoded = [self.encoder.sequence(row, text) for row, text in pairs]
-        order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
-        scores = [0.0] * len(encoded)
-        size = batch or self.batch
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
-            ids, mask = pad_rows(
-                [[*encoded[i].prompt, *encoded[i].response] for i in chosen], self.encoder.pad_id, "right"
-            )
-            found = self.model(input_ids=ids.to(device()), attention_mask=mask.long().to(device())).logits
-            for i, value in zip(chosen, found[:, 0].float().tolist(), strict=True):
-                scores[i] = value
-        return scores
 
 
 Scorer = TrainedScorer | ScalarScorer

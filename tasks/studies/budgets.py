@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.tuned import TunedRow, as_tuned, tuned_rows
+from tasks.studies.origins import placed
+from tasks.studies.tuned import TunedRow, tuned_rows
+from tasks.studies.tuning_match import tuning_differences
 
 #: What both rows of a comparison have as much of.
 EQUAL = ("updates", "rollouts")
 #: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
 LEAST = {"updates": 60, "iterations": 30}
+#: The ratio of the tokens that two rows learned from above which a comparison says so.
+MOST_TOKENS = 1.5
 #: Headings of a table of budgets, behind the row's name.
 BUDGET_COLUMNS = (
     "trials", "updates", "rollouts", "tokens", "tuning, core-hours", "worlds, core-hours", "KL", "clip fraction",
@@ -24,7 +28,7 @@ BUDGET_COLUMNS = (
 
 @dataclass(frozen=True)
 class RowBudget:
-    """What a row was given; means over worlds and cells, None where no record says.
+    """Budget of a row: means over worlds and cells, None where no record says.
 
     Attributes:
         row: its name.
@@ -87,12 +91,12 @@ def _tuned(tuning: Mapping[str, Any] | None) -> dict[str, TunedRow]:
     return {} if tuning is None else tuned_rows(tuning)
 
 
-def _runs(records: Sequence[Mapping[str, Any]], row: str) -> list[dict[str, Any]]:
-    """Returns what every world and cell says of a row, with core-seconds."""
+def _runs(records: Sequence[Mapping[str, Any]], row: str, cells: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Returns what every world and cell, of some cells if given, says of a row, with core-seconds."""
     found = []
     for record in records:
-        for cell in record["cells"].values():
-            if row in cell["rows"]:
+        for name, cell in record["cells"].items():
+            if row in cell["rows"] and (cells is None or name in cells):
                 run = cell["rows"][row]
                 found.append({**run, "core_seconds": run["seconds"] * record["machine"]["threads"]})
     return found
@@ -126,29 +130,35 @@ def unequal(
 ) -> str | None:
     """Returns how the budgets of the rows that a hypothesis compares differ, as 'unequal: ...'; None where they do not.
 
-    Rows have equal budgets where as many trials were made of both, both run at what tuning chose, and both have as many
-    updates and rollouts in every cell of every world that counts.
+    Rows have equal budgets where as many trials were made of both, both are what was tuned and run at what tuning
+    chose, and both have as many updates and rollouts in every cell of every world that counts.
     """
-    rows = hypothesis.row, hypothesis.than or spec.main
-    tuned = _tuned(tuning)
-    found = []
-    trials = [tuned[row].trials if row in tuned else 0 for row in rows]
-    if trials[0] != trials[1]:
-        found.append(f"{trials[0]} trials of '{rows[0]}' and {trials[1]} of '{rows[1]}'")
-    for row in rows:
-        if row in tuned and tuned[row].best is None:
-            found.append(f"tuning chose nothing for '{row}'")
-        elif row in tuned and not as_tuned(spec, tuned[row]):
-            found.append(f"'{row}' does not run at the settings that tuning chose")
+    rows, known = (hypothesis.row, hypothesis.than or spec.main), list(records)
+    found = [] if tuning is None else tuning_differences(spec, rows, tuning, _tuned(tuning), known)
     places: dict[str, list[str]] = {}
-    for record in records:
+    for record in known:
         for cell in spec.weighted_cells(hypothesis):
             for said in _differences(record, cell, rows):
                 places.setdefault(said, []).append(f"in world {record['world']}, cell '{cell}'")
-    for said, where in places.items():
-        more = f" and in {len(where) - 1} more" if len(where) > 1 else ""
-        found.append(f"{said} {where[0]}{more}")
+    found += [placed(said, where) for said, where in places.items()]
     return f"unequal: {'; '.join(found)}" if found else None
+
+
+def untuned(spec: StudySpec, hypothesis: Hypothesis, tuning: Mapping[str, Any] | None) -> str | None:
+    """Returns that neither row of a hypothesis was tuned, in words; None where one was."""
+    rows, tuned = (hypothesis.row, hypothesis.than or spec.main), _tuned(tuning)
+    return None if {*rows} & {*tuned} else f"neither '{rows[0]}' nor '{rows[1]}' was tuned"
+
+
+def more_tokens(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> str | None:
+    """Returns which row of a hypothesis learned from far more tokens than the other one, in words; None where neither
+    did, or where it is not known."""
+    rows, cells, known = (hypothesis.row, hypothesis.than or spec.main), spec.weighted_cells(hypothesis), [*records]
+    means = {row: _budget(row, _runs(known, row, cells), None).tokens or 0.0 for row in rows}
+    most, least = sorted(rows, key=lambda row: -means[row])
+    if not means[least] or means[most] <= MOST_TOKENS * means[least]:
+        return None
+    return f"'{most}' learned from {means[most] / means[least]:.1f} times as many tokens as '{least}'"
 
 
 def _differences(record: Mapping[str, Any], cell: str, rows: tuple[str, str]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Caveats beside an effect: unequal budgets, little training, broken rows, runs that ended below their SFT model."""
+"""Caveats beside an effect: rows that were not tuned or not alike, unequal budgets, little training, broken rows, runs
+that ended below their SFT model."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.budgets import little_training, unequal
+from tasks.studies.budgets import little_training, more_tokens, unequal, untuned
 from tasks.studies.equal_kl import at_kl
+from tasks.studies.origins import other_origins
+from tasks.studies.shown import trains
 from tasks.studies.trial_records import EVEN, OVER_SFT
-from tasks.studies.tuned import broken_rows
+from tasks.studies.tuned import as_tuned, broken_rows, tuned_rows
 
 
 def caveats_of(
@@ -31,8 +34,14 @@ def caveats_of(
     known, rows = list(records), compared(spec, hypothesis)
     broken = broken_rows(tuning)
     found = [f"'{row}' was {broken[row]}" for row in rows if row in broken]
+    tuned = {} if tuning is None else tuned_rows(tuning)
+    for row in (row for row in rows if row in tuned and as_tuned(spec, tuned[row])):
+        edges = " and ".join(f"{name} at the {bound}est value" for name, bound in tuned[row].edges.items())
+        found += [f"tuning of '{row}' chose {edges} that it tried"] if edges else []
     budgets = unequal(spec, hypothesis, known, tuning)
-    found += [budgets] if budgets else []
+    more = untuned(spec, hypothesis, tuning), budgets, more_tokens(spec, hypothesis, known)
+    found += [said for said in more if said is not None]
+    found += other_origins(spec, hypothesis, known)
     found += little_training(spec, hypothesis, known)
     for row in rows:
         found += _fallen(spec, hypothesis, known, row)
@@ -45,7 +54,7 @@ def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
 
 
 def _fallen(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]], row: str) -> list[str]:
-    """Returns a row's runs that stopped, and how many ended below the SFT model, the lowest named."""
+    """Returns a row's runs that stopped or diverged, and how many ended below the SFT model, the lowest named."""
     stopped, below, runs = [], [], 0
     for record in records:
         for cell in spec.weighted_cells(hypothesis):
@@ -54,7 +63,12 @@ def _fallen(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[s
             runs += 1
             if "stopped" in run:
                 stopped.append(f"'{row}' stopped in {where}: {run['stopped']}")
-            elif spec.metric.endswith(OVER_SFT) and isinstance(value, int | float) and value < EVEN:
+                continue
+            if "diverged" in run:
+                at = run.get("scored_at")
+                scores = "it has no score" if at is None else f"it scores its evaluation after step {at}"
+                stopped.append(f"'{row}' diverged in {where}, {scores}: {run['diverged']}")
+            if spec.metric.endswith(OVER_SFT) and isinstance(value, int | float) and value < EVEN:
                 below.append((value, where))
     if not below:
         return stopped
@@ -82,10 +96,11 @@ class MeanAtKL:
 
 
 def rows_at_kl(spec: StudySpec, records: Iterable[Mapping[str, Any]]) -> list[MeanAtKL]:
-    """Returns the metric of each row of each cell at the study's KL targets."""
+    """Returns the metric of each row that trains a policy at the study's KL targets, by cell."""
     known, found = list(records), []
+    trained = [row for row in spec.rows if trains(known, row)]
     for cell, levels in spec.cells.items() if spec.kl_targets else ():
-        for row in spec.rows_of(levels):
+        for row in (row for row in spec.rows_of(levels) if row in trained):
             curves = [record["cells"][cell]["rows"][row].get("curve", {}) for record in known]
             by_world = [at_kl(curve, spec.kl_targets, spec.metric) for curve in curves]
             for target, points in zip(spec.kl_targets, zip(*by_world, strict=True), strict=True):

@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
+from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.records import value_of
+from tasks.studies.registration import record_file
 from tasks.studies.trial_records import EVEN, OVER_SFT
 
 
@@ -45,22 +48,54 @@ def at_kl(curve: Mapping[str, Any], targets: Sequence[float], metric: str = OVER
     for target in targets:
         if not (math.isfinite(target) and target > 0):
             raise RecipeError(f"a KL target is {target}; it must be a finite number of nats above 0")
-    problem = _problem(curve, metric)
+    problem = curve_problem(curve, metric)
     if problem is not None:
         return [AtKL(target, None, problem) for target in targets]
-    path = [(max(0.0, point["kl"]), point[metric]) for point in curve["points"] if metric in point]
-    if metric.endswith(OVER_SFT):
-        path.insert(0, (0.0, EVEN))
+    path = path_of(curve, metric)
     return [_along(path, target) for target in targets]
 
 
-def _problem(curve: Mapping[str, Any], metric: str) -> str | None:
+def path_of(curve: Mapping[str, Any], metric: str, start: float | None = None) -> list[tuple[float, float]]:
+    """Returns KL and metric of a curve's points, from the SFT model on where its value is known.
+
+    Args:
+        curve: of a row's record.
+        metric: a field of its points.
+        start: the SFT model's value; of win rates over it 50 % unless given.
+    """
+    first = EVEN if start is None and metric.endswith(OVER_SFT) else start
+    path = [(max(0.0, point["kl"]), point[metric]) for point in curve["points"] if metric in point]
+    return path if first is None else [(0.0, first), *path]
+
+
+def hypothesis_value(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, Any], cell: str, row: str) -> float:
+    """Returns a row's metric in a cell of a world: at the end of training, or at the hypothesis' KL target.
+
+    Raises:
+        DataError: the row stopped, has no finite metric, or does not reach the target.
+    """
+    run = record["cells"][cell]["rows"][row]
+    if hypothesis.kl is None or "stopped" in run:
+        return value_of(record, cell, row, spec.metric)
+    (found,) = at_kl(run.get("curve", {}), [hypothesis.kl], spec.metric)
+    if found.value is None:
+        raise DataError(
+            f"world {record['world']}: row '{row}' of cell '{cell}' has no {spec.metric} at {hypothesis.kl:g} nats: "
+            f"{found.reason}",
+            file=record_file(record["study"], record["world"], pilot=record["kind"] == "pilot").as_posix(),
+        )
+    return found.value
+
+
+def curve_problem(curve: Mapping[str, Any], metric: str) -> str | None:
     """Returns why a curve cannot be read, None where it can."""
     points = [point for point in curve.get("points", ()) if metric in point]
     if not points:
         return f"no evaluation while training has {metric}"
-    if (curve["temperature"], curve["top_p"]) != (1, 1):
+    top_k = curve.get("top_k", 0)
+    if (curve["temperature"], curve["top_p"], top_k) != (1, 1, 0):
         drawn = f"temperature {curve['temperature']:g} and top_p {curve['top_p']:g}"
+        drawn += f" and top_k {top_k}" if top_k else ""
         return f"answers were sampled at {drawn}; KL is of answers at temperature 1"
     for point in points:
         for name in ("kl", metric):

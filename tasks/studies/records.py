@@ -1,26 +1,32 @@
 """Records of a study's worlds: small, committed, and all that verdicts are made from.
 
 A record holds the metrics of every row of every cell, what training cost, digests of the data, of the SFT model and of
-each result, and the commit. Weights stay where they are and may be deleted.
+each result, and the code and versions of every stage. Weights stay where they are and may be deleted.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.graph.items import Item, result_of
-from tasks.params.studies import StudySpec
+from tasks.params.pages import read_settings
 from tasks.params.yaml_files import write_whole
-from tasks.studies.registration import RECORDS, Registration, check_record, record_file
+from tasks.running.judged_numbers import blank_numbers
+from tasks.studies.divergence import Divergence, last_evaluation
+from tasks.studies.origins import origins_of
+from tasks.studies.provenance import environment_of, settings_digest
+from tasks.studies.registration import Registration, record_file
+from tasks.studies.right_selection import right_selection
+from tasks.studies.start_log import PILOT, VERDICT
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
 
-#: What a record says of the machine that a stage ran on.
+#: What a record says of the machine that its first row ran on.
 MACHINE = ("threads", "device", "host_cpu", "python", "versions")
 
 
@@ -33,14 +39,37 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: float(f"{v:.7g}") if math.isfinite(v) else str(v) for k, v in values.items()}
 
 
-def _measured(tree: Path, item: Item) -> dict[str, Any]:
-    """Returns what one stage left: its metrics (or why it stopped), its digest and seconds."""
-    result, record = tree / result_of(item), _json(tree / item.out / "record" / "record.json")
+def _stage_record(tree: Path, item: Item) -> dict[str, Any]:
+    return _json(tree / item.out / "record" / "record.json")
+
+
+def _measured(tree: Path, item: Item, environments: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns what one stage left: its metrics (or why it stopped), its digest, seconds and environment."""
+    result, record = tree / result_of(item), _stage_record(tree, item)
     found: dict[str, Any] = {"result": record["result_digest"], "seconds": record["seconds"]}
+    found["environment"] = environment_of(record, environments)
     if (result / "stopped.json").exists():
         return found | {"stopped": _json(result / "stopped.json")["reason"]}
     metrics = _json(result / "metrics.json") if (result / "metrics.json").exists() else {}
-    return found | {"metrics": _finite(metrics)}
+    if item.module == "selection":
+        metrics |= right_selection(result, tree / str(item.arguments["data"]))
+    blank = {name: f"blank: {reason}" for name, reason in blank_numbers(result).items() if name in metrics}
+    return found | {"metrics": _finite(metrics) | blank}
+
+
+def _without_result(failure: Divergence) -> dict[str, Any]:
+    """Returns what a record says of a stage whose numbers diverged."""
+    return {"result": None, "environment": None, "seconds": failure.seconds, "diverged": failure.reason}
+
+
+def _diverged_row(tree: Path, item: Item, failure: Divergence) -> dict[str, Any]:
+    """Returns what a record says of a row that diverged: the metrics of its last evaluation, if it had one."""
+    found = _without_result(failure) | {"metrics": {}, "training": {}, "curve": {}}
+    last = last_evaluation(tree / item.out)
+    if last is None:
+        return found
+    scored = {name: value for name, value in last.items() if name != "step"}
+    return found | {"metrics": _finite(scored), "scored_at": int(last["step"])}
 
 
 def trained(tree: Path, item: Item) -> dict[str, Any]:
@@ -50,87 +79,92 @@ def trained(tree: Path, item: Item) -> dict[str, Any]:
     return {"training": _finite(training_of(tree, item)), "curve": {**curve, "points": points} if curve else {}}
 
 
-def record_of(world: WorldTree, own: Registration, *, pilot: bool) -> dict[str, Any]:
-    """Returns the record of a world whose stages have all run."""
+def _drawn(tree: Path, item: Item) -> bool:
+    """Returns whether a stage's result is another in every world: generated data, and the model trained on it."""
+    settings = [read_settings(address.under(tree)) for address in item.addresses[:1]]
+    if item.module == "prepare":
+        return any("seed" in one for one in settings)
+    return item.module == "sft" and any(one.get("source") is None or one.get("training") for one in settings)
+
+
+def record_of(
+    world: WorldTree,
+    own: Registration,
+    *,
+    pilot: bool,
+    diverged: Mapping[str, Divergence] | None = None,
+    dirty: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Returns the record of a world whose stages have all run.
+
+    Args:
+        world: the world.
+        own: the study's registration.
+        pilot: its seed is of tuning.
+        diverged: stages without a result by address, since numbers diverged in them or above.
+        dirty: files of code and settings that no commit has.
+    """
     cells: dict[str, Any] = {}
     machine: dict[str, Any] = {}
-    for cell in world.spec.cells:
+    environments: list[dict[str, Any]] = []
+    for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
         last = world.stages(cell)
-        outs = {item.out for item in last.values()}
-        rows = {}
+        outs, failures = {item.out for item in last.values()}, diverged or {}
+        rows, origins = {}, origins_of(world, cell)
         for row, item in last.items():
-            rows[row] = _measured(world.tree, item) | trained(world.tree, item)
-            machine = machine or _json(world.tree / item.out / "record" / "record.json")
-        above = [item for item in world.items(cell) if item.out not in outs and item.module != "check"]
-        made = {f"{item.module}/{item.name}": _measured(world.tree, item) for item in above}
-        cells[cell] = {"rows": rows, "above": made}
+            failure = failures.get(f"{file}:{item.stage}")
+            if failure is not None:
+                rows[row] = _diverged_row(world.tree, item, failure) | {"origin": origins[row]}
+                continue
+            made = _measured(world.tree, item, environments) | trained(world.tree, item)
+            rows[row] = made | {"origin": origins[row]}
+            machine = machine or _stage_record(world.tree, item)
+        above = {}
+        for item in world.items(cell):
+            if item.out not in outs and item.module != "check":
+                failure = failures.get(f"{file}:{item.stage}")
+                found = _without_result(failure) if failure else _measured(world.tree, item, environments)
+                above[f"{item.module}/{item.name}"] = found | {"drawn": _drawn(world.tree, item)}
+                machine = machine or ({} if failure else _stage_record(world.tree, item))
+        cells[cell] = {"rows": rows, "above": above}
     return {
         "study": own.study,
         "digest": own.digest,
         "commit": own.commit,
-        "kind": "pilot" if pilot else "verdict",
+        "kind": PILOT if pilot else VERDICT,
         "world": world.number,
+        "dirty": list(dirty),
+        "settings": settings_digest(world),
         "machine": {name: machine[name] for name in MACHINE},
+        "environments": environments,
         "cells": cells,
     }
 
 
 def write_record(root: Path, record: Mapping[str, Any]) -> Path:
     """Writes a world's record, whole or not at all; returns its file relative to the root."""
-    file = record_file(record["study"], record["world"], pilot=record["kind"] == "pilot")
+    file = record_file(record["study"], record["world"], pilot=record["kind"] == PILOT)
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     write_whole(root / file, json.dumps(record, indent=1, sort_keys=True) + "\n")
     return file
 
 
-def read_record(file: Path) -> dict[str, Any]:
-    """Returns one record as it is."""
-    return _json(file)
-
-
-def read_records(root: Path, own: Registration, spec: StudySpec) -> dict[int, dict[str, Any]]:
-    """Returns the records of the study's worlds by index, of those that there are.
-
-    Raises:
-        DataError: a record of another version of the study, or one without a cell or row.
-    """
-    found = {}
-    for index in range(spec.worlds):
-        file = record_file(own.study, own.world(index))
-        if (root / file).exists():
-            record = _json(root / file)
-            check_record(root, file, record, own)
-            _check_whole(file, record, spec)
-            found[index] = record
-    return found
-
-
-def _check_whole(file: Path, record: Mapping[str, Any], spec: StudySpec) -> None:
-    for cell, levels in spec.cells.items():
-        for row in spec.rows_of(levels):
-            if row not in record["cells"].get(cell, {}).get("rows", {}):
-                raise DataError(f"row '{row}' of cell '{cell}' is missing", file=file.as_posix(), field="cells")
-
-
 def value_of(record: Mapping[str, Any], cell: str, row: str, metric: str) -> float:
-    """Returns a row's metric in a cell of a world.
+    """Returns a row's metric in a cell of a world; of a row that diverged, that of its last evaluation.
 
     Raises:
-        DataError: the row stopped, or has no such metric, or one that is not finite.
+        DataError: the row stopped, diverged before an evaluation of the metric, or has no such metric, or one that is
+            not finite.
     """
     found, where = record["cells"][cell]["rows"][row], f"world {record['world']}"
-    file = record_file(record["study"], record["world"], pilot=record["kind"] == "pilot").as_posix()
+    file = record_file(record["study"], record["world"], pilot=record["kind"] == PILOT).as_posix()
     if "stopped" in found:
         raise DataError(f"{where}: row '{row}' of cell '{cell}' stopped: {found['stopped']}", file=file)
     value = found["metrics"].get(metric)
+    if value is None and "diverged" in found:
+        problem = f"diverged before an evaluation of {metric}: {found['diverged']}"
+        raise DataError(f"{where}: row '{row}' of cell '{cell}' {problem}", file=file)
     if not isinstance(value, int | float) or not math.isfinite(value):
         said = "has no such metric" if value is None else f"is {value}"
         raise DataError(f"{where}: row '{row}' of cell '{cell}' {said}", file=file, field=metric)
     return float(value)
-
-
-def unknown_records(root: Path, own: Registration, spec: StudySpec) -> list[Path]:
-    """Returns files among a study's records that no world of it has."""
-    known = {record_file(own.study, own.world(index)) for index in range(spec.worlds)}
-    files = [path.relative_to(root) for path in sorted((root / RECORDS / own.study).glob("*.json"))]
-    return [file for file in files if file not in known and not file.name.startswith("pilot-")]

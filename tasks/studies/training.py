@@ -90,4 +90,4 @@ def curve_of(tree: Path, item: Item) -> dict[str, Any]:
     points = [{name: row[name] for name in POINT if row.get(name) is not None} for row in rows]
     evaluation = Address(str(item.arguments["evaluation"]))
     drawn = typed(EvaluationConfig, read_settings(evaluation.under(tree)), str(evaluation))
-    return {"temperature": drawn.temperature, "top_p": drawn.top_p, "points": points}
+    return {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": drawn.top_k, "points": points}

@@ -28,8 +28,11 @@ from tasks.params.pages import entries, merge, page_files, read_settings
 from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import RUNS
-from tasks.params.studies import LIKE, ONLY
+from tasks.params.studies import LIKE, OF_STUDIES, TWIN
+from tasks.params.tuning import FILE as TUNING_FILE
 from tasks.params.yaml_files import yaml_text
+from tasks.running.shared_training import FOLDER as SHARED_TRAINING
+from tasks.studies.world_seeds import TWIN_APART
 
 #: Pages of a paper that a study adds to.
 ROWS, MODELS = "rows", "reward_models"
@@ -85,7 +88,8 @@ class WorldTree:
         for row in self.spec.rows_of(self.spec.cells[cell]):
             paper, name = _paper(self.spec.rows[row]), own_name(self.study, row)
             spec = load_row(self.tree, paper, row_addresses(self.tree, paper)[name])
-            found[row] = scale.row(spec, self.number)
+            twin = self.spec.rows[row].get(TWIN, False)
+            found[row] = scale.row(spec, self.number + TWIN_APART if twin else self.number)
         return found
 
     @property
@@ -115,6 +119,8 @@ def write_tree(project: Path, world: WorldTree) -> None:
         shutil.copytree(project / "params" / paper, world.tree / "params" / paper)
         for page in page_files(world.tree / "params" / paper, ROWS):
             page.unlink()  # a setting of the study that another row cannot have is not its concern
+    if (project / TUNING_FILE).exists():
+        shutil.copy(project / TUNING_FILE, world.tree / TUNING_FILE)
     (world.tree / RUNS).write_text(yaml_text({"suite": {"seeds": [world.number], "scale_seeds": {"default": [0]}}}))
     for cell, levels in world.spec.cells.items():
         _write_scale(project, world, cell, world.spec.overlay(levels))
@@ -126,6 +132,7 @@ def write_tree(project: Path, world: WorldTree) -> None:
         content = graph.pipeline_file(world.tree, made, Path(file).parent)
         (world.tree / file).parent.mkdir(parents=True, exist_ok=True)
         (world.tree / file).write_text(graph.HEADER + yaml_text(content), encoding="utf-8")
+    (world.tree / SHARED_TRAINING).mkdir(parents=True, exist_ok=True)
     if not (world.tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
 
@@ -155,6 +162,8 @@ def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[st
             made[name] = merge(made[name], values)
         if kind == "data":
             made = {name: _drawn(values, world.number) for name, values in made.items()}
+        if kind == "backbones" and any(row.get(TWIN) for row in world.spec.rows.values()):
+            made = {name: {**values, "seed": world.number} for name, values in made.items()}
         if kind == STAGES:
             made[RESOURCES] = graph.resources(project, ROOT_SCALE)
         if made:
@@ -191,5 +200,5 @@ def _like(project: Path, study: str, where: str, stated: Mapping[str, Any], kind
     if name not in known:
         near = hint(name, sorted(known), more=3) if known else hint(paper, papers(project), more=3)
         raise RecipeError(f"study '{study}': {where}: like is '{stated[LIKE]}', which no page has{near}")
-    own = {field: value for field, value in stated.items() if field not in (LIKE, ONLY)}
+    own = {field: value for field, value in stated.items() if field not in OF_STUDIES}
     return merge(read_settings(known[name].under(project)), own)

@@ -1,7 +1,7 @@
 """Records of tuning, reference/tuning/<study>.json: what every trial of every row gave, and what it cost.
 
 A trial's run in a cell of a seed's world has its metric, its evaluations on the way, what training did and its
-core-seconds, or why it diverged or stopped. A run that is recorded is not run again.
+core-seconds, or why it diverged or stopped, or why its metric is blank. A run that is recorded is not run again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rlhf_core.errors import DataError, hint
 from tasks.graph.items import Item, result_of
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_json
+from tasks.running.judged_numbers import blank_numbers
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
 from tasks.studies.trials import Trial, TrialRows, TuningPlan
@@ -66,12 +67,18 @@ def continued(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Record:
         _check_row(file, row, made, plan)
     rows: dict[str, Any] = {}
     for row, kind in plan.kinds.items():
-        new = {"kind": kind, "cells": plan.cells_of(row), "trials": []}
+        new = _stated(plan, row, kind) | {"trials": []}
         rows[row] = known.get("rows", {}).get(row, new)
         made = rows[row]["trials"]
-        made += [{"point": point, "runs": {}} for point in plan.points[kind][len(made) :]]
+        made += [{"point": point, "runs": {}} for point in plan.points_of(row)[len(made) :]]
     seeds = sorted({*known.get("seeds", []), *seeds})
     return {"study": plan.study, "metric": plan.spec.metric, "seeds": seeds, "rows": rows}
+
+
+def _stated(plan: TuningPlan, row: str, kind: str) -> dict[str, Any]:
+    """Returns what a row's trials are of."""
+    fixed, cells = [*plan.spec.fixed(row)], plan.cells_of(row)
+    return {"kind": kind, "cells": cells, "fixed": fixed, "space": plan.space_of(row)}
 
 
 def _check_row(file: str, row: str, made: Mapping[str, Any], plan: TuningPlan) -> None:
@@ -79,12 +86,11 @@ def _check_row(file: str, row: str, made: Mapping[str, Any], plan: TuningPlan) -
     remedy = "Restore the study and params/tuning.yaml, or delete the row here to tune it anew"
     if row not in plan.kinds:
         raise DataError("the study has no such row that trains a policy", file=file, field=f"rows.{row}", remedy=remedy)
-    now = {"kind": plan.kinds[row], "cells": plan.cells_of(row)}
-    for name, value in now.items():
-        if made[name] != value:
-            problem = f"is {made[name]}, the study has {value}"
+    for name, value in _stated(plan, row, plan.kinds[row]).items():
+        if made.get(name) != value:
+            problem = f"is {made.get(name)}, the study has {value}"
             raise DataError(problem, file=file, field=f"rows.{row}.{name}", remedy=remedy)
-    for number, (trial, point) in enumerate(zip(made["trials"], plan.points[plan.kinds[row]], strict=False)):
+    for number, (trial, point) in enumerate(zip(made["trials"], plan.points_of(row), strict=False)):
         if trial["point"] != point:
             problem = f"trial {number} was of {trial['point']}, it is {point} now"
             raise DataError(problem, file=file, field=f"rows.{row}", remedy=remedy)
@@ -180,6 +186,8 @@ def _run(tree: Path, item: Item, metric: str) -> dict[str, Any]:
     metrics = read_json(result / "metrics.json")
     if metric not in metrics:
         raise DataError(f"{item.stage} has no such metric{hint(metric, sorted(metrics), more=3)}", field="metric")
+    if (reason := blank_numbers(result).get(metric)) is not None:
+        return cost | {"blank": reason}
     if not math.isfinite(metrics[metric]):
         return cost | {"diverged": f"{metric} is {metrics[metric]}"}
     points = curve_of(tree, item).get("points", [])

@@ -6,27 +6,22 @@ A trial is the row with the point's values in its `optimiser`, trained in the ce
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.dvc_files import stage_version
-from tasks.graph.items import Item, result_of
+from tasks.graph.items import result_of
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.pages import merge, read_settings
 from tasks.params.row_kinds import TRAINING
-from tasks.params.studies import LIKE, ONLY, StudySpec
-from tasks.params.tuning import tuning_spec
+from tasks.params.studies import FIXED, LIKE, OF_STUDIES, StudySpec
+from tasks.params.tuning import Space, tuning_spec
+from tasks.studies.origins import OPTIMISER, settings_digest
 from tasks.studies.search import Point, search_points
 from tasks.studies.tree import WorldTree
 
-OPTIMISER = "optimiser"
-#: Fields of a row that change no result.
-WORDS = ("title", "notes")
 #: A row and the number of one of its trials.
 Trial = tuple[str, int]
 
@@ -70,12 +65,14 @@ class TuningPlan:
         study, spec: its name, and what it says.
         kinds: the kind of optimiser of each row; rows that train no policy have none.
         points: of each kind, one for each trial.
+        spaces: ranges of each kind.
     """
 
     study: str
     spec: StudySpec
     kinds: Mapping[str, str]
     points: Mapping[str, Sequence[Point]]
+    spaces: Mapping[str, Space]
 
     @property
     def cells(self) -> dict[str, dict[str, str]]:
@@ -84,12 +81,22 @@ class TuningPlan:
 
     def cells_of(self, row: str) -> list[str]:
         """Returns the names of the cells in which a row is tuned."""
-        return [name for name, cell in self.cells.items() if row in self.spec.rows_of(cell)]
+        return self.spec.tuning_cells(row)
+
+    def space_of(self, row: str) -> dict[str, dict[str, Any]]:
+        """Returns the ranges that a row's trials are of, by setting."""
+        fixed = self.spec.fixed(row)
+        return {name: asdict(range_) for name, range_ in self.spaces[self.kinds[row]].items() if name not in fixed}
 
     def point(self, trial: Trial) -> Point:
-        """Returns the settings of a trial."""
+        """Returns the settings of a trial: the point of its number, without what the row fixes."""
         row, number = trial
-        return dict(self.points[self.kinds[row]][number])
+        fixed = self.spec.fixed(row)
+        return {name: value for name, value in self.points[self.kinds[row]][number].items() if name not in fixed}
+
+    def points_of(self, row: str) -> list[Point]:
+        """Returns the settings of all trials of a row."""
+        return [self.point((row, number)) for number in range(len(self.points[self.kinds[row]]))]
 
     def trial_rows(self, trials: Iterable[Trial]) -> TrialRows:
         """Returns the rows of some trials, and the cells that have any of them."""
@@ -116,21 +123,40 @@ def tuning_plan(root: Path, study: str, spec: StudySpec, trials: int) -> TuningP
         RecipeError: an unknown row, a row in none of the cells of `tuned_at`, an optimiser without a search space, or
             a study without rows that train a policy.
     """
+    spaces, kinds = tuning_spec(root), trained_kinds(root, study, spec)
+    if not kinds:
+        raise RecipeError(f"study '{study}' has no row that trains a policy; there is nothing to tune")
+    used = sorted(set(kinds.values()))
+    points = {kind: search_points(spaces.spaces[kind], trials) for kind in used}
+    plan = TuningPlan(study, spec, kinds, points, spaces.spaces)
+    for name in kinds:
+        if not plan.cells_of(name):
+            raise RecipeError(f"study '{study}': rows.{name} is in none of the cells of tuned_at; name one of its own")
+    return plan
+
+
+def trained_kinds(root: Path, study: str, spec: StudySpec) -> dict[str, str]:
+    """Returns the kind of optimiser of each row that trains a policy.
+
+    Raises:
+        DataError: params/tuning.yaml cannot be read.
+        RecipeError: an unknown row, an optimiser without a search space, or a fixed setting that is not searched.
+    """
     spaces, kinds = tuning_spec(root), dict[str, str]()
     for name, row in spec.rows.items():
         settings, where = row_settings(root, study, name, row), f"study '{study}': rows.{name}"
         if settings.get("kind", "reward") in TRAINING:
             kinds[name] = str(settings.get(OPTIMISER, {}).get("kind"))
-            spaces.space(kinds[name], where)
-    if not kinds:
-        raise RecipeError(f"study '{study}' has no row that trains a policy; there is nothing to tune")
-    used = sorted(set(kinds.values()))
-    points = {kind: search_points(spaces.spaces[kind], trials) for kind in used}
-    plan = TuningPlan(study, spec, kinds, points)
-    for name in kinds:
-        if not plan.cells_of(name):
-            raise RecipeError(f"study '{study}': rows.{name} is in none of the cells of tuned_at; name one of its own")
-    return plan
+            _check_fixed(spec.fixed(name), spaces.space(kinds[name], where), f"{where}.{FIXED}")
+    return kinds
+
+
+def _check_fixed(fixed: Sequence[str], space: Space, where: str) -> None:
+    for name in fixed:
+        if name not in space:
+            raise RecipeError(f"{where} names '{name}', which tuning does not search{hint(name, sorted(space))}")
+    if {*fixed} >= {*space}:
+        raise RecipeError(f"{where} has every setting that tuning searches; leave at least one of them")
 
 
 def row_settings(root: Path, study: str, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +170,7 @@ def row_settings(root: Path, study: str, name: str, row: Mapping[str, Any]) -> d
     if like not in known:
         near = hint(like, sorted(known), more=3) if known else hint(paper, papers(root), more=3)
         raise RecipeError(f"study '{study}': rows.{name}: no row '{row[LIKE]}'{near}")
-    own = {field: value for field, value in row.items() if field not in (LIKE, ONLY)}
+    own = {field: value for field, value in row.items() if field not in OF_STUDIES}
     return merge(read_settings(known[like].under(root)), own)
 
 
@@ -159,31 +185,5 @@ def settings_digests(world: WorldTree, plan: TuningPlan) -> dict[tuple[Trial, st
         items = {result_of(item): item for item in world.items(cell)}
         for name, item in world.stages(cell).items():
             trial = world.spec.of[name]
-            found[trial, cell] = _digest(world.tree, item, items, tuned=plan.point(trial))
+            found[trial, cell] = settings_digest(world.tree, item, items, plan.point(trial))
     return found
-
-
-def _digest(tree: Path, item: Item, items: Mapping[str, Item], tuned: Mapping[str, float]) -> str:
-    reached: dict[str, Item] = {}
-    ahead = [item]
-    while ahead:
-        one = ahead.pop()
-        reached[one.out] = one
-        values = (value if isinstance(value, tuple) else (value,) for value in one.arguments.values())
-        needed = [items[str(value)] for several in values for value in several if str(value) in items]
-        ahead += [above for above in needed if above.out not in reached]
-    parts = []
-    for one in reached.values():
-        settings = [read_settings(address.under(tree)) for address in one.addresses]
-        if one is item:
-            settings = [_without(values, tuned) for values in settings]
-        parts.append(json.dumps([one.module, stage_version(tree, one.module), settings], sort_keys=True, default=str))
-    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:16]
-
-
-def _without(settings: Mapping[str, Any], tuned: Mapping[str, float]) -> dict[str, Any]:
-    """Returns settings without words for people and without tuned values of the optimiser."""
-    kept = {name: value for name, value in settings.items() if name not in WORDS}
-    if isinstance(kept.get(OPTIMISER), Mapping):
-        kept[OPTIMISER] = {name: value for name, value in kept[OPTIMISER].items() if name not in tuned}
-    return kept

@@ -18,9 +18,9 @@ from rlhf_core.errors import DataError, RecipeError
 from tasks.params.settings import typed
 from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import parse_mapping, write_whole
-from tasks.studies.registration import starts
+from tasks.studies.origins import OPTIMISER
 from tasks.studies.search import Point
-from tasks.studies.trials import OPTIMISER
+from tasks.studies.start_log import starts
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TunedRow:
         row, kind: its name, and its kind of optimiser.
         trials: how many have run with every seed, in every cell.
         missing: how many have not.
-        scores: mean of the metric of each trial; None for one that has not run, diverged or stopped.
+        scores: mean of the metric of each trial; None for one that has not run, diverged, stopped or is blank.
         lost: why a trial has no score, by its number.
         best: the number of the chosen trial; None where no trial has a score, or some are missing.
         point: its settings.
@@ -56,9 +56,12 @@ class TunedRow:
 
     @property
     def broken(self) -> bool:
-        """Returns whether the row is below its own SFT model even at its best, or has no trial with a score."""
+        """Returns whether the row is below its own SFT model even at its best, or every trial diverged or stopped.
+
+        A blank metric is the judge's fault: a row without a score for it is not broken.
+        """
         if self.best is None:
-            return not self.missing
+            return not self.missing and not any(why.startswith("blank") for why in self.lost.values())
         return self.at_best is not None and self.sft is not None and self.at_best < self.sft
 
     @property
@@ -68,7 +71,7 @@ class TunedRow:
             return [f"{self.missing} of {len(self.scores)} trials have not run"]
         found = [f"{name} is the {bound}est tried" for name, bound in self.edges.items()]
         if self.best is None:
-            found.append("broken: no trial has a score")
+            found.append("broken: no trial has a score" if self.broken else "no trial has a score")
         elif self.broken:
             found.append(f"broken: {self.at_best:.4g} at its best, its SFT model has {self.sft:.4g}")
         return found + [f"trial {number} {why}" for number, why in self.lost.items()]
@@ -110,7 +113,7 @@ def _tuned(row: str, made: Mapping[str, Any], seeds: Sequence[int]) -> TunedRow:
 
 def _lost(runs: Sequence[Mapping[str, Any] | None]) -> str | None:
     for run in runs:
-        for word in ("diverged", "stopped"):
+        for word in ("diverged", "stopped", "blank"):
             if run is not None and word in run:
                 return f"{word}: {run[word]}"
     return None

@@ -1,24 +1,41 @@
-"""Verdicts of a study: each hypothesis as one number per world, tested over worlds, and only once all have run."""
+"""Verdicts of a study: each hypothesis as one number per world, tested over worlds, and only once all have run.
+
+The chance of one or more false 'confirmed' or 'contradicted' in a study, its claim included, is at most .05: the
+primary hypothesis is tested at .05, the others only if it is significant, then corrected for their number
+(`rlhf_core.evaluation.statistics.gatekept`). The claim of a paper is read from the corrected hypotheses, so that it
+never says more than they do. Intervals are of one hypothesis alone, 95 %, not corrected. The t test is
+`rlhf_core.evaluation.worlds.against_constant`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.statistics import holm
-from rlhf_core.evaluation.worlds import ALPHA, Effect, against
+from rlhf_core.evaluation.statistics import gatekept, holm
+from rlhf_core.evaluation.worlds import ALPHA, Effect, against_constant
 from tasks.params.studies import Hypothesis, StudySpec, read_study
 from tasks.studies.caveats import caveats_of, compared
-from tasks.studies.records import read_records, unknown_records, value_of
-from tasks.studies.registration import Registration, check_log, check_unchanged, registration
-from tasks.studies.trial_records import read_tuning
+from tasks.studies.committed import read_records, unknown_records
+from tasks.studies.equal_kl import hypothesis_value
+from tasks.studies.provenance import code_of_starts, differences
+from tasks.studies.registration import Registration, record_file, registration
+from tasks.studies.settled_claim import settled_claim
+from tasks.studies.settled_tuning import settled_tuning
+from tasks.studies.start_log import VERDICT, check_log, check_unchanged, starts
 from tasks.studies.tuned import broken_rows
 
-Word = Literal["confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline"]
+#: Why a study has no verdict whose commits are lost.
+EXPLORATORY = "exploratory: nothing in this history shows that the study was registered before its worlds ran"
+#: Why a hypothesis beside the primary one is not tested.
+NOT_TESTED = "not tested, since the primary hypothesis is not significant"
+Word = Literal[
+    "confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken", "exploratory"
+]
 Records = Mapping[int, Mapping[str, Any]]
 
 
@@ -31,9 +48,12 @@ class StudyFinding:
         hypothesis: its row, the row it is compared with, and its words.
         primary: whether it is the study's primary one.
         effect: mean over worlds of the hypothesis' number; None where a world has none.
-        p: the primary one's own; of others corrected for their number (Holm); None without a test.
+        p: the primary one's own; of others corrected for their number and never below it; None without a test.
         word: what was found.
-        sees: the smallest effect that these worlds find with a power of 80 %; None without a test.
+        sees: the smallest effect that these worlds find with a power of 80 %; None without a test, or if held
+            back.
+        held_back: it is not tested, since it is not the primary hypothesis and that one is not significant, or since
+            the study is exploratory.
         values: the number of each world, by its index.
         refused: why there is no effect, with world, cell and row.
         caveats: what is to be known of the rows.
@@ -49,19 +69,29 @@ class StudyFinding:
     values: Mapping[int, float]
     refused: str | None = None
     caveats: tuple[str, ...] = ()
+    held_back: bool = False
+
+    @property
+    def why_undecided(self) -> str | None:
+        """Returns why there is no test; None where there is one."""
+        if self.refused is not None:
+            return self.refused
+        if self.effect is not None and self.effect.reason is not None:
+            return self.effect.reason
+        return NOT_TESTED if self.held_back else None
 
     @property
     def text(self) -> str:
         """Returns the finding in words, such as 'undecided: sees only effects above 3.1'."""
-        if self.refused is not None:
-            return f"undecided: {self.refused}"
-        if self.word != "undecided" or self.effect is None:
+        if self.word != "undecided":
             return self.word
-        return (
-            f"undecided: {self.effect.reason}"
-            if self.sees is None
-            else f"undecided: sees only effects above {self.sees:.3g}"
-        )
+        return f"undecided: {self.why_undecided or f'sees only effects above {self.sees:.3g}'}"
+
+    def p_on(self, side: str) -> float | None:
+        """Returns the corrected p of an effect on a side of 0, 1 for an estimate on the other; None without a test."""
+        if self.effect is None or self.p is None:
+            return None
+        return self.p if (self.effect.estimate > 0) == (side == "above") else 1.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +105,11 @@ class StudyState:
         findings: of its hypotheses, the primary one first.
         tuning: the record of its tuning, None without one.
         unused: files among its records that none of its worlds has.
+        uncommitted: records that are not committed yet, and so not counted.
+        started: the day of its first start, None before it.
+        notes: in what code, versions or threads of its worlds differ.
+        exploratory: its worlds ran at commits that are not in this history, so nothing shows that it was
+            registered before: no hypothesis is tested, and it says nothing of its claim.
     """
 
     own: Registration
@@ -83,22 +118,37 @@ class StudyState:
     findings: tuple[StudyFinding, ...]
     tuning: Mapping[str, Any] | None = None
     unused: tuple[Path, ...] = ()
+    uncommitted: tuple[Path, ...] = ()
+    started: str | None = None
+    notes: tuple[str, ...] = ()
+    exploratory: bool = False
 
     @property
     def complete(self) -> bool:
         """Returns whether every registered world has its record."""
         return len(self.records) == self.spec.worlds
 
+    @property
+    def progress(self) -> str:
+        """Returns how many worlds have run, and since when."""
+        said = f"{len(self.records)} of {self.spec.worlds} worlds"
+        said += f", {len(self.uncommitted)} not committed yet" if self.uncommitted else ""
+        return said if self.started is None or self.complete else f"{said}, started {self.started}"
+
 
 def world_value(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, Any]) -> float:
     """Returns a hypothesis' number in one world: the weighted sum over cells of the row less the other row.
 
     Raises:
-        DataError: a row that stopped or has no finite number.
+        DataError: a row that stopped, has no finite number, or does not reach the KL target.
     """
     row, other = compared(spec, hypothesis)
     return math.fsum(
-        weight * (value_of(record, cell, row, spec.metric) - value_of(record, cell, other, spec.metric))
+        weight
+        * (
+            hypothesis_value(spec, hypothesis, record, cell, row)
+            - hypothesis_value(spec, hypothesis, record, cell, other)
+        )
         for cell, weight in spec.weighted_cells(hypothesis).items()
     )
 
@@ -119,12 +169,14 @@ def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | N
     effects = {name: over_worlds(values) for name, values in numbers.items()}
     own = dict.fromkeys(spec.hypotheses, 1.0)
     own |= {name: effect.p for name, effect in effects.items() if effect.p is not None}
-    first, *others = spec.hypotheses
-    corrected = dict(zip(others, holm([own[name] for name in others]), strict=True)) | {first: own[first]}
+    corrected = dict(zip(own, gatekept(list(own.values())), strict=True))
+    within = _within_margin(spec, effects)
+    first, others = next(iter(own)), max(1, len(own) - 1)
     broken = {*broken_rows(tuning)}
     found = []
     for name, hypothesis in spec.hypotheses.items():
         effect, primary = effects.get(name), name == first
+        held_back = not primary and own[first] >= ALPHA
         tested = effect is not None and effect.reason is None
         finding = StudyFinding(
             name,
@@ -132,42 +184,84 @@ def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | N
             primary,
             effect,
             corrected[name] if tested else None,
-            "undecided" if effect is None else _word(spec, hypothesis, effect, corrected[name], broken),
-            None if effect is None else effect.smallest_visible(ALPHA if primary else ALPHA / len(others)),
+            "undecided" if effect is None else _word(spec, hypothesis, effect, corrected[name], name in within, broken),
+            None if effect is None or held_back else effect.smallest_visible(ALPHA if primary else ALPHA / others),
             numbers.get(name, {}),
             refused.get(name),
             caveats_of(spec, hypothesis, records.values(), tuning),
+            held_back,
         )
         found.append(finding)
     return tuple(found)
 
 
+def _within_margin(spec: StudySpec, effects: Mapping[str, Effect]) -> set[str]:
+    """Returns the hypotheses whose differences are within the study's margin: two one-sided tests at .05, corrected for
+    their number (Holm). A slope has no margin."""
+    if spec.margin is None:
+        return set()
+    names = [name for name, hypothesis in spec.hypotheses.items() if hypothesis.over is None]
+    p_values = [effects[name].p_within(spec.margin) if name in effects else None for name in names]
+    corrected = holm([1.0 if p is None else p for p in p_values])
+    return {name for name, p in zip(names, corrected, strict=True) if p < ALPHA}
+
+
 def over_worlds(values: Mapping[int, float]) -> Effect:
     """Returns the mean of one number a world, with its test against 0."""
-    return against({"": {index: [value] for index, value in values.items()}}, "", 0.0)
+    return against_constant({"": {index: [value] for index, value in values.items()}}, "", 0.0)
 
 
-def _word(spec: StudySpec, hypothesis: Hypothesis, effect: Effect, p: float, broken: set[str]) -> Word:
+def _word(spec: StudySpec, hypothesis: Hypothesis, effect: Effect, p: float, within: bool, broken: set[str]) -> Word:
     if effect.reason is None and p < ALPHA:
-        if (effect.estimate > 0) != (hypothesis.side == "above"):
-            return "contradicted"
         row, other = compared(spec, hypothesis)
         losing = {row, other} if hypothesis.over is not None else {other if effect.estimate > 0 else row}
+        if (effect.estimate > 0) != (hypothesis.side == "above"):
+            return "broken" if losing & broken else "contradicted"
         return "over a broken baseline" if losing & broken and not hypothesis.collapse else "confirmed"
-    if spec.margin is not None and hypothesis.over is None and effect.equivalent(spec.margin):
-        return "equivalent"
-    return "undecided"
+    return "equivalent" if within else "undecided"
 
 
 def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
     """Returns a study with its records; findings only where every registered world has one.
 
     Raises:
-        DataError: a record that does not fit the study.
+        DataError: a record that does not fit the study, or a record of tuning that was changed after its start.
     """
-    records, tuning = read_records(root, own, spec), read_tuning(root, own.study)
-    findings = findings_of(spec, records, tuning) if len(records) == spec.worlds else ()
-    return StudyState(own, spec, records, findings, tuning, tuple(unknown_records(root, own, spec)))
+    found, (tuning, of_tuning) = read_records(root, own, spec), settled_tuning(root, own.study)
+    records, every = found.counted, {own.world(index) for index in range(spec.worlds)}
+    lost = tuple(commit[:10] for commit in found.lost)
+    of_commits = (f"worlds ran at commits that are not in this history: {', '.join(lost)}",) if lost else ()
+    begun = [line for line in starts(root) if line["study"] == own.study and line["kind"] == VERDICT]
+    return StudyState(
+        own,
+        spec,
+        records,
+        _findings(spec, records, tuning, exploratory=bool(lost)),
+        tuning,
+        tuple(unknown_records(root, own, spec)),
+        tuple(record_file(own.study, record["world"]) for record in found.uncommitted.values()),
+        min((line["time"][:10] for line in begun), default=None),
+        (
+            *of_commits,
+            *differences(records.values()),
+            *code_of_starts(begun, every),
+            *of_tuning,
+            *settled_claim(root, own.study, spec.claim),
+        ),
+        bool(lost),
+    )
+
+
+def _findings(
+    spec: StudySpec, records: Records, tuning: Mapping[str, Any] | None, *, exploratory: bool
+) -> tuple[StudyFinding, ...]:
+    """Returns the findings of a study, none before its last world; those of an exploratory one are not tested."""
+    if len(records) < spec.worlds:
+        return ()
+    found = findings_of(spec, records, tuning)
+    if not exploratory:
+        return found
+    return tuple(replace(one, p=None, word="exploratory", sees=None, held_back=True) for one in found)
 
 
 def load_study(root: Path, file: Path) -> StudyState:

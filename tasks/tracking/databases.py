@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
+
+from rlhf_core.errors import DataError
 
 #: Addresses come by the environment: a command line is everybody's to read.
 UPGRADE = """
@@ -25,6 +30,28 @@ if place := os.environ.get("UPGRADE_AUTH"):
 def mark_of(tool: str, address: str) -> str:
     """Returns the note of a prepared database: its tool's version, and a hash of its address with the password."""
     return f"{tool} {metadata.version(tool)} {hashlib.sha256(address.encode()).hexdigest()}\n"
+
+
+def without_passwords(text: str) -> str:
+    """Returns a text whose addresses have no users and passwords."""
+    return re.sub(r"(\w://)[^\s/]*@", r"\1", text)
+
+
+def refuse_damaged(file: Path) -> None:
+    """Refuses a SQLite database that cannot be read.
+
+    Raises:
+        DataError: the file is damaged or of another kind.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise DataError(
+            f"it is no readable database ({error})",
+            file=str(file),
+            remedy="Move it away; rewardsmith sync makes another one from the results",
+        ) from None
 
 
 def upgrade(addresses: Mapping[str, str], *, cwd: Path | None = None, **environment: str) -> str | None:

@@ -1,4 +1,5 @@
-"""Searches of MLflow, one per table: its rows and seeds side by side, as a link of the report.
+"""Searches of MLflow as links of the report: the rows and seeds of a table side by side, and the runs of one row and
+seed.
 
 `tasks.tracking.mirror` notes the experiment of a paper in `.work/tracking/<paper>.json`. The link leads to the server
 that the runs went to; without a server there is the filter, to be pasted into MLflow's search field.
@@ -48,8 +49,22 @@ def _page(noted: Mapping[str, Any]) -> str:
 
 def table_search(root: Path, paper: str, table: str, scale: str) -> Search | None:
     """Returns the runs behind a table; None for a paper whose runs were never mirrored."""
+    return _search(root, paper, f"tags.`{table}` = 'true' and tags.scale = '{scale}' and tags.kind = 'row'")
+
+
+def run_search(root: Path, paper: str, path: str) -> Search | None:
+    """Returns the run of one row and seed; None for a paper whose runs were never mirrored.
+
+    Args:
+        root: of the tree.
+        paper: of the row.
+        path: the stage's folder, relative to the root.
+    """
+    return _search(root, paper, f"tags.path = '{path}'")
+
+
+def _search(root: Path, paper: str, query: str) -> Search | None:
     noted = read_private(root / FOLDER / f"{paper}.json")
     if "experiment" not in noted:
         return None
-    query = f"tags.table = '{table}' and tags.scale = '{scale}' and tags.kind = 'row'"
     return Search(query, f"{_page(noted)}?searchFilter={quote(query, safe='')}" if noted["server"] else None)

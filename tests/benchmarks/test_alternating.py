@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import gpu, phases, token_statistics
+from benchmarks import phases, token_statistics
 from benchmarks.alternating import Row, Run, Side, alternate, peer_python, print_rows, speed_row, write_rows
 from benchmarks.grpo import variety
 from benchmarks.phases import Throughput
@@ -82,15 +82,6 @@ def test_phases_add_up_over_processes(tmp_path: Path) -> None:
     assert phases._rate(together) == 10.0
     write_rows([Throughput("score", 2, 10.0, 1.5)], tmp_path / "phases.csv")
     assert (tmp_path / "phases.csv").read_text().splitlines()[1] == "score,2,10.0,1.5"
-
-
-def test_the_gpu_script_runs_tiny_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--batch", "2", "--microbatch", "1", "--prompt", "3", "--response", "4", "--repeats", "1"]
-    gpu.main(["--shape", "tiny", *sizes, "--peaks", "1", "1", "--out", str(tmp_path)])
-    shown = capsys.readouterr().out
-    for phase in ("generate", "score", "update", "fused, forward", "naive, with backward"):
-        assert phase in shown
-    assert (tmp_path / "gpu.json").is_file()
 
 
 def test_variety_is_the_share_of_different_words() -> None:

@@ -27,7 +27,6 @@ from flows import cancelling
 from flows.cancelling import ends_when_cancelled
 from flows.run_notes import host_tag
 from flows.servers import recovery, settings
-from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, marked_groups
 from tasks.running.platform_state import FOLDER, STATE, note_of, write_private
 from tests import small_repository
@@ -43,7 +42,8 @@ class Server:
 
     def __init__(self, state: Any) -> None:
         self.state, self.away, self.set = state, False, list[str]()
-        self.run = SimpleNamespace(id=uuid4(), name="own", tags=[host_tag()], infrastructure_pid=None, state=state)
+        place = {"tags": [host_tag()], "infrastructure_pid": None, "work_pool_name": None}
+        self.run = SimpleNamespace(id=uuid4(), name="own", state=state, **place)
 
     def __enter__(self) -> Server:
         return self
@@ -65,12 +65,6 @@ class Server:
 
     def read_global_concurrency_limits(self, limit: int) -> list[Any]:
         return []
-
-    def read_global_concurrency_limit_by_name(self, _name: str) -> Any:
-        return SimpleNamespace(active_slots=0)
-
-    def delete_global_concurrency_limit_by_name(self, _name: str) -> None:
-        pass
 
 
 @pytest.fixture
@@ -181,12 +175,6 @@ def test_up_cancels_a_run_that_nobody_can_end(
     finally:
         process.kill()
         process.wait()
-
-
-def test_a_run_whose_machine_died_while_it_was_being_cancelled_is_cancelled(server: Server) -> None:
-    server.run.tags = [f"{MACHINE}elsewhere"]
-    assert crash_dead_runs(server) == ["own"]
-    assert server.set == ["Cancelled"]
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:

@@ -78,6 +78,32 @@ def up(root: Path) -> None:
     print(json.dumps({"endings": endings, "files": left_behind}))
 
 
+def run(root: Path) -> None:
+    """`rewardsmith run` and `doctor` on a disk with little room, and on a read-only one: prints the endings."""
+    small_repository.create(root, demo=("bandit",), seeds=(0,))
+    endings = []
+    for spoil in (lambda: fill(root, 1 << 20), lambda: command("mount", "-o", "remount,ro", str(root), root=root)):
+        spoil()
+        for words in (("run",), ("doctor",)):
+            call = [sys.executable, "-P", "-m", "tasks.command_line", *words]
+            done = subprocess.run(call, cwd=root, capture_output=True, text=True)
+            endings.append([done.returncode, done.stdout + done.stderr])
+    print(json.dumps(endings))
+
+
+def test_a_run_on_a_full_or_read_only_disk_is_refused_before_any_server_starts(disk: Path) -> None:
+    done = on_a_small_disk(disk, "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    full, doctor_full, read_only, doctor_read_only = json.loads(done.stdout.splitlines()[-1])
+    assert full[0] == read_only[0] == 2
+    assert "error: the disk is full: " in full[1]
+    assert "its file system is read-only" in read_only[1]
+    for code, text in (doctor_full, doctor_read_only):
+        assert code == 1
+        assert "Traceback" not in text
+    assert "read-only" in doctor_read_only[1]
+
+
 def test_a_stage_on_a_full_disk_says_so_and_runs_when_there_is_room(disk: Path) -> None:
     done = on_a_small_disk(disk, "stage")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -103,4 +129,4 @@ def test_up_on_a_full_disk_says_so_and_leaves_nothing_broken(disk: Path) -> None
 
 
 if __name__ == "__main__":
-    {"stage": stage, "up": up}[sys.argv[1]](Path(sys.argv[2]))
+    {"stage": stage, "up": up, "run": run}[sys.argv[1]](Path(sys.argv[2]))

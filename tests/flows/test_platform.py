@@ -100,7 +100,7 @@ def due(platform: Platform) -> datetime:
     at = (datetime.now(UTC) + timedelta(minutes=AHEAD + 1)).replace(second=0, microsecond=0)
     there = at.astimezone(ZoneInfo(ZONE))
     cron = CronSchedule(cron=f"{there.minute} {there.hour} {there.day} {there.month} *", timezone=ZONE)
-    found = platform.client.read_deployment_by_name("recipe/rewardsmith")
+    found = platform.client.read_deployment_by_name("recipe/try-a-recipe")
     made = DeploymentScheduleCreate(schedule=cron, active=True, parameters=RECIPE)
     platform.client.create_deployment_schedules(found.id, [made])
     return at
@@ -195,11 +195,11 @@ def test_servers_listen_on_this_machine_only(root: Path) -> None:
 
 def test_every_paper_the_suite_the_form_and_the_schedule_are_deployed_at_the_commit(platform: Platform) -> None:
     commit = command("git", "rev-parse", "HEAD", root=platform.root).stdout.strip()
-    for flow in ("segment", "suite", "recipe"):
-        found = platform.client.read_deployment_by_name(f"{flow}/rewardsmith")
+    for flow, name in (("segment", "train-segment"), ("suite", "train-everything"), ("recipe", "try-a-recipe")):
+        found = platform.client.read_deployment_by_name(f"{flow}/{name}")
         assert found.version == commit
         assert found.concurrency_limit is None or found.work_pool_name == "rewardsmith"
-    form = platform.client.read_deployment_by_name("recipe/rewardsmith").parameter_openapi_schema["properties"]
+    form = platform.client.read_deployment_by_name("recipe/try-a-recipe").parameter_openapi_schema["properties"]
     assert {"par", "none"} <= set(form["shaping"]["enum"])
     assert "even_split" in form["credit"]["enum"]
     assert form["seeds"]["anyOf"][0]["items"]["type"] == "integer"
@@ -286,7 +286,7 @@ def test_a_cron_schedule_with_a_timezone_fires_within_five_seconds(platform: Pla
     """Before the tests that remove results and hold slots, which the scheduled run needs."""
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 
-    found = platform.client.read_deployment_by_name("recipe/rewardsmith")
+    found = platform.client.read_deployment_by_name("recipe/try-a-recipe")
     mine = DeploymentFilter(id=DeploymentFilterId(any_=[found.id]))
 
     def started() -> list[Any]:

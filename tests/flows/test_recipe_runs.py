@@ -17,11 +17,12 @@ from tests.small_repository import command
 
 
 def run(root: Path, name: str, clamp: float = 10.0) -> str:
-    """The flow's function without a server."""
+    """The message of the state in which the flow's function ends, without a server."""
     changes = {"readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"}, "clamp": clamp}
-    return module.recipe.fn(
+    state = module.recipe.fn(
         name, start="segment/bandit", credit="last_token", changes=changes, sync=False, root=str(root)
     )
+    return str(state.message)
 
 
 @pytest.fixture
@@ -38,7 +39,9 @@ def test_a_deployment_whose_version_is_no_commit_runs_at_the_trees_commit(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`prefect deploy` makes a version of its own where the repository has no remote."""
-    monkeypatch.setattr(module, "run_stale", lambda *_, **__: SimpleNamespace(failed={}, line=lambda: "1 ran"))
+    monkeypatch.setattr(
+        module, "run_stale", lambda *_, **__: SimpleNamespace(failed={}, alarms={}, line=lambda: "1 ran")
+    )
     first = commit_of(root)
     monkeypatch.setattr(module.deployment, "version", "d41d8cd98f00b204e9800998ecf8427e", raising=False)
     assert run(root, "own") == "1 ran"
@@ -65,7 +68,7 @@ def test_a_second_run_of_a_name_is_refused_while_the_first_is_at_work(
             assert row.read_text() == before
             run(root, "other", 5.0)
         seen.append(path.name)
-        return SimpleNamespace(failed={}, line=lambda: "1 ran")
+        return SimpleNamespace(failed={}, alarms={}, line=lambda: "1 ran")
 
     monkeypatch.setattr(module, "run_stale", at_work)
     assert run(root, "own") == "1 ran"

@@ -24,13 +24,12 @@ from flows.follow_ups import follow_ups
 from flows.run_notes import HOST, host_tag
 from flows.servers.recovery import _of_this_machine
 from flows.servers.settings import slots_name
-from flows.several_machines import MACHINE
 from flows.working_tree import marked_groups
 from tests.flows import without_stages
 
 
-def run(state: Any, tags: tuple[str, ...] = (), pid: str | None = None) -> Any:
-    return SimpleNamespace(id=uuid4(), state=state, tags=list(tags), infrastructure_pid=pid)
+def run(state: Any, tags: tuple[str, ...] = (), pid: str | None = None, pool: str = "rewardsmith") -> Any:
+    return SimpleNamespace(id=uuid4(), state=state, tags=list(tags), infrastructure_pid=pid, work_pool_name=pool)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +41,8 @@ def run(state: Any, tags: tuple[str, ...] = (), pid: str | None = None) -> Any:
         (run(Running(), (), "elsewhere:77"), False),
         (run(Running()), False),
         (run(Pending()), True),
+        (run(Pending(), pool="gpus"), False),
         (run(Pending(), (), "elsewhere:77"), False),
-        (run(Running(), (host_tag(), f"{MACHINE}{slots_name()}")), False),
     ],
 )
 def test_a_run_is_repaired_on_its_own_machine_only(tmp_path: Path, found: Any, mine: bool) -> None:

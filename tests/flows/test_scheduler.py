@@ -89,10 +89,10 @@ def let_row(root: Path, row: str, behaviour: str) -> None:
 
 def test_after_the_flow_dvc_finds_nothing_to_do(finished: Path) -> None:
     outs = [line[1] for line in calls(finished)]
-    assert len(outs) == len(set(outs)) == 18
+    assert len(outs) == len(set(outs)) == 20
     assert "up to date" in command("dvc", "repro", root=finished).stdout
     assert "up to date" in command("dvc", "status", root=finished).stdout
-    assert len(calls(finished)) == 18
+    assert len(calls(finished)) == 20
 
 
 def test_stages_get_their_threads_and_no_gpu(finished: Path) -> None:
@@ -105,7 +105,7 @@ def test_logs_are_kept(finished: Path) -> None:
 
 def test_second_run_does_nothing(finished: Path) -> None:
     before = len(calls(finished))
-    assert run_flow(finished) == "18 current"
+    assert run_flow(finished) == "20 current"
     assert len(calls(finished)) == before
 
 
@@ -115,6 +115,7 @@ def test_one_row_and_seed_runs_what_it_needs_only(tmp_path: Path) -> None:
     ran = [line[0] for line in calls(root)]
     assert ran.count("check") == 1
     assert [kind for kind in ran if kind != "check"] == ["prepare", "tokenizer", "sft", "policy"]
+    assert "segment dpo seed 0" in flow_run_names()
 
 
 def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: Path) -> None:
@@ -131,11 +132,58 @@ def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: P
 def test_a_stop_is_a_result_that_the_run_ends_well_with(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     let_row(root, "bandit", "stop")
-    assert run_flow(root) == "18 ran, 2 of them stopped"
+    assert run_flow(root) == "20 ran, 2 of them stopped"
     before = len(calls(root))
-    assert run_flow(root) == "18 current, 2 of them stopped"
+    assert run_flow(root) == "20 current, 2 of them stopped"
     assert len(calls(root)) == before
     assert "up to date" in command("dvc", "repro", root=root).stdout
+
+
+def flow_run_names() -> set[str]:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return {run.name for run in client.read_flow_runs()}
+
+
+def stages_by_state() -> dict[str, set[str]]:
+    """The task runs of the latest flow run, whose own state has the name Alarm where one of theirs has it."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import TaskRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    with get_client(sync_client=True) as client:
+        last, *_ = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC)
+        of = TaskRunFilter.model_validate({"flow_run_id": {"any_": [str(last.id)]}})
+        found: dict[str, set[str]] = {}
+        for run in client.read_task_runs(task_run_filter=of):
+            found.setdefault(str(run.state_name), set()).add(run.name)
+        assert last.state_name == ("Alarm" if "Alarm" in found else "Completed")
+    return found
+
+
+def events(name: str) -> list[str]:
+    """The resources of the server's events of a name."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        found = client.request("POST", "/events/filter", json={"filter": {"event": {"name": [name]}}}).json()["events"]
+    return [event["resource"]["prefect.resource.name"] for event in found]
+
+
+def test_alarms_are_counted_logged_and_events_that_automations_wait_for(tmp_path: Path) -> None:
+    from flows.scheduler import ALARM_EVENT
+
+    root = small_repository.create(tmp_path)
+    let_row(root, "bandit", "alarm")
+    first, *alarms = run_flow(root).splitlines()
+    assert first == "20 ran, 2 with an alarm"
+    rang = [f"policy-segment-bandit-{seed}" for seed in (0, 1)]
+    assert alarms == [f"ALARM {stage}: kl at step 3; kl is 9, above 8" for stage in rang]
+    wait_for(lambda: sorted(events(ALARM_EVENT)) == rang, 60)
+    assert stages_by_state()["Alarm"] == set(rang), "an automation can wait for the state's name, too"
+    assert "policy-segment-segment-0" in stages_by_state()["Completed"]
+    assert run_flow(root).splitlines() == ["20 current, 2 with an alarm", *alarms]
 
 
 def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path) -> None:
@@ -233,6 +281,34 @@ def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, 
     os.kill(process.pid, kind)
     assert process.wait(timeout=180) != 0
     assert not [pid for pid in pids if members(pid)]
+
+
+def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tasks.command_line", "run", "segment", "--no-report", "--no-sync"],
+        cwd=root,
+        env=clean_environment(PYTHONPATH=str(PROJECT), STAND_IN_SECONDS="60", **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    wait_for(lambda: calls(root))
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any("uvicorn" in child.cmdline() for child in family)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 130, output
+    assert output.splitlines()[-1] == "interrupted: the same command goes on where this one stopped"
+    assert "Traceback" not in output
+    assert len(output.splitlines()) < 10, output
+    assert not psutil.wait_procs(family, timeout=30)[1]
+    again = start(root, command=("tasks.command_line", "run", "segment"), **environment)
+    output, _ = again.communicate(timeout=300)
+    assert "20 ran" in output.splitlines(), output
 
 
 def test_terminating_ends_the_temporary_server_too(tmp_path: Path) -> None:

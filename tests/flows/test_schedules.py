@@ -31,7 +31,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 def test_a_clock_change_neither_drops_nor_doubles_a_daily_run(first: datetime, clock: str, hour: int) -> None:
     """The night's run, at 02:30 or 03:30 there, over the days around the change."""
     schedule = {"cron": f"30 {hour} * * *", "timezone": "Europe/Berlin"}
-    (made,) = _schedules(Deployment("reevaluate", "", (), schedule=schedule), [])
+    (made,) = _schedules(Deployment("re-evaluate-models", "reevaluate", "", (), schedule=schedule), [])
     from prefect.server.schemas.schedules import CronSchedule
 
     cron = CronSchedule(**made.schedule.model_dump())
@@ -74,7 +74,7 @@ def test_of_runs_that_were_missed_one_evaluates_and_one_that_begins_after_it_fin
     with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
         make_pool(client)
         apply(root, client)
-        deployment = client.read_deployment_by_name("reevaluate/rewardsmith")
+        deployment = client.read_deployment_by_name("reevaluate/re-evaluate-models")
 
         def taken(state: Any) -> FlowRun:
             run = client.create_flow_run_from_deployment(deployment.id, state=state)
@@ -108,7 +108,7 @@ def test_a_removed_work_pool_comes_back_and_what_waited_in_it_is_cancelled_with_
     with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
         make_pool(client)
         apply(root, client)
-        name = "segment/rewardsmith"
+        name = "segment/train-segment"
         assert apply(root, client) == [], "nothing changed, and runs that are due stay"
         waiting = client.create_flow_run_from_deployment(client.read_deployment_by_name(name).id)
         assert cancel_stranded(client) == []
@@ -135,7 +135,7 @@ def test_a_deployment_that_somebody_changed_is_as_declared_after_the_next_start(
     from flows.servers.__main__ import make_pool
 
     root = small_repository.create(tmp_path)
-    name = "suite/rewardsmith"
+    name = "suite/train-everything"
     other = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
     elsewhere = [{"prefect.deployments.steps.set_working_directory": {"directory": "/nowhere"}}]
     with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:

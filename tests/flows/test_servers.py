@@ -491,7 +491,7 @@ def test_prefect_yaml_is_current_and_names_every_paper() -> None:
     flows = {entry["entrypoint"].partition(":")[2] for entry in content["deployments"]}
     testbed = Scale(PROJECT, "testbed")
     papers = {name for name in rows.papers(PROJECT) if any(map(testbed.has, rows.load_rows(PROJECT, name).values()))}
-    assert flows == {*papers, "suite", "recipe", "reevaluate"}
+    assert flows == {*papers, "suite", "recipe", "reevaluate"} - {"demo"}, "the suite without `full` is the demo"
     (suite,) = (entry for entry in content["deployments"] if entry["entrypoint"].endswith(":suite"))
     assert suite["parameters"] == {"full": True}, "the suite trains the matrix, not the demo's rows"
     scheduled = [entry for entry in content["deployments"] if "schedules" in entry]
@@ -555,7 +555,9 @@ def test_another_server_on_the_port_is_not_taken_for_ones_own(made: settings.Set
         with pytest.raises(RewardsmithError, match=r"the mlflow server ended: .*on another port"):
             processes.wait_until_ready(mine, {"mlflow": late})
         other.shutdown()
-    free = settings.choose_port("127.0.0.1", "mlflow", None, None)
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        free = free_socket.getsockname()[1]
     with subprocess.Popen([sys.executable, "-c", own, str(free)]) as process:
         processes.wait_until_ready(replace(made, ports={**PORTS, "mlflow": free}), {"mlflow": process})
         process.kill()
@@ -571,3 +573,13 @@ def test_a_deployment_whose_version_is_no_commit_is_not_pinned(tmp_path: Path, m
     monkeypatch.setattr(prefect.runtime.deployment, "version", "0" * 40, raising=False)
     with pytest.raises(RewardsmithError, match="is not in this repository"):
         check_pinned(tmp_path)
+
+
+@pytest.mark.parametrize("cron", ["0 3 * *", "61 3 * * *", "0 3 31 2 *", "every night"])
+def test_a_wrong_schedule_is_refused_before_anything_starts(cron: str, tmp_path: Path) -> None:
+    (tmp_path / "params").mkdir()
+    text = f"models: [{{name: segment-policy-segment}}]\nschedule: {{cron: '{cron}'}}\n"
+    (tmp_path / "params" / "reevaluation.yaml").write_text(text)
+    with pytest.raises(RecipeError, match=r"params/reevaluation\.yaml: schedule: cron is "):
+        servers.up(tmp_path, {})
+    assert not (tmp_path / ".work").exists()

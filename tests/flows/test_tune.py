@@ -85,8 +85,8 @@ def test_a_study_is_tuned_once(root: Path) -> None:
     assert again.returncode == 2
     assert "rows.dpo of study 'tiny' has no choice" in again.stderr
 
-    write_yaml(root / "studies" / "tiny.yaml", {**STUDY, "metric": "win_rate"})
+    write_yaml(root / "studies" / "tiny.yaml", {**STUDY, "metric": "ood_win_rate_vs_sft"})
     other = tune(root)
     assert other.returncode == 2
-    assert "is win_rate_vs_sft, the study has win_rate" in other.stderr
-    assert read_study(root / "studies" / "tiny.yaml").metric == "win_rate"
+    assert "is win_rate_vs_sft, the study has ood_win_rate_vs_sft" in other.stderr
+    assert read_study(root / "studies" / "tiny.yaml").metric == "ood_win_rate_vs_sft"

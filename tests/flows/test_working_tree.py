@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -99,7 +99,11 @@ LOCK = "schema: '2.0'\nstages:\n  a:\n    cmd: x\n    outs:\n    - path: b\n    
 
 @pytest.mark.parametrize(
     "content",
-    ["", "stages: {a: [", "just text", "stages: {a: {deps: []}}", *(LOCK[:end] for end in (6, 22, 35, 60))],
+    [
+        *("", "stages: {a: [", "just text", "stages: {a: {deps: []}}", *(LOCK[:end] for end in (6, 22, 35, 60))),
+        *(LOCK + LOCK.partition("stages:")[2], "[" * 100_000, "- " * 100_000, LOCK + "\0"),
+    ],
+    ids=lambda content: content[:40],
 )
 def test_unreadable_dvc_lock_is_set_aside(tmp_path: Path, content: str) -> None:
     folder = tmp_path / "pipelines" / "testbed" / "segment"
@@ -110,6 +114,30 @@ def test_unreadable_dvc_lock_is_set_aside(tmp_path: Path, content: str) -> None:
     assert (tmp_path / "dvc.lock").exists()
     kept = list((tmp_path / ".work" / "set-aside").iterdir())
     assert [file.read_text() for file in kept] == [content]
+
+
+@pytest.mark.parametrize("spoil", [Path.mkdir, lambda path: path.symlink_to(path.name)], ids=["folder", "looping link"])
+def test_what_is_in_the_place_of_a_dvc_lock_is_set_aside(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    spoil(tmp_path / "dvc.lock")
+    assert working_tree.set_aside_unreadable_locks(tmp_path) == [Path("dvc.lock")]
+    assert not os.path.lexists(tmp_path / "dvc.lock")
+
+
+def test_damaged_entries_of_the_run_cache_are_set_aside(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=tmp_path, check=True)
+    runs = tmp_path / ".dvc" / "cache" / "runs"
+    key = runs / "ab" / ("ab" * 32)
+    key.mkdir(parents=True)
+    (key / "whole").write_text("cmd: x\nouts: []\n")
+    (key / "binary").write_bytes(b"\0\xff{{{")
+    (key / "deep").write_text("[" * 100_000)
+    (key / "folder").mkdir()
+    (key / "link").symlink_to("nowhere")
+    (runs / "ab" / ("cd" * 32)).write_bytes(b"\xff")
+    assert working_tree.set_aside_damaged_runs(tmp_path) == 5
+    assert [file.name for file in runs.rglob("*") if not file.is_dir()] == ["whole"]
+    assert len(list((tmp_path / ".work" / "set-aside").iterdir())) == 5
+    assert working_tree.set_aside_damaged_runs(tmp_path) == 0
 
 
 #: A flow that starts a stage, and the stage a child in a session of its own; it says their ids.

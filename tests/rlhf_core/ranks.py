@@ -79,7 +79,9 @@ def reward_model() -> Result:
     return weights(model), [*history, {str(i): value for i, value in enumerate(scores.tolist())}]
 
 
-def policy_run(kind: str, iterations: int = 2, policy_kind: str = "decoder", **settings: Any) -> PolicyOptimiser:
+def policy_run(
+    kind: str, iterations: int = 2, policy_kind: str = "decoder", engine: str = "loop", **settings: Any
+) -> PolicyOptimiser:
     policy, reference = POLICIES[policy_kind](1), POLICIES[policy_kind](3)
     reference.model.requires_grad_(False)
     config = optimiser_config(
@@ -88,7 +90,7 @@ def policy_run(kind: str, iterations: int = 2, policy_kind: str = "decoder", **s
     )  # fmt: skip
     prompts = [EncodedPrompt(row, str(row), {"id": str(row)}) for row in PROMPTS]
     source = OnPolicy(
-        policy, reference, ToyTokenizer(), prompts, Sampling(6),  # type: ignore[arg-type]
+        policy, reference, ToyTokenizer(), prompts, Sampling(6, engine=engine),  # type: ignore[arg-type]
         rollout_batch=8, group_size=config.group_size, microbatch=3, generation_batch=5,
     )  # fmt: skip
     scorer = RewardModelScorer(tiny_scalar_model(5), build_segmenter({"kind": "ngram", "n": 2}), microbatch=3)
@@ -119,6 +121,11 @@ def grpo() -> Result:
     return trained(policy_run("grpo", group_size=4, replay=1), [])
 
 
+def grpo_in_batches() -> Result:
+    """As `grpo`, sampled by continuous batching."""
+    return trained(policy_run("grpo", group_size=4, replay=1, engine="batch"), [])
+
+
 def online_dpo() -> Result:
     return trained(policy_run("online_dpo"), [])
 
@@ -137,7 +144,8 @@ def ppo_resumed() -> Result:
 
 
 RUNS: dict[str, Callable[[], Result]] = {
-    run.__name__: run for run in (sft, reward_model, ppo, ppo_encoder_decoder, grpo, online_dpo, ppo_resumed)
+    run.__name__: run
+    for run in (sft, reward_model, ppo, ppo_encoder_decoder, grpo, grpo_in_batches, online_dpo, ppo_resumed)
 }
 
 

@@ -12,6 +12,8 @@ from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.consistency import RULES
 from rlhf_core.evaluation.judges.choices import JUDGES
+from rlhf_core.evaluation.protocols import PROTOCOLS
+from rlhf_core.models.engines import ENGINES
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, TABLES, optimiser_config
 from rlhf_core.rewards.aggregation import AGGREGATIONS, BASES, build_aggregation
@@ -19,6 +21,7 @@ from rlhf_core.rewards.combinations import COMBINATIONS
 from rlhf_core.rewards.function import GIVES
 from rlhf_core.rewards.preference_losses import LOSSES
 from rlhf_core.rewards.reads import READS
+from rlhf_core.schedule import SCHEDULES
 from rlhf_core.segmentation.segmenters import SEGMENTERS
 from rlhf_core.shaping.choices import SHAPINGS, build_shaping
 from rlhf_core.supervised.recipes import RECIPES
@@ -33,7 +36,7 @@ WITH_OPTIONS: dict[str, tuple[Choices[Any], dict[str, dict[str, Any]]]] = {
     "supervised recipe": (RECIPES, {"dpo": {"beta": 0.1}}),
 }
 PLAIN: list[Choices[Any]] = [
-    ASPECTS, JUDGES, TEACHERS, RULES,
+    ASPECTS, JUDGES, TEACHERS, RULES, ENGINES,
     AGGREGATIONS, BASES, CREDITS, GIVES, NORMALISERS, OPTIMISERS, READS, REGRESSIONS, *TABLES.values(),
 ]  # fmt: skip
 EVERY = [*PLAIN, *(table for table, _ in WITH_OPTIONS.values())]
@@ -51,6 +54,13 @@ def test_every_name_is_found_and_a_misspelt_one_is_named(table: Choices[Any]) ->
             table[misspelt]
         for wrong in (5, None, True, [name]):
             assert table.refusal(wrong) is not None
+
+
+@pytest.mark.parametrize("table", [*EVERY, PROTOCOLS, SCHEDULES], ids=lambda table: table.noun)
+def test_a_name_of_something_that_is_no_choice_at_all_is_refused(table: Choices[Any]) -> None:
+    assert table.refusal("math:pi") is not None
+    plain_functions = not table.needs and all(map(callable, table.values()))
+    assert (table.refusal("os:system") is None) == plain_functions
 
 
 @pytest.mark.parametrize(("noun", "kind"), BUILT)

@@ -8,12 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import EOS, responses_of
 
-from rlhf_core.credit import CREDITS, build_credit, even_split, last_token, repeat, segment_end
+from rlhf_core.credit import (
+    CREDITS,
+    build_credit,
+    even_split,
+    even_split_by_length,
+    last_token,
+    repeat,
+    segment_end,
+)
 from rlhf_core.errors import RecipeError
 from rlhf_core.segmentation import Bandit, Entropy, NGram, Token
 from rlhf_core.signals import Segments, Sequence, Tokens
 
-GAIN = {"one": lambda tokens, n: 1, "segment_length": lambda tokens, n: tokens, "response_length": lambda tokens, n: n}
+GAIN = {
+    "one": lambda tokens, n: 1,
+    "segment_length": lambda tokens, n: tokens,
+    "response_length": lambda tokens, n: n,
+    "inverse_response_length": lambda tokens, n: 1 / n,
+}
 
 
 @st.composite
@@ -63,6 +76,8 @@ def test_placement_by_hand() -> None:
     segmentation = NGram(3).segment(responses)
     signal = Segments(torch.tensor([[3.0, 2.0], [7.0, 99.0]]), segmentation)
     assert even_split(signal, responses).tolist() == [[1, 1, 1, 2, 0, 0], [7, 0, 0, 0, 0, 0]]
+    by_length = even_split_by_length(signal, responses)
+    torch.testing.assert_close(by_length, torch.tensor([[0.2, 0.2, 0.2, 0.4, 0, 0], [3.5, 0, 0, 0, 0, 0]]))
     assert repeat(signal, responses).tolist() == [[3, 3, 3, 2, 0, 0], [7, 0, 0, 0, 0, 0]]
     assert segment_end(signal, responses).tolist() == [[0, 0, 3, 2, 0, 0], [7, 0, 0, 0, 0, 0]]
     paid = last_token(Sequence(torch.tensor([4.0, 5.0])), responses)

@@ -213,7 +213,7 @@ PPO: dict[str, Any] = {"kind": "ppo"}
         ({"weight": 0}, "weight is 0; it must be other than 0"),
         ({"weight": NAN}, "weight is nan; it must be a finite number"),
         ({"weight": "x"}, "weight is 'x'; it must be a number"),
-        ({"lora": {"rank": 0}}, "lora.rank is 0; it must be at least 1"),
+        ({"lora": {"rank": 0}}, "lora.rank is 0; it must be from 1 to 65536"),
         ({"lora": {"rnk": 8}}, "unknown setting 'lora.rnk'; did you mean 'rank'?"),
         ({"alarm": [1]}, "alarm is [1]; it must be a mapping"),
         ({"alarm": {"patience": 0}}, "alarm.patience is 0; it must be at least 1"),

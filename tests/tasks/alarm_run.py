@@ -158,7 +158,9 @@ class Run:
         sft = {"sft": self.stage("sft", "shared/sft/alarm-qa/0", **files, **data, tokenizer=words, seed=0)}
         scale = {"scale": self.settings("training")}
         spec = {"spec": self.settings("reward_model")}
-        model = self.stage("reward_model", "alarm/reward_model/holistic/0", **spec, **scale, **data, **sft, seed=0)
+        asked = self.settings("zero_shot")
+        own = {"scale": asked} if asked.exists() else scale
+        model = self.stage("reward_model", "alarm/reward_model/holistic/0", **spec, **own, **data, **sft, seed=0)
         fit = {"scale": self.settings("normaliser"), "reward_model": model}
         self.stage("normaliser", "alarm/normaliser/holistic/0", **fit, **data, **sft)
         for name, file in self.models.items():

@@ -16,7 +16,8 @@ from rlhf_core.data.templates import encode_text
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from tasks.policy_run.reward import RewardInputs, build_reward
-from tasks.running.loading import load_encoder
+from tasks.running.loading import load_encoder, load_world
+from tasks.studies.right_selection import right_selection
 from tests.tasks.alarm_run import ASPECTS, FILES, HOLISTIC, ROWS, TRANSLATION, Run
 
 
@@ -45,6 +46,37 @@ def test_the_selection_names_what_it_chose_and_by_what(run: Run) -> None:
     signs = [[row["greedy"][name] - row["sampled"][name] for name in ("holistic", "length")] for row in decided]
     apart = sum(holistic * length < 0 for holistic, length in signs)
     assert told["length"] == pytest.approx(100 * apart / len(decided))
+
+
+def test_a_selection_is_right_where_the_truth_would_choose_the_same_aspect(run: Run, tmp_path: Path) -> None:
+    selection, data = run.result("alarm/selection/qa/0"), run.result("shared/data/longform")
+    found = right_selection(selection, data)
+    made, answers = (
+        run.read("alarm/selection/qa/0", "selection.json"),
+        run.read("alarm/selection/qa/0", "answers.jsonl"),
+    )
+    world, metas = (
+        load_world(data),
+        {row["id"]: row["meta"] for row in run.read("shared/data/longform", "prompts.jsonl")},
+    )
+    assert world is not None
+    true = [
+        [world.true_reward(metas[row["id"]], row[kind]["text"]) for kind in ("greedy", "sampled")] for row in answers
+    ]
+    apart = [
+        (one - other) * (row["greedy"]["length"] - row["sampled"]["length"])
+        for (one, other), row in zip(true, answers, strict=True)
+        if one != other
+    ]
+    assert found["true_inconsistency/length"] == pytest.approx(100 * sum(each < 0 for each in apart) / len(apart))
+    told = {
+        name: found[f"true_inconsistency/{name}"] for name, facts in made["aspects"].items() if not facts["constant"]
+    }
+    changed = tmp_path / "selection"
+    shutil.copytree(selection, changed)
+    for name, value in told.items():
+        (changed / "selection.json").write_text(json.dumps({**made, "chosen": [name]}))
+        assert right_selection(changed, data)["right"] == float(value == min(told.values()))
 
 
 def test_answers_that_the_limit_cut_are_scored_at_their_last_token_as_in_training(run: Run) -> None:

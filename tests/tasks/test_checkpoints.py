@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from pathlib import Path
@@ -18,6 +19,7 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.training_state import load_trainable_state, trainable_state
 from tasks.running import checkpoints as module
+from tasks.running.artifacts import digest
 from tasks.running.checkpoint_state import (
     flatten,
     random_states,
@@ -148,6 +150,40 @@ def test_a_damaged_checkpoint_is_passed_over(
     store.save(6, state(6))
     assert [path.name for path in store.saved()] == ["step-0000000005", "step-0000000006"]
     assert loaded_step(store) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"files": {}}, '{"a": 5}'),
+        ({"files": {"tensors.safetensors": 5, "state.json": 5}}, None),
+        ({"step": -10}, None),
+        ({"step": 1000}, None),
+        ({"step": 10.9}, None),
+        ({"step": math.inf}, None),
+        (None, "[" * 100_000),
+        (None, '{"a": {"$tensor": "zz"}}'),
+        (None, '{"a": {"$items": [[[1], 2]]}}'),
+        ({"key": 5}, None),
+    ],
+)
+def test_a_checkpoint_that_was_written_by_hand_is_passed_over(
+    store: CheckpointStore, changes: dict[str, Any] | None, text: str | None
+) -> None:
+    store.save(5, state(5))
+    folder = store.save(10, state(10))
+    if text is not None:
+        (folder / "state.json").write_text(text)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["state.json"]["sha256"] = digest(folder / "state.json")
+    (folder / "manifest.json").write_text(json.dumps(manifest | (changes or {})))
+    assert loaded_step(store) == 5
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_passed_over(store: CheckpointStore) -> None:
+    store.save(5, state(5))
+    (store.save(10, state(10)) / "manifest.json").write_text("[" * 100_000)
+    assert loaded_step(store) == 5
 
 
 def test_nothing_sound_left_starts_afresh(store: CheckpointStore) -> None:

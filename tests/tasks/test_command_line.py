@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from tasks import command_line
+from tasks.commands.processes import run_quietly
 from tasks.graph.names import split_names, trained_reward_model
 from tasks.running.stage import run_stage
 from tests import small_repository
@@ -68,6 +70,13 @@ def test_unknown_row_suggests_the_nearest(repository: Path, command: str) -> Non
     done = rewardsmith(command, "bandti", root=repository)
     assert done.returncode == 2
     assert done.stderr.strip() == "error: unknown paper or row 'bandti'; did you mean 'bandit'?"
+
+
+def test_an_unknown_name_without_a_near_one_lists_a_few() -> None:
+    with pytest.raises(RecipeError) as refused:
+        split_names(PROJECT, ["zzzzzzzz"])
+    assert len(str(refused.value)) < 10 * 80
+    assert re.search(r" and \d+ more$", str(refused.value))
 
 
 def test_unknown_model_says_what_to_do(repository: Path) -> None:
@@ -156,12 +165,18 @@ def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
 def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_copy: Path) -> None:
     done = rewardsmith("plan", root=repository)
     assert done.returncode == 0, done.stderr
-    assert "\n18 run; disk: " in done.stdout
-    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "18 up to date"
+    assert "\n20 run; disk: " in done.stdout
+    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "20 up to date"
     change_entry(finished_copy / "params/segment/rows.yaml", "bandit", title="changed")
     done = rewardsmith("plan", root=finished_copy)
     assert "input params/segment/rows.yaml:bandit modified" in done.stdout
-    assert "4 run, 14 up to date; about" in done.stdout
+    assert "4 run, 16 up to date; about" in done.stdout
+
+
+def test_a_module_runs_from_the_projects_root_where_no_room_hides_a_library(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_quietly("site") == 0
+    listed = capfd.readouterr().out.splitlines()[1].strip(" ',")
+    assert Path(listed) == Path(command_line.__file__).parents[1]
 
 
 @pytest.mark.platform
@@ -171,7 +186,8 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[  5/5] pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0 ran in" in done.stdout
     again = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
-    assert (again.returncode, again.stdout) == (0, "5 current\n"), again.stderr
+    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "5 current"), again.stderr
+    assert again.stdout.splitlines()[-1].startswith("Next: rewardsmith run segment segment")
     change_entry(root / "params/segment/rows.yaml", "dpo", notes="behaviour: crash")
     done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 1
@@ -183,6 +199,20 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
 def test_a_seed_of_the_suite_from_nothing_and_then_nothing(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     done = rewardsmith("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "12 ran"), done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "12 ran" in done.stdout.splitlines()
     again = rewardsmith("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
-    assert (again.returncode, again.stdout) == (0, "12 current\n"), again.stderr
+    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "12 current"), again.stderr
+
+
+@pytest.mark.parametrize(("command", "option"), [("worker", "--pool"), ("run", "--pool"), ("run", "--remote")])
+def test_an_empty_name_of_a_pool_or_remote_is_refused(command: str, option: str) -> None:
+    done = rewardsmith(command, option, "")
+    assert done.returncode == 2
+    assert "the name is empty" in done.stderr
+
+
+def test_a_remote_without_a_pool_is_refused() -> None:
+    done = rewardsmith("run", "--remote", "team")
+    assert done.returncode == 2
+    assert "it goes with --pool" in done.stderr

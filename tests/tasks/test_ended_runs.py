@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -53,6 +54,15 @@ def test_it_says_how_many_results_are_a_stop(tree: Path) -> None:
     (tree / "results/b/result").mkdir(parents=True)
     (tree / "results/b/result/stopped.json").write_text('{"reason": "too few are right", "metrics": {}}')
     assert nothing_to_do(tree, ASKED) == "2 current, 1 of them stopped"
+
+
+def test_it_repeats_the_alarms(tree: Path) -> None:
+    (tree / "results/b/result").mkdir(parents=True)
+    alarm = {"step": 8, "kind": "fall", "since": 4, "message": "the proxy rose while the win rate fell"}
+    (tree / "results/b/result/alarms.jsonl").write_text(json.dumps(alarm) + "\n")
+    first, second = str(nothing_to_do(tree, ASKED)).splitlines()
+    assert first == "2 current, 1 with an alarm"
+    assert second == "ALARM b: fall at step 8; the proxy rose while the win rate fell"
 
 
 @pytest.mark.parametrize(

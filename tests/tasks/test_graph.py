@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.published import printed_tables
 from tasks import sft
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import check_all
+from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.params.pages import read_settings
 from tests import small_repository
 from tests.small_repository import command, reward_model, reward_row, scale_entry, set_entry, write_yaml
@@ -62,16 +64,38 @@ def test_committed_graph_files_are_current() -> None:
     assert graph.stale_files(ROOT) == [], "run `python -m tasks.graph`"
 
 
-def test_demo_is_table_1_over_two_seeds() -> None:
+def test_the_demo_is_a_study_of_its_own_and_demo_all_has_a_part_of_each_paper() -> None:
     settings = read_settings(ROOT / "params.yaml")
-    assert settings["demo"]["segment"]["seeds"] == [0, 1]
-    assert len(settings["demo"]["segment"]["rows"]) == 7
+    assert list(settings["demo"]) == ["demo"]
+    assert sorted(settings["demo_all"]) == sorted(printed_tables.PAPERS)
+    assert settings["demo_all"]["segment"]["seeds"] == [0, 1]
+    assert len(settings["demo_all"]["segment"]["rows"]) == 7
+
+
+def test_the_headline_rows_have_a_file_of_their_own_and_no_stage_twice() -> None:
+    graphs = graph.build(ROOT)
+    testbed = [one for place, one in graphs.items() if place.parts[1:2] in ((), ("testbed",))]
+    outs = [item.out for one in testbed for item in one.items()]
+    assert len(outs) == len(set(outs))
+    headline = graphs[HEADLINE_ROWS]
+    assert {item.owner for item in graphs[Path()].items()} == {"demo", "shared"}
+    assert {paper: tables.out for paper, tables in headline.tables.items()} == {
+        paper: f"results/testbed/{paper}/tables-demo" for paper in printed_tables.PAPERS
+    }
+    assert {f"policy-segment-segment-{seed}" for seed in (0, 1)} <= set(headline.stages)
+
+
+def test_a_paper_is_in_the_demo_or_in_demo_all(root: Path) -> None:
+    settings = read_settings(root / "params.yaml")
+    write_yaml(root / "params.yaml", settings | {"demo_all": settings["demo"]})
+    with pytest.raises(RecipeError, match="demo and demo_all both name 'segment'"):
+        graph.build(root)
 
 
 def trained(paper: str) -> dict[str, int]:
-    """Reward models and policies of a paper, in the root and in its matrix."""
+    """Reward models and policies of a paper, in demo-all and in its matrix."""
     graphs = graph.build(ROOT)
-    items = [*graphs[Path()].items(), *graphs[Path("pipelines/testbed") / paper].items()]
+    items = [*graphs[HEADLINE_ROWS].items(), *graphs[Path("pipelines/testbed") / paper].items()]
     own = {(item.module, item.out) for item in items if item.owner == paper}
     return {kind: sum(module == kind for module, _ in own) for kind in ("reward_model", "policy")}
 
@@ -299,7 +323,8 @@ def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
     set_entry(scale / "tokenizers.yaml", "llama", {"vocabulary": 512})
     write_matrix(root)
     stages = stages_of(root / "pipelines/testbed/shared")
-    assert named(stages, "tokenizer") == {"llama"}
+    of_llama = {name for name in named(stages, "tokenizer") if name.startswith("llama")}
+    assert of_llama == {"llama", "llama-1", "llama-2"}
     assert "--tokenizer results/testbed/shared/tokenizer/llama/result" in stages["sft-llama-0"]["cmd"]
 
 
@@ -354,12 +379,13 @@ def test_changing_one_row_reruns_that_row_only(finished_copy: Path) -> None:
 @pytest.mark.platform
 def test_pipeline_below_the_root_shares_its_results(finished_copy: Path) -> None:
     root = finished_copy
+    of_the_demo = {line.split()[1] for line in (root / ".work/calls").read_text().splitlines()}
     (root / ".work/calls").unlink()
     assert command("dvc", "status", root=root).stdout.strip().endswith("up to date.")
     write_matrix(root)
     command("dvc", "repro", "-q", "pipelines/testbed/segment/dvc.yaml", root=root)
     ran = [line.split()[1] for line in (root / ".work/calls").read_text().splitlines()]
-    assert not [out for out in ran if out.startswith("results/testbed/shared/data")]
+    assert not [out for out in ran if out in of_the_demo and "/shared/" in out]
     assert "results/testbed/segment/policy/dpo/0" in ran
     assert (root / "pipelines/testbed/segment/dvc.lock").exists()
     assert command("dvc", "status", root=root).stdout.strip().endswith("up to date.")

@@ -18,9 +18,9 @@ from rlhf_core.testbed import World
 from tasks.command_line import commands
 from tasks.graph import dvc_files as graph
 from tasks.graph import laboratory as hackability
-from tasks.graph.check import check_paper
+from tasks.graph.check import check_rows
 from tasks.graph.laboratory import OwnReward, RewardRows
-from tasks.graph.rows import load_rows
+from tasks.graph.rows import load_rows, row_addresses
 from tasks.graph.scale import Scale
 from tasks.params.data import WorldSpec, data_spec
 from tasks.params.pages import Address, entries, read_settings
@@ -129,21 +129,33 @@ def test_a_folder_with_a_reward_model_has_every_shaping(laboratory: Path) -> Non
     assert "own-mine" not in hackability.flaws(laboratory)
 
 
+def test_a_hugging_face_folder_is_a_reward_model_too(laboratory: Path) -> None:
+    (laboratory / "hub").mkdir()
+    (laboratory / "hub" / "config.json").write_text("{}")
+    own = OwnReward("own-hub", model=laboratory / "hub")
+    hackability.rows_of(laboratory, own.name, ["vanilla"], own)
+    assert settings_of(laboratory, "reward_models", "own-hub")["given"] == "hub"
+
+
 def test_a_folder_without_a_model_is_refused(laboratory: Path) -> None:
     with pytest.raises(DataError, match="no reward model in this folder"):
         hackability.rows_of(laboratory, "own-x", ["vanilla"], OwnReward("own-x", model=laboratory))
 
 
 def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
-    write_yaml(laboratory / "params/scales/testbed/backbones.yaml", {"phi3-mini": {"tokenizer": "dialogue"}})
-    places = {"results/testbed/shared/tokenizer/dialogue/result": {"a": 0}, "mine/model": {"b": 0}}
+    pages = (("backbones", "phi3-mini"), ("data", "dialogue"), ("tokenizers", "dialogue"), ("evaluation", "dialogue"))
+    for kind, name in pages:
+        write_yaml(laboratory / "params/scales/testbed" / f"{kind}.yaml", {name: scale_entry(kind, name)})
+    tokenizers = "results/testbed/shared/tokenizer/dialogue"
+    places = {f"{tokenizers}/result": {"a": 0}, f"{tokenizers}/1/result": {"b": 0}, "mine/model": {"b": 0}}
     for place, words in places.items():
         (laboratory / place).mkdir(parents=True)
         (laboratory / place / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}}))
     own = OwnReward("own-mine", model=laboratory / "mine")
     hackability.rows_of(laboratory, own.name, ["vanilla"], own)
-    with pytest.raises(RecipeError, match="vocabulary differs from the policies' tokenizer"):
-        hackability.check_words(laboratory, "testbed", own)
+    hackability.check_words(laboratory, "testbed", own, [1, 2])
+    with pytest.raises(RecipeError, match="vocabulary differs from the tokenizer of the policies of seed 0"):
+        hackability.check_words(laboratory, "testbed", own, [1, 0])
 
 
 def test_unknown_names_get_a_hint() -> None:
@@ -235,27 +247,32 @@ def test_a_reward_model_learns_from_data_of_its_own_on_the_same_sft_model(tmp_pa
 
 
 def test_a_given_reward_model_is_not_trained(tmp_path: Path) -> None:
-    made = laboratory_graph(small_repository.create(tmp_path), {"given": "mine"})
+    root = small_repository.create(tmp_path)
+    set_entry(root / "params/scales/testbed/stages.yaml", "reward_bench", scale_entry("stages", "reward_bench"))
+    bench = {"kind": "reward_bench", "backbone": "phi3-mini", "reward_model": "length"}
+    set_entry(root / "params/hackability/rows_bench.yaml", "length-bench", bench)
+    made = laboratory_graph(root, {"given": "mine"})
     assert not [name for name in made.stages if name.startswith("reward_model")]
     assert made.stages["normaliser-hackability-length-0"].arguments["reward_model"] == "mine"
     assert made.stages["references-hackability-length-0"].arguments["reward_model"] == "mine"
     assert made.stages["policy-hackability-length-par-0"].arguments["reward_model"] == ("mine",)
+    assert made.stages["reward_bench-hackability-length-bench-0"].arguments["reward_model"] == "mine"
 
 
 def test_data_that_the_scale_does_not_have_is_named(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     with pytest.raises(KeyError):
         laboratory_graph(root, {"data": "lenth"})
-    with pytest.raises(RecipeError, match="data is 'lenth', which no scale has"):
-        check_paper(root, "hackability", "testbed")
+    problems = check_rows(root, "hackability", row_addresses(root, "hackability"), "testbed")
+    assert "data is 'lenth', which no scale has" in "\n".join(problems)
 
 
 def test_entropies_with_data_of_its_own_are_refused(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     with pytest.raises(KeyError):
         laboratory_graph(root, {"data": "x", "segmenter": {"kind": "entropy", "cutoff": "1.75"}})
-    with pytest.raises(RecipeError, match="leave 'data' out"):
-        check_paper(root, "hackability", "testbed")
+    problems = check_rows(root, "hackability", row_addresses(root, "hackability"), "testbed")
+    assert "leave 'data' out" in "\n".join(problems)
 
 
 # --- command
@@ -270,7 +287,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, root: Path, *words: str) -> tuple[An
         return 1
 
     monkeypatch.chdir(root)
-    monkeypatch.setattr("tasks.command_line.run_flow", flow)
+    monkeypatch.setattr("tasks.commands.reward_app.run_flow", flow)
     monkeypatch.setattr("tasks.graph.dvc_files.write", lambda root, folders: [])
     return CliRunner().invoke(commands, ["hackability", *words]), calls
 
@@ -286,6 +303,8 @@ def test_the_command_runs_what_was_chosen_and_shows_it(monkeypatch: pytest.Monke
 
 
 def test_the_command_takes_a_function_beside_a_flaw(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
+    monkeypatch.syspath_prepend(laboratory)
+    (laboratory / "mine.py").write_text("def brevity(prompts, responses):\n    return [0.0 for _ in responses]\n")
     words = ("--function", "mine:brevity", "--flaw", "keyword", "--mitigation", "minmax")
     assert invoke(monkeypatch, laboratory, *words)[1][0][2] == ["own-brevity-minmax", "keyword-minmax"]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -151,3 +153,25 @@ def test_the_killer_of_the_system_is_named_where_only_the_machine_counts(
     group(proc, vmstat="oom_kill 8")
     assert "the system ran out of memory" in str(watch.explained("policy-x", failure))
     assert not watch.explained("policy-x", failure).retry
+
+
+def test_a_disk_is_tried_before_a_run_starts(tmp_path: Path) -> None:
+    assert machine.unusable_disk(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    full = machine.unusable_disk(tmp_path, 1e12)
+    assert full is not None
+    assert re.fullmatch(r"the disk is full: .* has [\d.]+ MiB free, and a run needs 1e\+12 .*Free some space.*", full)
+    assert "cannot be written" in str(machine.unusable_disk(Path("/proc")))
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "the disk is full: results cannot be written. Free some space"),
+        (errno.EDQUOT, "the disk is full: results cannot be written. Free some space"),
+        (errno.EROFS, "results cannot be written: its file system is read-only. Work in a folder that can be written"),
+        (errno.EIO, "None"),
+    ],
+)
+def test_an_error_of_a_disk_is_said_in_words(number: int, words: str) -> None:
+    assert str(machine.disk_problem(OSError(number, os.strerror(number)), "results")).startswith(words)

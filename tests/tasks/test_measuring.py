@@ -20,7 +20,8 @@ from tasks.commands.bench_reward import bench_reward, load_set, set_scores
 from tasks.commands.explain import explain
 from tasks.graph.rows import load_row
 from tasks.params.pages import Address
-from tasks.scoring.reward_models import ScalarScorer, TrainedScorer, load_scorer, score_pairs
+from tasks.scoring.classifiers import ScalarScorer
+from tasks.scoring.reward_models import TrainedScorer, load_scorer, score_pairs
 from tests.tasks.tiny_pipeline import Pipeline
 
 NOISY = {"judge": {"kind": "gold", "persona": "exact"}, "second": {"kind": "gold", "persona": "noisy"}}
@@ -166,7 +167,9 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path, classifier: Path, re
     config = json.loads((classifier / "config.json").read_text())
     labels = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}
     (classifier / "config.json").write_text(json.dumps(config | labels))
-    (classifier / "model.safetensors").unlink()
+    with pytest.raises(DataError, match="has 2 outputs"):
+        load_scorer(classifier, template="plain")
+    (classifier / "config.json").unlink()
     with pytest.raises(DataError, match="cannot be loaded"):
         load_scorer(classifier, template="plain")
     with pytest.raises(DataError, match="unknown data set 'pandalmm'"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.graph import dvc_files as graph
-from tasks.tracking import outcomes
+from tasks.tracking import outcomes, parameters
 from tests import small_repository
 
 
@@ -25,19 +25,36 @@ def test_only_what_was_run_is_an_outcome(tmp_path: Path) -> None:
     finish(root, "results/testbed/segment/policy/segment/1", alpaca_wr=50.0, note="text", missing=None)
     finish(root, "results/testbed/segment/policy/dpo/0", alpaca_wr=40.0)
     found = outcomes.outcomes(root, "segment", "testbed")
-    assert [(o.row, o.seed) for o in found] == [("segment", 1), ("dpo", 0)]
+    assert [(o.stage.name, o.stage.seed) for o in found] == [("segment", 1), ("dpo", 0)]
     assert found[0].metrics == {"alpaca_wr": 50.0}
-    assert found[0].stage == "policy-segment-segment-1"
-    assert found[1].stage == "pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0"
+    assert found[0].stage.address == "policy-segment-segment-1"
+    assert found[1].stage.address == "pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0"
 
 
-def test_settings_are_the_rows_and_the_scales(tmp_path: Path) -> None:
+def test_parameters_are_the_settings_that_were_used_with_defaults_and_those_above(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
-    finish(root, "results/testbed/segment/policy/segment/0", alpaca_wr=50.0)
-    params = outcomes.outcomes(root, "segment", "testbed")[0].params
+    params = outcomes.tracked_stage(root, "policy-segment-segment-0").params
     assert params["backbone"] == "phi3-mini"
     assert params["optimiser.value_clip"] == "0.25"
-    assert params["scale.policy.checkpoints"] == str(small_repository.scale_entry("policy", "ppo")["checkpoints"])
+    stated = small_repository.scale_entry("policy", "ppo")
+    assert params["scale.checkpoints"] == str(stated["checkpoints"])
+    assert params["optimiser.iterations"] == str(stated["optimiser"]["iterations"])
+    assert params["optimiser.gamma"] == "1.0", "a default"
+    assert params["reward_model.loss"] == "bradley_terry"
+    trained = small_repository.scale_entry("stages", "reward_model")
+    assert params["reward_model.scale.learning_rate"] == str(trained["learning_rate"])
+    assert params["sft.training.batch"] == str(small_repository.BACKBONE["training"]["batch"])
+
+
+def test_a_reward_model_with_settings_of_its_own_has_those_as_parameters(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    stages = root / "params/scales/testbed/stages.yaml"
+    trained = small_repository.scale_entry("stages", "reward_model")
+    small_repository.set_entry(stages, "reward_model-segment-bandit", {**trained, "batch": 2, "microbatch": 1})
+    graph.write(root)
+    assert outcomes.tracked_stage(root, "reward_model-segment-bandit-0").params["scale.batch"] == "2"
+    assert outcomes.tracked_stage(root, "reward_model-segment-segment-0").params["scale.batch"] == str(trained["batch"])
+    assert outcomes.tracked_stage(root, "policy-segment-bandit-0").params["reward_model.scale.batch"] == "2"
 
 
 def test_digest_follows_the_result(tmp_path: Path) -> None:
@@ -56,7 +73,7 @@ def test_every_row_of_the_paper_knows_its_tables() -> None:
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(), max_size=4))
 def test_flattening_keeps_every_value(values: dict[str, int]) -> None:
-    flat = outcomes.flatten({"optimiser": values, "list": [1, {"a": 2}]})
+    flat = parameters.flatten({"optimiser": values, "list": [1, {"a": 2}]})
     assert flat == {"list": '[1, {"a": 2}]'} | {f"optimiser.{name}": str(value) for name, value in values.items()}
 
 

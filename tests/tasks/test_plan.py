@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.cli import main as dvc
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
 from tasks.commands import plan_table
 from tasks.dvc import plan
 from tasks.dvc.stale import read_state
-from tasks.graph.expected import clock, expected_seconds
+from tasks.graph.expected import clock, expected_seconds, side_by_side_seconds
+from tasks.graph.names import DEMO_ALL
 from tasks.graph.stages import Stage, select
 from tasks.params.pages import read_settings
 from tests import small_repository
@@ -119,6 +121,28 @@ def test_a_row_that_the_demo_does_not_have_is_looked_for_in_the_full_matrix(
     assert ("pipelines/testbed/segment/dvc.yaml" in files) == whole
 
 
+def test_headline_rows_are_looked_for_in_their_own_file(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    settings = read_settings(root / "params.yaml")
+    write_yaml(root / "params.yaml", {"demo_all": settings["demo"], "suite": settings["suite"]})
+    headline = ["dvc.yaml", "pipelines/testbed/demo-all/dvc.yaml"]
+    assert plan.pipeline_files(root, "segment") == headline
+    assert plan.pipeline_files(root, "segment", rows=["bandit"], seeds=[1]) == headline
+    assert plan.asked_files(root, DEMO_ALL, scale="testbed", full=False) == headline
+    assert plan.asked_papers(root, DEMO_ALL, scale="testbed", full=False) == ("segment",)
+    whole = [f"pipelines/testbed/{name}/dvc.yaml" for name in ("shared", "demo-all", "segment")]
+    assert plan.pipeline_files(root, "segment", rows=["dpo"]) == ["dvc.yaml", *whole]
+    assert set(whole) <= set(plan.suite_files(root, full=True))
+    with pytest.raises(RecipeError, match="demo-all is the headline rows at scale testbed"):
+        plan.asked_papers(root, DEMO_ALL, scale="testbed", full=True)
+
+
+def test_without_headline_rows_demo_all_says_where_to_list_them(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    with pytest.raises(RecipeError, match=r"list them under demo_all in params\.yaml"):
+        plan.asked_files(root, DEMO_ALL, scale="testbed", full=False)
+
+
 def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_repository.create(tmp_path)
     first = plan.suite_files(root, full=True)
@@ -147,6 +171,14 @@ def test_expected_time_is_the_own_record_else_the_mean_of_the_kind(tmp_path: Pat
     assert expected == {"policy-a-0": 10.0, "policy-c-0": 20.0, "sft-m-0": None}
 
 
+@pytest.mark.parametrize(("slots", "seconds"), [(1, 200), (2, 130), (8, 130)])
+def test_expected_time_is_along_the_longest_chain(slots: int, seconds: float) -> None:
+    """10 + 20 + 30 + 70 s one after another; a policy of 50 s and tables of 20 s beside and after them."""
+    stages = chain()
+    times = dict(zip(stages, (10.0, 20.0, 30.0, 50.0, 70.0, 20.0), strict=True))
+    assert side_by_side_seconds(stages, times, slots) == seconds
+
+
 @pytest.mark.parametrize(
     ("needs", "gpus", "slots", "costs"),
     [
@@ -169,12 +201,12 @@ def test_slots_and_gpu_hours_follow_what_the_stages_need(
     done = replace(stage("sft-m-0"), state="current", needs={"cores": 64, "gpus": 64})
     monkeypatch.setattr(plan_table, "asked_for", lambda *_, **__: {s.address: s for s in (running, done)})
     monkeypatch.setattr(plan_table, "expected_seconds", lambda *_: {"policy-a-0": 60.0, "sft-m-0": None})
-    monkeypatch.setattr(plan_table, "_print_costs", lambda root, scale, paper: print(f"costs of {paper} at {scale}"))
+    monkeypatch.setattr(plan_table, "_print_costs", lambda root, scale, paper, _: print(f"costs of {paper} at {scale}"))
     monkeypatch.setattr("tasks.running.machine.cores", lambda: 4)
     monkeypatch.setattr("tasks.running.machine.gpus", lambda: gpus)
     plan_table.print_plan(tmp_path, "alarm", (), (), scale="feedback", full=False, all_stages=False)
     said = capsys.readouterr().out
-    assert f"about {clock(60 / slots)} on {slots} slot(s)" in said
+    assert f"about {clock(60)} on {slots} slot(s)" in said
     assert ("costs of alarm at feedback" in said) == costs
 
 
@@ -195,6 +227,29 @@ def test_changed_row_runs_with_what_reads_from_it_and_says_why(finished_copy: Pa
         "reads from policy-segment-bandit-0",
         "reads from policy-segment-bandit-1",
     )
+
+
+def test_stages_with_the_same_settings_are_each_compared_with_their_own_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta = {"module": "prepare", "owner": "x", "name": "x"}
+    stages = {
+        name: {"cmd": f"echo > {name}.txt", "params": ["rate"], "outs": [f"{name}.txt"], "meta": meta}
+        for name in ("first", "second")
+    }
+    write_yaml(tmp_path / "dvc.yaml", {"stages": stages})
+    write_yaml(tmp_path / "params.yaml", {"rate": 1})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "true")
+    assert dvc(["init", "-q", "--no-scm"]) == 0
+    assert dvc(["repro", "-q"]) == 0
+    write_yaml(tmp_path / "params.yaml", {"rate": 2})
+    assert dvc(["repro", "-q", "second"]) == 0
+    found = read_state(tmp_path, ["dvc.yaml"])
+    assert {name: stage.state for name, stage in found.items()} == {"first": "run", "second": "current"}
+    assert found["first"].reasons == ("input params.yaml:rate modified",)
+    write_yaml(tmp_path / "params.yaml", {"rate": 1})
+    assert states(tmp_path) == {"first": "current", "second": "restore"}, "DVC's cache has both runs"
 
 
 @pytest.mark.platform
@@ -267,5 +322,6 @@ def test_the_suite_of_every_scale_is_the_matrix_of_the_papers_that_have_rows_the
     assert set(files) - {"dvc.yaml"} == there
     assert all(Path(file).parts[1] == scale for file in there)
     assert there, "at least one paper has rows at each scale"
-    assert {Path(file).parts[2] for file in there} <= {"shared", *printed_tables.PAPERS}, "other studies run by name"
+    known = {"shared", DEMO_ALL, *printed_tables.PAPERS}
+    assert {Path(file).parts[2] for file in there} <= known, "other studies run by name"
     assert plan.suite_papers(tmp_path, scale=scale, full=True) == printed_tables.PAPERS

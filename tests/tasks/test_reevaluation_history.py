@@ -63,6 +63,18 @@ def test_a_fresh_clone_gets_its_records_from_the_remote(clone: Path) -> None:
     assert bring_records(clone) == [], "nothing is lacking now"
 
 
+def test_a_damaged_copy_in_the_cache_is_fetched_again(known: Path, clone: Path) -> None:
+    bring_records(clone)
+    shutil.rmtree(clone / RECORDS)
+    files = [file for file in (clone / ".dvc" / "cache").rglob("*") if file.is_file()]
+    [copy] = [file for file in files if file.read_text() == json.dumps({"number": 1})]
+    copy.chmod(0o644)
+    copy.write_text(json.dumps({"number": 7}))
+    copy.chmod(0o444)
+    bring_records(clone)
+    assert [record["number"] for record in records(records_folder(clone, "m", "champion"))] == [1, 2]
+
+
 def test_a_pulled_newer_file_brings_its_records_and_leaves_those_that_are_not_added(
     known: Path, tmp_path: Path
 ) -> None:

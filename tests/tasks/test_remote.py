@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.dvc.contents import content_digest
@@ -91,6 +92,23 @@ def objects(folder: Path) -> set[str]:
 def stored(folder: Path, content: str) -> Path:
     """The file of the remote that holds a content."""
     return next(p for p in (folder / "store" / "files").rglob("*") if p.is_file() and p.read_text() == content)
+
+
+def test_a_result_is_taken_over_by_its_name(folder: Path) -> None:
+    first, second = folder / "first", folder / "second"
+    with remote_of(first, "make") as remote:
+        assert remote.learn("make")
+        name = remote.result_name("make")
+    with remote_of(second, "make", "use") as remote:
+        remote.take_over("make", name)
+        remote.write_locks()
+        key = remote.key("use")
+        with pytest.raises(RemoteFailed, match="no longer has the result"):
+            remote.take_over("make", f"{name}-other")
+    assert locked_stage(second, "make") == locked_stage(first, "make")
+    assert run_one(second, "use", upstream=["make"], name="team", commit=commit_of(second)) == "ran"
+    with remote_of(second, "make", "use") as remote:
+        assert remote.key("use") == key == remote.result_name("use").partition("/")[0]
 
 
 def test_the_digest_of_a_content_is_the_one_that_dvc_notes(made: Path) -> None:
@@ -184,7 +202,21 @@ def test_a_remote_that_goes_away_while_it_takes_a_result_keeps_it_in_the_clone(
             remote.push(["make"])
 
 
-@pytest.mark.parametrize("text", ["", "cmd: [", "cmd: rm -rf out\nouts: [{path: out, md5: a}]\n"])
+#: Of a lock file: no text, no YAML, no mapping, and so deep that libyaml ends the process.
+UNREADABLE = (b"\xff\xfe", b"stages: {", b"[1]", b"stages: 5", b"stages: {make: 5}", b"stages: " + b"[" * 50_000)
+
+
+@pytest.mark.parametrize("content", UNREADABLE)
+def test_a_lock_file_that_is_none_is_named(folder: Path, content: bytes) -> None:
+    (folder / "first" / "dvc.lock").write_bytes(content)
+    with pytest.raises(DataError, match=r"dvc\.lock.*cannot be read as a lock file.*git checkout dvc\.lock"):
+        locked_stage(folder / "first", "make")
+
+
+DAMAGED = ["", "cmd: [", "cmd: x\nouts: [5]\n", "cmd: rm -rf out\nouts: [{path: out, md5: a}]\n"]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_or_foreign_entry_is_passed_over(folder: Path, text: str) -> None:
     for path in (folder / "store" / "runs").rglob("*"):
         if path.is_file():
@@ -246,3 +278,57 @@ def test_a_result_whose_inputs_or_code_changed_while_it_ran_is_discarded(folder:
     assert objects(folder) == before
     assert not locked_stage(second, "make")
     assert not [path for path in (second / ".dvc" / "cache" / "runs").rglob("*") if path.is_file()]
+
+
+#: A stage whose record names the digest of its input.
+RECORDED = """
+stages:
+  make:
+    cmd: >-
+      mkdir -p made/result made/record && cp in.txt made/result/one.txt && python -c "import hashlib, json;
+      given = hashlib.sha256(open('in.txt', 'rb').read()).hexdigest(); total = hashlib.sha256();
+      total.update(f'one.txt\\0{given}\\n'.encode()); record = {'out': 'made', 'inputs': {'in.txt': given},
+      'result_digest': total.hexdigest()}; json.dump(record, open('made/record/record.json', 'w'))"
+    deps: [in.txt]
+    outs: [made/result, made/record]
+"""
+
+
+def same_run(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (one["cmd"], one["deps"]) == (other["cmd"], other["deps"])
+
+
+def test_a_pulled_result_of_other_inputs_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = folder / "first", folder / "second"
+    for clone in (first, second):
+        (clone / "dvc.yaml").write_text(RECORDED)
+        (clone / ".gitignore").write_text("/made\n")
+        subprocess.run(["git", "add", "-A"], cwd=clone, check=True)
+        subprocess.run(["git", "commit", "-qm", "a stage with a record"], cwd=clone, check=True)
+    monkeypatch.chdir(first)
+    run_one(first, "make", upstream=[], name="team", commit=commit_of(first))
+    right = locked_stage(first, "make")
+    (first / "in.txt").write_text("other\n")
+    subprocess.run(["git", "commit", "-qam", "another input"], cwd=first, check=True)
+    run_one(first, "make", upstream=[], name="team", commit=commit_of(first))
+    entries = {path for path in (folder / "store" / "runs").rglob("*") if path.is_file()}
+    ours = next(path for path in entries if same_run(yaml.safe_load(path.read_text()), right))
+    entry = yaml.safe_load(ours.read_text()) | {"outs": locked_stage(first, "make")["outs"]}
+    ours.write_text(yaml.safe_dump(entry))
+
+    monkeypatch.chdir(second)
+    with remote_of(second, "make") as remote:
+        assert remote.learn("make"), "the entry has the key of the inputs here"
+        remote.write_locks()
+        remote.pull(["make"])
+        assert (second / "made" / "result" / "one.txt").read_text() == "other\n"
+        assert remote.drop_foreign("make") == ["made/result"]
+        assert not locked_stage(second, "make")
+        assert not ours.exists()
+        assert not remote.learn("make")
+    assert run_one(second, "make", upstream=[], name="team", commit=commit_of(second)) == "ran"
+    assert (second / "made" / "result" / "one.txt").read_text() == "hello\n"
+    with remote_of(second, "make") as remote:
+        assert remote.learn("make")
+        remote.pull(["make"])
+        assert remote.drop_foreign("make") == []

@@ -39,10 +39,10 @@ class FickleJudge:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
+                asked = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.calls += 1
                 one, other = "AB" if outer.calls % 3 else "BA"
-                text = f"Better: {one}\n[[{one}>{other}]]\n[[{1 + outer.calls % 10}]]"
+                text = f"[[{one}>{other}]]" if b"[[A" in asked else ("m" if outer.calls % 3 else "M")
                 content = json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(content)))
@@ -72,6 +72,7 @@ def settings_of(folder: Path, judge: FickleJudge) -> dict[str, Path]:
     own = {"function": "own_grammar:grammar", "gives": "sequence", "credit": "last_token", "name": "grammar"}
     asked = {
         "kind": "endpoint", "base_url": judge.url, "model": "fickle", "api_key_variable": None, "concurrency": 1,
+        "use_logprobs": False,
         "cache_path": str(folder / "judge.jsonl"),
     }  # fmt: skip
     files = {
@@ -103,6 +104,10 @@ def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
         never = {path.name: digest(path) for path in run("never").iterdir()}
         asked = tool.calls, judge.calls
         assert min(asked) > 10
+        metrics = json.loads((tmp_path / "never" / "out" / "result" / "metrics.json").read_text())
+        invalid = {name: value for name, value in metrics.items() if name.endswith("_invalid")}
+        assert invalid, "pairs were judged"
+        assert not any(invalid.values()), "every verdict is read"
 
         judge.calls = 0
         offer, write = RunCheckpoints.offer, policy._write

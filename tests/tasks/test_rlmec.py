@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from rlhf_core.data.solutions import read_samples
+from rlhf_core.data.solutions import LearntSolutions, read_samples
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.sampling import Sampling
+from rlhf_core.recipe import parse_recipe
+from rlhf_core.supervised.config import ImitationSettings
 from tasks import normaliser, policy, prepare, reward_model, sft, solution_pairs, tokenizer
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import read_settings
+from tasks.params.policy import PolicyScale, reward_training
+from tasks.params.settings import typed
 from tasks.policy_run import optimising
-from tasks.policy_run.solutions import SolutionFolders, fixed_samples
+from tasks.policy_run.solutions import SolutionFolders, fixed_samples, imitation_loss
 from tasks.running.artifacts import digest, read_jsonl, write_jsonl
 from tasks.running.checkpoints import SECONDS_VARIABLE
 from tasks.running.loading import load_encoder
@@ -171,6 +177,48 @@ def test_rlmec_pays_what_the_generative_model_said_and_imitates(made: Made, tmp_
     rewards = {row["id"]: row["rewards"] for row in read_jsonl(made.grm / "token_rewards.jsonl")}
     for row in read_jsonl(tmp_path / "result" / "credit.jsonl"):
         assert row["credit"] == pytest.approx(rewards[row["id"]], abs=1e-6)
+
+
+def test_a_policy_learns_from_the_solutions_that_its_scale_chooses_and_ends_after_its_passes(
+    made: Made, tmp_path: Path
+) -> None:
+    sizes = {**SCALES["rlmec"]["optimiser"], "iterations": 50}
+    chosen = {"failed": False, "most_right": 1, "passes": 2}
+    scale = {**SCALES["rlmec"], "optimiser": sizes, "solutions": chosen}
+    folder = tmp_path / "grm"
+    shutil.copytree(made.grm, folder)
+    rows = read_jsonl(made.grm / "grm_rewrites.jsonl")
+    failed = [{**row, "accepted": False} if place < 4 else row for place, row in enumerate(rows)]
+    write_jsonl(folder / "grm_rewrites.jsonl", failed)
+    metrics = made.train(committed("math-rlmec"), scale, tmp_path, token_rewards=folder)
+    right = {row["question_id"] for row in read_jsonl(made.samples / "samples.jsonl") if row["correct"]}
+    assert metrics["rewrites"] == 8
+    assert metrics["samples"] == metrics["rewrites"] + len(right) == 20
+    assert metrics["samples_left_out"] == 4
+    steps = [row["step"] for row in read_jsonl(tmp_path / "result" / "history.jsonl")]
+    assert len(steps) == round(2 * 20 / sizes["rollout_batch"]) < sizes["iterations"]
+
+
+def test_right_solutions_are_imitated_at_the_weight_of_unedited_tokens(made: Made) -> None:
+    folders = SolutionFolders(made.samples, made.teacher, made.grm)
+    encoder = load_encoder(made.data, made.sft / "model")
+    sources = folders.sources([])
+    _, alone = imitation_loss(ImitationSettings(batch=4), sources, encoder, 4, 0)
+    _, both = imitation_loss(ImitationSettings(batch=4, right=True, phi=0.25), sources, encoder, 4, 0)
+    added = both.weights[len(alone.weights) :]
+    assert len(added) == sum(sample.correct for sample in sources.samples)
+    assert {weight for row in added for weight in row} == {0.25}
+
+
+def test_solutions_are_chosen_where_they_are_fixed_and_their_rewrites_known() -> None:
+    sizes = {**SCALES["rlmec"]["optimiser"]}
+    chosen = typed(PolicyScale, {"optimiser": sizes, "solutions": {"failed": False}}, "scale")
+    row = {k: v for k, v in committed("math-13b-without-tls").items() if k != "imitation"}
+    with pytest.raises(RecipeError, match=r"solutions.failed is false, but the row reads no generative reward model"):
+        reward_training(parse_recipe(row), chosen, "row")
+    vanilla = replace(chosen, sampling=Sampling(8), solutions=LearntSolutions(most_right=2))
+    with pytest.raises(RecipeError, match="solutions chooses among fixed samples, but source is 'on_policy'"):
+        reward_training(parse_recipe(committed("math-vanilla-ppo")), vanilla, "row")
 
 
 def test_a_killed_run_goes_on_bitwise(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

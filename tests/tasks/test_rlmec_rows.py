@@ -216,3 +216,11 @@ def test_generative_rewards_fit_fixed_samples_alone(row: dict[str, object], mess
     base = {"title": "x", "kind": "reward", "backbone": "b", "generative_reward_model": "math", "credit": "as_is"}
     with pytest.raises(RecipeError, match=message):
         parse_recipe({**base, **row})
+
+
+def test_a_row_that_states_updates_leaves_the_scales_epochs() -> None:
+    scale = PolicyScale({"epochs": 1, "batch": 32, "microbatch": 32, "learning_rate": 3e-4})
+    training, _ = scale.supervised_config({"kind": "rft", "updates": 120}, "row")
+    assert (training.epochs, training.updates, training.steps(500)) == (None, 120, 120)
+    with pytest.raises(RecipeError, match=r"row: rft: epochs is 1 and updates is 120; state one of them"):
+        scale.supervised_config({"kind": "rft", "epochs": 1, "updates": 120}, "row")

@@ -19,10 +19,11 @@ from tasks.params.data import RealSpec, data_spec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, entries, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.reward_model import CalibrationSpec, RewardModelSpec
+from tasks.params.reward_model import CalibrationSpec, RewardModelSpec, reward_model_scale
 from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import overrides, typed
 from tasks.running.loading import load_judge
+from tasks.sft import drawn_examples
 
 ROOT = Path(__file__).parents[2]
 SCALES = scale_names(ROOT)
@@ -58,7 +59,10 @@ def test_every_setting_of_a_scale_parses(scale: str) -> None:
         assert stage in stages or (stage == "entropies" and scale not in SEGMENT_SCALES), stage
         for name, address in stages.items():
             if name.split("-")[0] == stage:
-                settings(address, cls)
+                if stage == "reward_model":
+                    reward_model_scale(read_settings(address.under(ROOT)), address)
+                else:
+                    settings(address, cls)
 
 
 def test_every_aspect_model_parses_and_has_settings_where_its_backbone_is() -> None:
@@ -123,19 +127,22 @@ def test_a_calibration_set_is_drawn_from_all_pairs_and_the_same_each_time() -> N
 
 
 @pytest.mark.parametrize(
-    ("paper", "model", "batch", "rate", "clipping", "decay"),
+    ("paper", "model", "epochs", "batch", "rate", "clipping", "decay"),
     [
-        ("segment", "segment", 128, 1e-6, 1.0, 0.0),  # Segment, Table 8
-        ("sentence", "sentence", 256, 3e-6, 1.0, 0.2),  # Sentence, Table 4
-        ("par", "standard", 128, 5e-6, 5.0, 0.0),  # PAR, section 8
-        ("par", "warm-3e-6", 128, 3e-6, 5.0, 0.0),
-        ("par", "warm-4e-6", 128, 4e-6, 5.0, 0.0),
-        ("par", "warm-7e-6", 128, 7e-6, 5.0, 0.0),
-        ("par", "llama3-hh-odin", 128, 5e-6, 5.0, 0.0),
+        ("segment", "segment", 1, 128, 1e-6, 1.0, 0.0),  # Segment, Table 8
+        ("sentence", "sentence", 1, 256, 3e-6, 1.0, 0.2),  # Sentence, Table 4
+        ("par", "standard", 1, 32, 5e-6, 5.0, 0.0),  # PAR, section 8; batches and WARM's shares as released
+        ("par", "reg", 1, 24, 5e-6, 5.0, 0.0),
+        ("par", "warm-3e-6", 0.873, 24, 3e-6, 5.0, 0.0),
+        ("par", "warm-4e-6", 0.727, 24, 4e-6, 5.0, 0.0),
+        ("par", "warm-7e-6", 0.294, 32, 7e-6, 5.0, 0.0),
+        ("par", "hh-odin", 1, 32, 5e-6, 5.0, 0.0),
+        ("par", "llama3-hh-odin", 1, 16, 5e-6, 5.0, 0.0),
+        ("par", "llama3-hh-warm-3e-6", 0.986, 16, 3e-6, 5.0, 0.0),
     ],
 )
 def test_reward_models_are_trained_as_their_paper_says_at_paper_scale(
-    paper: str, model: str, batch: int, rate: float, clipping: float, decay: float
+    paper: str, model: str, epochs: float, batch: int, rate: float, clipping: float, decay: float
 ) -> None:
     scale = Scale(ROOT, "paper")
     for row in load_rows(ROOT, paper).values():
@@ -146,14 +153,14 @@ def test_reward_models_are_trained_as_their_paper_says_at_paper_scale(
                 assert isinstance(training, TrainingConfig)
                 assert isinstance(spec, RewardModelSpec)
                 assert training.learning_rate * spec.learning_rate_share == pytest.approx(rate)
-                assert (training.epochs, training.batch, training.max_grad_norm) == (1, batch, clipping)
+                assert (training.epochs, training.batch, training.max_grad_norm) == (epochs, batch, clipping)
                 assert training.weight_decay == decay
                 return
     pytest.fail(f"no row of {paper} trains {model}")
 
 
 @pytest.mark.parametrize(
-    ("row", "epochs", "value_clip", "cutoff"),
+    ("row", "passes", "value_clip", "cutoff"),
     [
         ("segment", 2, 0.25, "1.75"),
         ("bandit", 2, 0.2, None),
@@ -165,12 +172,15 @@ def test_reward_models_are_trained_as_their_paper_says_at_paper_scale(
     ],
 )
 def test_the_rows_have_table_9s_numbers_at_paper_scale(
-    row: str, epochs: int, value_clip: float, cutoff: str | None
+    row: str, passes: int, value_clip: float, cutoff: str | None
 ) -> None:
-    policy = settings(of_scale("paper", "policy", "ppo"), PolicyScale)
+    at = Scale(ROOT, "paper").row(load_rows(ROOT, "segment")[row], 0)[-1].arguments["scale"]
+    policy = settings(Address(str(at)), PolicyScale)
     recipe = parse_recipe(read_settings(ROWS[row].under(ROOT)))
     ppo = policy.optimiser_config(recipe.optimiser, row)
-    assert (ppo.epochs, ppo.value_clip) == (epochs, value_clip)
+    assert (ppo.epochs, ppo.value_clip) == (1, value_clip)
+    assert round(ppo.iterations * ppo.rollout_batch / 60_917) == passes  # prompts of UltraFeedback
+    assert (ppo.lr_schedule, ppo.lr_warmup, ppo.lr_final_share) == ("cosine", 0.03, 0.1)
     component = recipe.components[0]
     assert component.readout.segmenter.get("cutoff") == cutoff
     trained = read_settings(REWARD_MODELS[component.reward_model].under(ROOT))
@@ -186,6 +196,10 @@ def test_the_rows_have_table_9s_numbers_at_paper_scale(
         ({"batch": None}, "batch is null; it must be a whole number"),
         ({"betas": 0.9}, "betas is 0.9; it must be a list"),
         ({"schedule": "cosin"}, "x.yaml: schedule is 'cosin'; did you mean 'cosine'"),
+        (
+            {"schedule": "constant", "final_share": 0.1},
+            "x.yaml: final_share is 0.1, but schedule is 'constant', which never decays; leave final_share out",
+        ),
         ({"learning_rate": float("inf")}, "learning_rate is inf; it must be a finite number"),
     ],
 )
@@ -300,3 +314,22 @@ def test_a_recipes_own_settings_are_numbers_or_multiples_of_the_scales() -> None
     }
     with pytest.raises(RecipeError, match=r"schedule is .* the scale gives cosine"):
         overrides({"schedule": {"times": 2}}, {"schedule": "cosine"})
+
+
+def test_a_floor_of_a_rate_that_never_falls_is_refused() -> None:
+    sizes = dict.fromkeys(("iterations", "rollout_batch", "minibatch", "microbatch", "epochs"), 1)
+    scale = PolicyScale({**sizes, "actor_lr": 1e-3, "critic_lr": 1e-3, "lr_final_share": 0.1})
+    with pytest.raises(RecipeError, match=r"lr_final_share is 0.1, but lr_schedule is 'constant', which never decays"):
+        scale.optimiser_config({"kind": "ppo"}, "row")
+    assert scale.optimiser_config({"kind": "ppo", "lr_schedule": "cosine"}, "row").lr_final_share == 0.1
+
+
+def test_fine_tuning_learns_from_the_stated_number_of_examples_the_same_ones_each_time() -> None:
+    rows = [{"id": str(place)} for place in range(50)]
+    drawn = drawn_examples(rows, 7)
+    assert drawn == drawn_examples(rows, 7)
+    assert len(drawn) == 7
+    assert [rows.index(row) for row in drawn] == sorted(rows.index(row) for row in drawn)
+    assert drawn_examples(rows, None) == drawn_examples(rows, 50) == drawn_examples(rows, 80) == rows
+    with pytest.raises(RecipeError, match="examples is 7, but without 'training' nothing is fine-tuned"):
+        BackboneSpec("data", "tokenizer", "evaluation", source="folder", examples=7)

@@ -1,4 +1,4 @@
-"""How a judge compares a policy's answers with its SFT model's: PAR's both orders, summed."""
+"""A policy's answers against its SFT model's by a judge: the protocol, what is recorded, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from tasks.evaluating.over_sft import over_sft
 from tasks.evaluating.policies import Evaluator
 from tasks.params.evaluation import EvaluationConfig
-from tasks.policy_run.hacking_watch import scores_over_sft
 
 
 class LongerWins:
-    """Prefers the longer answer; the first of two alike in length; says nothing of the word 'odd'."""
+    """Prefers the longer answer; the first of two alike in length; says nothing of the word 'odd', and nothing of
+    'even' where it is shown first."""
 
     name = "longer"
 
@@ -23,28 +24,65 @@ class LongerWins:
         return [self._verdict(*request.answers) for request in requests]
 
     def _verdict(self, first: str, second: str) -> str:
-        if "odd" in (first, second):
+        if "odd" in (first, second) or first == "even":
             return "I prefer neither Better: A nor B"
         return f"Better: {'A' if len(first) >= len(second) else 'B'}"
 
 
-def evaluator() -> Evaluator:
-    config = EvaluationConfig(max_new_tokens=8, task_tokens=8, sft_games="summed")
+def evaluator(**settings: Any) -> Evaluator:
+    config = EvaluationConfig(max_new_tokens=8, task_tokens=8, over_sft="par", **settings)
     made = object.__new__(Evaluator)
     made.config, made.judge, made.world, made.instruction = config, cast(Any, LongerWins()), None, ""
     return made
 
 
-def row(name: str, response: str) -> dict[str, Any]:
-    return {"benchmark": "alpaca", "id": name, "prompt": f"{name}?", "response": response, "baseline": "", "meta": {}}
+def row(name: str, response: str, benchmark: str = "alpaca") -> dict[str, Any]:
+    asked = {"benchmark": benchmark, "id": name, "turn": 1, "prompt": f"{name}?"}
+    return {**asked, "response": response, "baseline": "", "meta": {}}
+
+
+POLICY = [row("a", "longer"), row("b", "no"), row("c", "same"), row("d", "odd"), row("e", "longest")]
+SFT = [row("a", "short"), row("b", "yes"), row("c", "size"), row("d", "eleven"), row("e", "even")]
 
 
 def test_the_higher_total_wins_and_the_judges_position_bias_is_a_tie() -> None:
-    policy = [row("a", "longer"), row("b", "no"), row("c", "same"), row("d", "odd")]
-    sft = [row("a", "short"), row("b", "yes"), row("c", "size"), row("d", "even")]
-    assert scores_over_sft(evaluator(), policy, sft) == {"a": 1.0, "b": 0.0, "c": 0.5}
+    found = over_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT))
+    assert found.scores("alpaca") == {"a": 1.0, "b": 0.0, "c": 0.5}
+    assert found.metrics["win_rate_vs_sft"] == 50.0
+    assert (found.metrics["win_rate_vs_sft_unparsable"], found.metrics["win_rate_vs_sft_one_sided"]) == (1, 1)
+
+
+def test_every_game_is_kept_with_the_judges_words_and_the_win_rate_with_its_protocol() -> None:
+    found = over_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT))
+    assert len(found.judgements) == 10
+    assert {row["reference"] for row in found.judgements} == {"sft"}
+    assert found.judgements[0]["raw"] == "Better: B"
+    assert found.win_rates == {
+        "win_rate_vs_sft": {
+            "reference": "sft",
+            "benchmark": "alpaca",
+            "protocol": {"template": "pairwise", "orders": "summed", "ties": "half", "soft": False},
+            "judge": "longer",
+            "prompts": 5,
+            "unparsable": 1,
+            "one_sided": 1,
+        }
+    }
+
+
+def test_arena_hard_is_compared_where_the_data_has_it_and_the_settings_name_it() -> None:
+    rows = [[*side, row("x", text, "arena")] for side, text in ((POLICY, "longer"), (SFT, "short"))]
+    assert over_sft(evaluator(), *cast(Any, rows)).metrics["arena_win_rate_vs_sft"] == 100.0
+    alone = over_sft(evaluator(over_sft_benchmarks=("alpaca",)), *cast(Any, rows))
+    assert "arena_win_rate_vs_sft" not in alone.metrics
+    assert over_sft(evaluator(over_sft_benchmarks=()), *cast(Any, rows)).metrics == {}
+
+
+def test_a_prompt_that_the_sft_model_did_not_answer_is_named() -> None:
+    with pytest.raises(DataError, match="no answer to 1 of 5 prompts of 'alpaca', the first is 'e'"):
+        over_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT[:-1]))
 
 
 def test_another_protocol_is_refused() -> None:
-    with pytest.raises(RecipeError, match="sft_games is 'both'; known: drawn, summed"):
-        EvaluationConfig(max_new_tokens=8, task_tokens=8, sft_games="both")
+    with pytest.raises(RecipeError, match="over_sft is 'both'; known: alpaca_eval, sentence, par"):
+        EvaluationConfig(max_new_tokens=8, task_tokens=8, over_sft="both")

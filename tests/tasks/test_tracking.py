@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RewardsmithError
-from tasks.running.artifacts import digest
+from tasks.running.artifacts import digest, write_json, write_jsonl
 from tasks.tracking import mirror as tracking
 from tasks.tracking import outcomes
 from tasks.tracking.databases import mark_of
 from tasks.tracking.models import model_name
+from tasks.tracking.searches import table_search
 from tests.small_repository import clean_environment, command
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -49,44 +50,69 @@ def runs(root: Path, **tags: str) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id], query, max_results=500))
 
 
-def test_each_row_and_seed_is_a_run_under_each_of_its_tables(root: Path) -> None:
+def test_each_result_is_one_run_with_its_tables_as_tags(root: Path) -> None:
     counts = tracking.sync(root, "segment")
     assert counts.failed == 0
     tables = outcomes.tables_of_rows("segment")["segment"]
     assert {"Table 1", "Table 4"} <= set(tables)
-    segment = runs(root, row="segment", seed="0")
-    assert sorted(run.data.tags["table"] for run in segment) == sorted(tables)
-    run = runs(root, row="segment", seed="0", table="Table 1")[0]
-    parent = runs(root, kind="table", table="Table 1")[0]
-    assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    (run,) = runs(root, row="segment", seed="0")
+    assert {name for name in run.data.tags if name.startswith("Table ")} == set(tables)
+    assert run.data.tags["key"] == "testbed/segment/policy/segment/0"
+    keys = [each.data.tags["key"] for each in runs(root)]
+    assert len(keys) == len(set(keys)) == counts.new
+    assert "mlflow.parentRunId" not in run.data.tags
     assert run.info.status == "FINISHED"
     assert run.data.params["optimiser.value_clip"] == "0.25"
     assert run.data.tags["commit"] == "0" * 40
     assert any(name.startswith("lineage.") for name in run.data.tags)
     metrics = json.loads((root / "results/testbed/segment/policy/segment/0/result/metrics.json").read_text())
     assert run.data.metrics["alpaca_wr"] == metrics["alpaca_wr"]
-    means = parent.data.metrics
-    other = runs(root, row="segment", seed="1", table="Table 1")[0].data.metrics["alpaca_wr"]
-    assert means["segment/alpaca_wr"] == pytest.approx((metrics["alpaca_wr"] + other) / 2)
-    assert means["segment/alpaca_wr_se"] > 0
+
+
+def test_the_search_of_a_table_finds_its_rows(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    tracking.sync(root, "segment")
+    client = MlflowClient(tracking_uri=tracking.tracking_uri(root))
+    found = table_search(root, "segment", "Table 1", "testbed")
+    assert found is not None
+    experiment = client.get_experiment_by_name("segment").experiment_id
+    rows = {run.data.tags["row"] for run in client.search_runs([experiment], found.filter)}
+    assert rows == {"phi3-mini", "bandit", "segment"}
 
 
 def test_run_has_step_metrics_breakdown_generations_and_pointer(root: Path) -> None:
     from mlflow import MlflowClient
 
     tracking.sync(root, "segment")
-    run = runs(root, row="segment", seed="0", table="Table 1")[0]
+    run = runs(root, row="segment", seed="0")[0]
     client = MlflowClient(tracking_uri=tracking.tracking_uri(root))
     history = client.get_metric_history(run.info.run_id, "reward/segment")
     assert [metric.step for metric in history] == [0, 1, 2, 3, 4]
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    assert artifacts == {"generations.json", "rollouts.json", "alarms.json", "pointer.json"}
+    assert artifacts == {"generations.json", "rollouts.json", "pointer.json"}
     speed = client.get_metric_history(run.info.run_id, "system/update_tokens_per_second")
     assert [(metric.step, metric.value) for metric in speed] == [(1, 100.0), (2, 200.0)]
-    assert run.data.tags["hacking_onset"] == "3"
     folder = Path(client.download_artifacts(run.info.run_id, "pointer.json", str(root)))
     assert json.loads(folder.read_text())["digest"] == run.data.tags["digest"]
     assert not list((root / "mlruns").rglob("*.safetensors"))
+
+
+def test_alarms_are_a_table_and_tags(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    result = root / "results/testbed/segment/policy/segment/0/result"
+    alarms = [{"step": 9, "kind": "kl", "since": 7, "message": "kl is 9, above 8"}]
+    alarms += [{"step": 3, "kind": "fall", "since": 1, "message": "the proxy rose"}]
+    write_jsonl(result / "alarms.jsonl", alarms)
+    metrics = json.loads((result / "metrics.json").read_text())
+    write_json(result / "metrics.json", metrics | {"hacking_onset": 3})
+    tracking.sync(root, "segment")
+    run = runs(root, row="segment", seed="0")[0]
+    assert run.data.tags["hacking_onset"] == "3"
+    assert run.data.tags["alarms"] == "fall at step 3, kl at step 9"
+    artifacts = MlflowClient(tracking_uri=tracking.tracking_uri(root)).list_artifacts(run.info.run_id)
+    assert "alarms.json" in {artifact.path for artifact in artifacts}
 
 
 def test_repeating_changes_nothing_and_a_new_result_replaces_its_run(root: Path) -> None:
@@ -99,23 +125,28 @@ def test_repeating_changes_nothing_and_a_new_result_replaces_its_run(root: Path)
     path.write_text(json.dumps(content))
     (root / "results/testbed/segment/policy/bandit/0/record/record.json").unlink()
     changed = tracking.sync(root, "segment")
-    tables = outcomes.tables_of_rows("segment")["bandit"]
-    assert (changed.new, changed.replaced) == (0, len(tables))
-    run = runs(root, row="bandit", seed="0", table="Table 1")
-    assert [r.data.tags["version"] for r in run] == ["2"]
-    assert run[0].data.metrics["alpaca_wr"] == 77.0
+    assert (changed.new, changed.replaced) == (0, 1)
+    (run,) = runs(root, row="bandit", seed="0")
+    assert run.data.tags["version"] == "2"
+    assert run.data.metrics["alpaca_wr"] == 77.0
 
 
 @pytest.mark.parametrize("rows", [(), ("bandit",)])
-def test_no_run_is_left_running_not_even_one_that_a_killed_mirror_left(root: Path, rows: tuple[str, ...]) -> None:
+def test_no_run_is_left_running(root: Path, rows: tuple[str, ...]) -> None:
+    tracking.sync(root, "segment", rows=rows)
+    assert {run.info.status for run in runs(root)} == {"FINISHED"}
+
+
+def test_runs_of_the_former_layout_are_deleted(root: Path) -> None:
     from mlflow import MlflowClient
 
-    tracking.sync(root, "segment", rows=rows)
-    assert {run.info.status for run in runs(root)} == {"FINISHED"}
-    parent = runs(root, kind="table", table="Table 1")[0].info.run_id
-    MlflowClient(tracking_uri=tracking.tracking_uri(root)).update_run(parent, "RUNNING")
-    tracking.sync(root, "segment", rows=rows)
-    assert {run.info.status for run in runs(root)} == {"FINISHED"}
+    tracking.sync(root, "segment")
+    before = {run.info.run_id for run in runs(root)}
+    client = MlflowClient(tracking_uri=tracking.tracking_uri(root))
+    tags = {"key": "testbed/Table 1", "table": "Table 1", "scale": "testbed", "kind": "table", "complete": "true"}
+    client.create_run(client.get_experiment_by_name("segment").experiment_id, tags=tags)
+    tracking.sync(root, "segment")
+    assert {run.info.run_id for run in runs(root)} == before
 
 
 def test_length_controlled_win_rates_reach_the_runs_that_the_table_was_made_from(root: Path) -> None:
@@ -127,14 +158,13 @@ def test_length_controlled_win_rates_reach_the_runs_that_the_table_was_made_from
         path.unlink()  # DVC may have linked it to its cache
         path.write_text(json.dumps(content))
     tracking.sync(root, "segment")
-    run = runs(root, row="segment", seed="0", table="Table 1")[0]
-    assert run.data.metrics["alpaca_lc"] == 61.0
-    assert "alpaca_lc" not in runs(root, row="bandit", seed="0", table="Table 1")[0].data.metrics
-    assert "alpaca_lc" not in runs(root, row="segment", seed="0", table="Table 4")[0].data.metrics
-    assert runs(root, kind="table", table="Table 1")[0].data.metrics["segment/alpaca_lc"] == 60.0
+    (run,) = runs(root, row="segment", seed="0")
+    assert run.data.metrics["Table 1/alpaca_lc"] == 61.0
+    assert "Table 4/alpaca_lc" not in run.data.metrics
+    assert "Table 1/alpaca_lc" not in runs(root, row="bandit", seed="0")[0].data.metrics
     (out / "result/metrics.json").write_text(json.dumps(lc | {"table-1/segment/0/alpaca_lc": 62.0}))
     assert tracking.sync(root, "segment").replaced == 0
-    assert runs(root, row="segment", seed="0", table="Table 1")[0].data.metrics["alpaca_lc"] == 62.0
+    assert runs(root, row="segment", seed="0")[0].data.metrics["Table 1/alpaca_lc"] == 62.0
 
 
 def test_an_alias_whose_run_another_took_the_place_of_can_be_tagged(root: Path) -> None:
@@ -183,10 +213,10 @@ def test_an_unfinished_run_is_made_again(root: Path) -> None:
 
     tracking.sync(root, "segment")
     client = MlflowClient(tracking_uri=tracking.tracking_uri(root))
-    run = runs(root, row="bandit", seed="0", table="Table 1")[0]
+    run = runs(root, row="bandit", seed="0")[0]
     client.delete_tag(run.info.run_id, "complete")
     assert tracking.sync(root, "segment").new == 1
-    assert len(runs(root, row="bandit", seed="0", table="Table 1")) == 1
+    assert len(runs(root, row="bandit", seed="0")) == 1
 
 
 def test_a_seeds_alias_follows_a_result_that_comes_back_and_is_set_after_a_kill(root: Path) -> None:
@@ -219,13 +249,13 @@ def test_failed_stage_appears_as_failed_and_recovers(root: Path) -> None:
     failure.parent.mkdir(parents=True)
     failure.write_text(json.dumps({"message": "non-finite loss", "exit_code": 2}))
     assert tracking.sync(root, "segment").failed == 1
-    run = runs(root, row="bandit", seed="1", table="Table 1")[0]
+    run = runs(root, row="bandit", seed="1")[0]
     assert run.info.status == "FAILED"
     assert run.data.tags["failure"] == "non-finite loss"
     kept.rename(result)
     failure.unlink()
     assert tracking.sync(root, "segment").failed == 0
-    assert runs(root, row="bandit", seed="1", table="Table 1")[0].info.status == "FINISHED"
+    assert runs(root, row="bandit", seed="1")[0].info.status == "FINISHED"
 
 
 def test_empty_server_is_rebuilt_from_the_outputs(root: Path) -> None:
@@ -251,7 +281,7 @@ def test_models_of_other_scales_have_names_of_their_own() -> None:
 def test_a_row_by_several_evaluators_has_names_that_mlflow_takes() -> None:
     from mlflow.utils.validation import _validate_metric_name
 
-    from tasks.tracking.mirror import allowed
+    from tasks.tracking.run_content import allowed
 
     name = allowed("table-1/qa-alarm@factuality-rate/vs_holistic")
     assert name == "table-1/qa-alarm by factuality-rate/vs_holistic"

@@ -19,6 +19,11 @@ def digest(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
+def storable(text: str) -> str:
+    """Returns a text that UTF-8 can hold: half of a surrogate pair becomes U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 class AnswerCache:
     """Answers by key, in a file that grows by one line per answer.
 
@@ -52,7 +57,7 @@ class AnswerCache:
             self.n_broken += 1
             return
         if isinstance(row, dict) and isinstance(row.get("key"), str) and isinstance(row.get("text"), str):
-            self._rows[row["key"]] = row
+            self._rows[row["key"]] = row | {"text": storable(row["text"])}
         else:
             self.n_broken += 1
 

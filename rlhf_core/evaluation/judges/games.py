@@ -54,6 +54,17 @@ class JudgedPair:
 
 
 @dataclass(frozen=True)
+class GradedAnswer:
+    """An answer to grade by itself, under one of the templates of MT-Bench."""
+
+    id: str
+    prompt: str
+    answer: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    template: str = "mt_bench"
+
+
+@dataclass(frozen=True)
 class Game:
     """One judged game.
 
@@ -97,6 +108,13 @@ class Game:
         if math.isnan(preference):
             return math.nan
         return 0.5 if preference == 1.5 else float(preference > 1.5)
+
+
+def recorded_game(row: Mapping[str, Any]) -> Game:
+    """Returns the game that a row of judgements.jsonl records, whose label is that of the model as A."""
+    label = row["label"] if row["first"] == "model" or row["label"] is None else _MIRROR[row["label"]]
+    answer = JudgeAnswer(bool(row["valid"]), row["value"], label)
+    return Game(str(row["id"]), row["first"], row["template"], answer, str(row["raw"]), 1)
 
 
 @dataclass(frozen=True)
@@ -209,14 +227,12 @@ def play_games(
     return games
 
 
-def grade_answers(
-    judge: Judge, answers: Sequence[tuple[str, str, str, Mapping[str, Any]]], *, retries: int = 2
-) -> list[Game]:
-    """Has single answers graded (MT-Bench): `answers` are (id, prompt, answer, meta); one game each."""
-    _require_unique([row[0] for row in answers])
-    requests = [JudgeRequest(id_, prompt, (text,), "mt_bench", meta) for id_, prompt, text, meta in answers]
+def grade_answers(judge: Judge, answers: Sequence[GradedAnswer], *, retries: int = 2) -> list[Game]:
+    """Has single answers graded (MT-Bench); one game each."""
+    _require_unique([answer.id for answer in answers])
+    requests = [JudgeRequest(a.id, a.prompt, (a.answer,), a.template, a.meta) for a in answers]
     return [
-        Game(request.id, "model", "mt_bench", verdict, raw, attempts)
+        Game(request.id, "model", request.template, verdict, raw, attempts)
         for request, (verdict, raw, attempts) in zip(requests, _ask(judge, requests, retries), strict=True)
     ]
 

@@ -7,24 +7,31 @@ from an environment variable and reaches nothing but the request header.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import httpx
-
 from rlhf_core.errors import JudgeError, RecipeError
-from rlhf_core.evaluation.judges.cache import AnswerCache, digest
+from rlhf_core.evaluation.judges.cache import AnswerCache, digest, storable
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.judges.templates import get_template, preference_from_logprobs, render
-from rlhf_core.typed import above, accepted_by, at_least
+from rlhf_core.evaluation.judges.replies import preference_from_logprobs
+from rlhf_core.evaluation.judges.templates import get_template, render
+from rlhf_core.lazy import httpx
+from rlhf_core.typed import above, accepted_by, at_least, between
 
 _TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_LONGEST_ANSWER = 16 << 20
+#: Least finite log-probability, and what rounding may add to a probability.
+_LEAST, _ROUNDING = 1e300, 1e-3
 _CONFIGURATION = {401, 402, 403, 404, 405}
 
 
@@ -42,6 +49,8 @@ def check_address(url: str) -> None:
         raise RecipeError(f"it must be an http or https address ({error})") from None
     if address.scheme not in ("http", "https") or not address.host:
         raise RecipeError("it must be an http or https address, as in http://127.0.0.1:8000/v1")
+    if address.userinfo:
+        raise RecipeError("it must not contain credentials; name an environment variable by api_key_variable instead")
 
 
 @dataclass(frozen=True)
@@ -52,14 +61,15 @@ class EndpointConfig:
         base_url: up to and including the version, e.g. `http://127.0.0.1:8000/v1`; without credentials.
         model: model name to send.
         api_key_variable: environment variable that holds the key, or None for an endpoint without one.
-        timeout_s: of one call, seconds.
+        timeout_s: of one call with its whole answer, seconds.
         retries: further tries of a call after a passing failure (connection, timeout, 408, 429, 5xx, an
             answer that is not a chat completion).
         backoff_s, max_backoff_s: first and longest pause between tries; doubles; `Retry-After` is respected
             up to the longest.
         concurrency: calls under way at once.
         cache_path: answer cache, or None.
-        use_logprobs: ask for log-probabilities where the template reads them (alpaca_eval).
+        use_logprobs: ask for log-probabilities where the template reads them (alpaca_eval) and read nothing else;
+            without, a label that is sampled at the template's temperature counts as a whole verdict.
         extra_body: further fields of the request body (`seed`, `top_p`, provider options).
         input_price, output_price: per million tokens, for the cost count.
         on_failure: `raise` a JudgeError when a call fails for good (what was answered stays cached), or
@@ -73,7 +83,7 @@ class EndpointConfig:
     retries: Annotated[int, at_least(0)] = 5
     backoff_s: Annotated[float, at_least(0)] = 1.0
     max_backoff_s: Annotated[float, at_least(0)] = 60.0
-    concurrency: Annotated[int, at_least(1)] = 8
+    concurrency: Annotated[int, between(1, 1024)] = 8
     cache_path: str | Path | None = None
     use_logprobs: bool = True
     extra_body: Mapping[str, Any] = field(default_factory=dict)
@@ -109,6 +119,7 @@ class _Answer:
     text: str
     input_tokens: int
     output_tokens: int
+    served: str = ""
 
 
 class _Failure(Exception):
@@ -137,6 +148,7 @@ class EndpointJudge:
         self.name = config.model
         self.usage = JudgeUsage()
         self._progress = progress
+        self._given: dict[str, tuple[str, str]] = {}
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._cache = AnswerCache(config.cache_path) if config.cache_path is not None else None
@@ -154,6 +166,18 @@ class EndpointJudge:
     def __repr__(self) -> str:
         return f"EndpointJudge({self.config!r})"
 
+    def provenance(self) -> dict[str, Any]:
+        """Returns who gave the answers so far, cached ones included.
+
+        These are the model asked for and its address, the models that the endpoint says it served with the number of
+        answers of each ('unknown' where it said none), and the dates of the first and last answer.
+        """
+        served = Counter(model or "unknown" for model, _ in self._given.values())
+        dates = sorted(date for _, date in self._given.values() if date)
+        address = {"model": self.config.model, "base_url": self.config.base_url}
+        asked = {"first": dates[0], "last": dates[-1]} if dates else {}
+        return {**address, "served": dict(sorted(served.items())), **asked, "calls": self.usage.calls}
+
     def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
         """Returns the verdict texts in order; equal requests are asked once.
 
@@ -169,6 +193,7 @@ class EndpointJudge:
             row = self._cache.get(key) if self._cache is not None else None
             if row is not None:
                 texts.setdefault(key, row["text"])
+                self._given.setdefault(key, (str(row.get("served", "")), str(row.get("date", ""))))
                 self.usage.from_cache += 1
             else:
                 missing[key] = body
@@ -279,24 +304,28 @@ class EndpointJudge:
     def _call(self, client: httpx.Client, body: Mapping[str, Any], template: str) -> _Answer:
         with self._lock:
             self.usage.calls += 1
+        deadline = time.monotonic() + self.config.timeout_s
         try:
-            response = client.post(
+            with client.stream(
+                "POST",
                 self.config.base_url.rstrip("/") + "/chat/completions",
                 content=json.dumps(body).encode("ascii"),
                 headers={"Content-Type": "application/json"},
-            )
+            ) as response:
+                content = _within(response, deadline)
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise _Failure(f"{type(error).__name__}: {self._redacted(str(error))}") from None
         status = response.status_code
         if status != 200:
-            reason = f"HTTP {status}: {self._redacted(_error_text(response))}"
+            reason = f"HTTP {status}: {self._redacted(_error_text(response, content))}"
             again = status in _TRY_AGAIN or status >= 500
             raise _Failure(reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response))
         try:
-            payload = response.json()
+            payload = json.loads(content)
         except (ValueError, RecursionError):
             raise _Failure("the answer is not JSON") from None
-        answer = _read_completion(payload, get_template(template).label_tokens is not None)
+        wants_logprobs = get_template(template).label_tokens is not None and self.config.use_logprobs
+        answer = _read_completion(payload, wants_logprobs)
         if answer is None:
             raise _Failure("the answer is not a chat completion")
         return answer
@@ -313,6 +342,8 @@ class EndpointJudge:
             self.usage.cost += paid / 1e6
 
     def _store(self, key: str, template: str, answer: _Answer) -> None:
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        self._given[key] = answer.served, date
         if self._cache is not None:
             self._cache.put(
                 key,
@@ -321,6 +352,8 @@ class EndpointJudge:
                 template=template,
                 input_tokens=answer.input_tokens,
                 output_tokens=answer.output_tokens,
+                served=answer.served,
+                date=date,
             )
 
 
@@ -333,33 +366,76 @@ def _read_completion(payload: Any, wants_logprobs: bool) -> _Answer | None:
         return None
     if content is not None and not isinstance(content, str):
         return None
-    text = content or ""
+    text = storable(content or "")
     if wants_logprobs:
-        preference = preference_from_logprobs(_first_token_logprobs(choice))
-        if preference is not None:
-            text = f"preference: {preference:.12f}"
+        logprobs = _first_token_logprobs(choice)
+        if not logprobs:
+            raise _Failure(
+                "the endpoint gives no log-probabilities, from which this template's verdict is read; use one that "
+                "does, or set use_logprobs to false to count a sampled m or M",
+                final=True,
+                stop=True,
+            )
+        preference = preference_from_logprobs(logprobs)
+        # a label without its probability is a sample at temperature 1, not the verdict asked for
+        text = f"no probability of m or M: {text}" if preference is None else f"preference: {preference:.12f}"
     usage = payload.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    return _Answer(text, _count_of(usage, "prompt_tokens"), _count_of(usage, "completion_tokens"))
+    served = payload.get("model")
+    tokens = _count_of(usage, "prompt_tokens"), _count_of(usage, "completion_tokens")
+    return _Answer(text, *tokens, storable(served) if isinstance(served, str) else "")
 
 
 def _first_token_logprobs(choice: Mapping[str, Any]) -> dict[str, float]:
-    """Returns token -> log-probability of the first generated token; empty when the endpoint gave none."""
+    """Returns token -> log-probability of the first generated token; empty when the endpoint gave none.
+
+    Raises:
+        _Failure: numbers that are not log-probabilities of different tokens.
+    """
     try:
         top = choice["logprobs"]["content"][0]["top_logprobs"]
-        return {str(row["token"]): float(row["logprob"]) for row in top}
-    except (KeyError, IndexError, TypeError, ValueError):
+        told = [(str(row["token"]), row["logprob"]) for row in top]
+    except (KeyError, IndexError, TypeError):
         return {}
+    if any(value is None for _, value in told):
+        return {}
+    found = {token: _log_probability(value) for token, value in told}
+    if len(found) < len(told) or sum(map(math.exp, found.values())) > 1 + _ROUNDING:
+        raise _Failure("the endpoint's log-probabilities are not of different tokens: they add up to more than 1")
+    return found
+
+
+def _log_probability(value: Any) -> float:
+    """Returns a log-probability.
+
+    Raises:
+        _Failure: a value that is not a number of at most 0.
+    """
+    if type(value) in (int, float) and (-_LEAST <= value <= _ROUNDING or value == -math.inf):
+        return float(value)
+    raise _Failure(f"the endpoint gives {str(value)[:20]!r} as a log-probability")
 
 
 def _count_of(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if type(value) is int and 0 <= value < 2**53 else 0
 
 
-def _error_text(response: httpx.Response) -> str:
+def _within(response: httpx.Response, deadline: float) -> bytes:
+    """Returns the body of an answer that arrives whole before the deadline and is not too long."""
+    content = b""
+    for chunk in response.iter_bytes():
+        content += chunk
+        if time.monotonic() > deadline:
+            raise _Failure("the answer is not whole within timeout_s")
+        if len(content) > _LONGEST_ANSWER:
+            raise _Failure(f"the answer is longer than {_LONGEST_ANSWER} bytes", final=True)
+    return content
+
+
+def _error_text(response: httpx.Response, content: bytes) -> str:
     try:
-        payload = response.json()
+        payload = json.loads(content)
         return str(payload["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return response.reason_phrase or "no reason given"

@@ -181,8 +181,13 @@ class Primary:
         return column in self.columns and self.evaluator in (None, row.extra.get("evaluator"))
 
 
-def primary_of(table: Table) -> Primary:
+def primary_of(table: Table, *, judged: bool = False) -> Primary:
     """Returns a table's primary metric; without columns where the map names none.
+
+    Args:
+        table: the published table.
+        judged: whether a judge decides its win rates, not true rewards: the printed column `order`, which the paper's
+            judge decided, is then primary itself.
 
     Raises:
         RecipeError: a column, evaluator or order that the table does not have, or a margin that is not above 0.
@@ -191,6 +196,8 @@ def primary_of(table: Table) -> Primary:
     named = entry.get("primary", ())
     columns = (named,) if isinstance(named, str) else tuple(named)
     found = Primary(columns, entry.get("evaluator"), entry.get("order"), entry.get("margin"))
+    if judged and found.order is not None:
+        found = replace(found, columns=(found.order,), order=None)
     printed = [column.key for column in table.columns]
     known = [*printed, *(column.key for column in also_measured(table))]
     evaluators = [row.extra["evaluator"] for row in table.rows if "evaluator" in row.extra]
@@ -213,14 +220,16 @@ def data_set(paper_key: str) -> str:
     return str((_file(paper(paper_key).key) or {}).get("data", "dialogue"))
 
 
-def metric_name(table: Table, column_key: str, row: Row | None = None) -> str:
+def metric_name(table: Table, column_key: str, row: Row | None = None, *, judged: bool = False) -> str:
     """Returns the name in a run's metrics.json behind a cell: the column's own key unless the map says otherwise.
 
     `{evaluator}` in the map's name stands for that column of the row in small letters and dashes; without a row it
-    stands as it is.
+    stands as it is. Where a judge decides win rates, a table's `judged_columns` come before its `columns`.
     """
     mapping = _file(table.paper) or {}
-    columns = {**mapping.get("columns", {}), **mapping.get("tables", {}).get(table.id, {}).get("columns", {})}
+    entry = mapping.get("tables", {}).get(table.id, {})
+    columns = {**mapping.get("columns", {}), **entry.get("columns", {})}
+    columns |= entry.get("judged_columns", {}) if judged else {}
     name = str(columns.get(column_key, column_key))
     return name.format(**{field: in_dashes(value) for field, value in row.extra.items()}) if row else name
 
@@ -242,11 +251,21 @@ def row_keys(rows: Sequence[MappedRow]) -> list[str | None]:
     ]
 
 
-def also_measured(table: Table) -> list[Column]:
-    """Returns columns that the paper does not print and that the testbed can measure, for this table."""
+def also_measured(table: Table, *, judged: bool = False) -> list[Column]:
+    """Returns columns that the paper does not print and that are measured for this table, beside the printed ones.
+
+    `{verdicts}` in a heading or unit is 'true' or 'judged', as true rewards or a judge decide win rates.
+    """
     mapping = _file(table.paper) or {}
     names = mapping.get("tables", {}).get(table.id, {}).get("also", [])
-    return [Column(key=name, **mapping["also"][name]) for name in names]
+    return [_also(name, mapping["also"][name], judged) for name in names]
+
+
+def _also(name: str, stated: Mapping[str, Any], judged: bool) -> Column:
+    words = {key: stated[key].format(verdicts="judged" if judged else "true") for key in ("printed", "unit")}
+    printed = words["printed"][:1].upper() + words["printed"][1:]
+    benchmark = {"benchmark": None} if judged else {}
+    return Column(key=name, **{**stated, **words, "printed": printed, **benchmark})
 
 
 def rows_of_paper(paper_key: str) -> list[RecipeRow]:

@@ -11,10 +11,12 @@ from rlhf_core.data.schemas import record_type
 from rlhf_core.data.sources import DirectorySource, Screening
 from rlhf_core.errors import DataError
 
-# Pairs whose responses are the same text, apart from white space around it at most.
+# Pairs whose responses are the same text, apart from white space around it at most, and responses that are one
+# zero-width space.
 KNOWN_FAULTS = {
-    "alpaca_pref.test": {"rejected: identical responses": 1},
-    "autoj.test": {"rejected: identical responses": 1},
+    "alpaca_pref.train": {"rejected: empty": 1},
+    "alpaca_pref.test": {"rejected: empty": 1, "rejected: identical responses": 1},
+    "autoj.test": {"rejected: empty": 1, "rejected: identical responses": 1},
     "judgebench.test": {"rejected: identical responses": 1},
     "llmbar.test": {"rejected: identical responses": 1},
 }

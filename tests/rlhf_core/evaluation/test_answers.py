@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -249,3 +250,86 @@ def test_gold_answers_of_math_equal_themselves_and_no_expression_is_a_number() -
     expressions = [gold for gold in golds if "\\pi" in gold or "\\sqrt" in gold or gold.endswith(("x", "i", "k"))]
     assert len(expressions) > 100
     assert [gold for gold in expressions if parse_number(gold) is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The answer is 3/4.", "3/4"),
+        ("so each gets 3/4", "3/4"),
+        ("#### 3/4", "3/4"),
+        ("that is 3/4 of 20, so 15", "15"),
+        ("on 1/2/2020", "2020"),
+        ("3/0", "0"),
+        ("1.5/2", "2"),
+        ("3/4.5 metres", "4.5"),
+    ],
+)
+def test_a_fraction_is_one_number(text: str, number: str) -> None:
+    assert extract_number(text) == number
+
+
+def test_a_fraction_is_not_its_last_number() -> None:
+    assert not solution_is_right("The answer is 3/4", "4")
+    assert solution_is_right("Each gets 3/4", "0.75")
+
+
+@pytest.mark.parametrize("stop", ["Question:", "</s>", "<|im_end|>"])
+@pytest.mark.parametrize("mode", ["strict", "flexible"])
+def test_a_generation_ends_at_the_harness_stop_strings(stop: str, mode: Any) -> None:
+    text = f"2 + 2 = 4\n#### 4\n\n{stop} 3 cups?\nAnswer: 3\n#### 3"
+    assert harness_match(text, "4", mode)
+    assert not harness_match(text, "3", mode)
+
+
+@pytest.mark.parametrize(
+    "text", ["#### 12", "so 1,234.\n#### 1,234.", "nothing", "#### $7 and 8", "-3 or 5.0", "#### 4 Question: #### 5"]
+)
+def test_filters_are_those_of_the_harness(text: str) -> None:
+    pytest.importorskip("lm_eval")
+    from lm_eval.filters.extraction import RegexFilter
+
+    from rlhf_core.evaluation.answers import HARNESS_STOPS, cut_at
+    from rlhf_core.evaluation.harness.tasks import task_configs
+
+    (config,) = task_configs("gsm8k").values()
+    assert tuple(config["generation_kwargs"]["until"]) == HARNESS_STOPS
+    for mode, filters in zip(("strict", "flexible"), config["filter_list"], strict=True):
+        options = {key: value for key, value in filters["filter"][0].items() if key != "function"}
+        ((found,),) = RegexFilter(**options).apply([[cut_at(text, HARNESS_STOPS)]], [{}])
+        assert harness_answer(text, mode) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The answer is not 5", None),
+        ("The answer isn't 5", None),
+        ("The answer is not 5. The answer is 6.", "6"),
+        ("The answer is not 5 but 6", "6"),
+        ("The answer is 6, not 5", "6"),
+        ("The answer is ５", "5"),
+        ("#### －１２．５", "-12.5"),
+        ("1/" + "9" * 5000, "1/" + "9" * 5000),
+    ],
+)
+def test_a_denied_answer_is_none_and_full_width_digits_are_digits(text: str, number: str | None) -> None:
+    assert extract_number(text) == number
+    assert solution_is_right(text, "5") == (number == "5")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\\boxed{" * 6000, "\\boxed{{" * 5000 + "}" * 5000, "\\frac{" * 6000, "\\frac{{1}" * 5000, "1" * 40_000,
+     "1,234" * 8000, "$" * 40_000, "1/" * 20_000, "= " * 20_000, "the answer is " * 3000, "\\text{" * 6000,
+     "a " * 20_000,
+     "1 " + "ab " * 10_000, "1" + "%" * 40_000 + "x", "1,234" + ",234" * 8000 + "5"],
+)  # fmt: skip
+def test_a_long_answer_is_read_in_a_moment(text: str) -> None:
+    start = time.process_time()
+    extract_number(text)
+    parse_number(text)
+    extract_boxed(text)
+    answers_equal(text, "5")
+    extract_choice(text, 4, ["cat", "dog", "1", "2"])
+    assert time.process_time() - start < 3

@@ -13,7 +13,7 @@ from rlhf_core.evaluation.arena_hard import (
     weighted_win_rate,
 )
 from rlhf_core.evaluation.judges import Game, JudgeAnswer
-from rlhf_core.evaluation.judges.templates import ARENA_LABELS, parse_arena_hard
+from rlhf_core.evaluation.judges.replies import ARENA_LABELS, parse_arena_hard
 
 
 def game(id_, first, text):
@@ -26,13 +26,20 @@ def test_by_hand_with_swapped_sides_and_strong_verdicts():
         game("1", "model", "[[A>B]]"),  # model wins once
         game("2", "baseline", "[[B>>A]]"),  # model wins three times
         game("2", "model", "[[A=B]]"),  # half
-        game("3", "baseline", "no idea"),  # left out, the other game counts
-        game("3", "model", "[[B>A]]"),  # baseline wins once
+        game("3", "baseline", "no idea"),  # left out with its other game
+        game("3", "model", "[[B>A]]"),
     ]
     result = arena_win_rate(games)
-    assert result["win_rate"] == pytest.approx(100 * (0 * 3 + 1 + 3 + 0.5 + 0) / 9)
-    assert (result["n_games"], result["n_battles"], result["n_invalid"]) == (5, 9, 1)
+    assert result["win_rate"] == pytest.approx(100 * (0 * 3 + 1 + 3 + 0.5) / 8)
+    assert (result["n_games"], result["n_battles"], result["n_invalid"]) == (4, 8, 2)
     assert result["lower"] <= result["win_rate"] <= result["upper"]
+
+
+def test_a_judge_that_answers_one_order_only_decides_nothing():
+    games = [game(str(i), side, text) for i in range(9) for side, text in (("baseline", "hm"), ("model", "[[A>B]]"))]
+    result = arena_win_rate(games)
+    assert math.isnan(result["win_rate"])
+    assert (result["n_games"], result["n_invalid"]) == (0, 18)
 
 
 outcomes = st.lists(st.sampled_from(ARENA_LABELS), min_size=2, max_size=60)

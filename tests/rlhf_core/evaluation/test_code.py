@@ -49,7 +49,7 @@ TESTS = ("assert f(1) == 2", "assert f(-1) == 0")
 
 @pytest.fixture(scope="module")
 def sandbox():
-    with Sandbox(ProgramLimits(seconds=1.0, memory_mb=128)) as running:
+    with Sandbox(ProgramLimits(seconds=3.0, memory_mb=128)) as running:
         yield running
 
 
@@ -93,7 +93,7 @@ def status(sandbox, source, tests=TESTS):
         ("def g(): return g()\ng()", "error"),
         ("import ctypes\nctypes.string_at(0)", "crashed"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "timeout"),
-        (f"import os\nos.kill(1, 9)\n{GOOD}", "passed"),
+        (f"import os\nos.kill(1, 9)\n{GOOD}", "error"),
         (f"for _ in range(100_000): print('flood' * 20)\n{GOOD}", "passed"),
         (SPRAY, "exited"),
         (f"import os, json\nos._exit = lambda *a: None\njson.dumps = None\n{GOOD}", "passed"),
@@ -173,7 +173,7 @@ def test_without_isolation_nothing_runs(tmp_path):
         "from rlhf_core.evaluation import sandbox\n"
         "broken = sys.argv[1]\n"
         "import pathlib, shutil\n"
-        "here = pathlib.Path(broken)\n"
+        "here = pathlib.Path(broken) / 'rlhf_core' / 'evaluation'\n"
         "shutil.copytree(sandbox._HERE, here, ignore=shutil.ignore_patterns('__pycache__'))\n"
         "launcher = here / 'sandbox_launcher.py'\n"
         "text = launcher.read_text().replace('def enter_namespaces() -> None:',\n"
@@ -220,6 +220,10 @@ def test_code_is_taken_from_the_first_fence():
     assert extract_code("Sure:\n```python\nx = 1\n```\nand\n```\ny = 2\n```") == "x = 1\n"
     assert extract_code("```py\nx = 1") == "x = 1"
     assert extract_code("x = 1") == "x = 1"
+    installed = "```bash\npip install numpy\n```\nThen:\n```python\nx = 1\n```"
+    assert extract_code(installed) == "x = 1\n"
+    assert extract_code(f"```\nout\n```\n{installed}") == "x = 1\n"
+    assert extract_code("```bash\nls\n```\n```\nx = 1\n```") == "x = 1\n"
 
 
 @isolated

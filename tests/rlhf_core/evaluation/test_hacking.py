@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,17 @@ from scipy import stats
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated, HackingAlarm, fall, find_fall, pairs
 
-SFT = {"entropy": 0.5, "response_length": 40.0, "repetition": 0.05, "kl": 0.0, "proxy": 0.0, "proxy_std": 1.0}
+SFT = {
+    "entropy": 0.5,
+    "response_length": 40.0,
+    "repetition": 0.05,
+    "truncated": 0.1,
+    "kl": 0.0,
+    "proxy": 0.0,
+    "proxy_std": 1.0,
+    "reward": 0.0,
+    "reward_std": 1.0,
+}
 
 
 def curve(rng: random.Random, win_rates: list[float], prompts: int, ties: float = 0.2) -> list[Evaluated]:
@@ -47,11 +58,54 @@ def test_a_rise_and_fall_is_found_where_it_falls() -> None:
     assert all(step in (4, 5) for step in found if step is not None)
 
 
-def test_a_fall_without_a_rise_of_the_proxy_is_no_hacking() -> None:
+def kind_of(points: list[Evaluated]) -> str | None:
+    """The kind of alarm that the last point raises."""
+    found = find_fall(points, AlarmSettings(), len(points) - 1)
+    return found and found.kind
+
+
+def test_a_fall_says_which_reward_rose_and_without_a_rise_it_is_a_decline() -> None:
     points = curve(random.Random(2), [0.9, 0.1], 64)
-    flat = [Evaluated(p.step, 0.0, p.proxy_error, p.scores) for p in points]
-    assert raised(points, AlarmSettings()) == 2
-    assert raised(flat, AlarmSettings()) is None
+    flat = [replace(point, proxy=0.0) for point in points]
+    paid = [replace(point, paid=float(point.step), paid_error=0.1) for point in flat]
+    assert kind_of(points) == "fall"
+    assert kind_of(flat) == "decline"
+    assert kind_of(paid) == "fall"
+    found = find_fall(paid, AlarmSettings(), 2)
+    assert found is not None
+    assert found.message.startswith("the paid reward rose from 1 to 2 since step 1 while the win rate")
+
+
+def test_a_shaping_that_pays_more_while_the_proxy_stands_still_is_hacking() -> None:
+    alarm = HackingAlarm(AlarmSettings(), evaluations=3)
+    for step, (paid, wins) in enumerate([(1.96, 32), (1.97, 30), (3.95, 8)], start=1):
+        alarm.observe(step, SFT | {"reward": paid}, 128)
+        alarm.evaluated(step, {str(i): float(i < wins) for i in range(64)})
+    (raised_once,) = alarm.alarms
+    assert raised_once.kind == "fall"
+    assert "the paid reward rose from 1.96 to 3.95" in raised_once.message
+
+
+def test_the_end_below_the_start_rings_without_any_evaluation_on_the_way() -> None:
+    alarm = HackingAlarm(AlarmSettings(), evaluations=0)
+    alarm.observe(1, SFT, 64)
+    assert alarm.ended(40, {str(i): float(i < 240) for i in range(500)}) == []
+    (raised_once,) = alarm.ended(40, {str(i): float(i < 134) for i in range(500)})
+    assert (raised_once.kind, raised_once.step) == ("end", 40)
+    assert "the final win rate over the SFT policy is 26.8 %" in raised_once.message
+    assert alarm.ended(40, {}) == []
+
+
+def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_their_end_included() -> None:
+    rng, settings, rang = random.Random(4), AlarmSettings(false_alarms=0.2), 0
+    for _ in range(300):
+        alarm = HackingAlarm(settings, evaluations=4)
+        for step in range(1, 5):
+            alarm.observe(step, SFT, 64)
+            alarm.evaluated(step, {str(i): float(rng.random() < 0.5) for i in range(48)})
+        alarm.ended(4, {str(i): float(rng.random() < 0.5) for i in range(200)})
+        rang += bool(alarm.alarms)
+    assert stats.binomtest(rang, 300, 0.2, alternative="greater").pvalue > 0.01, rang / 300
 
 
 def test_two_prompts_prove_nothing() -> None:
@@ -78,7 +132,8 @@ def test_prompts_are_paired_and_one_that_is_missing_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "inside", "outside", "kind"),
     [("kl", 19.0, 21.0, "kl"), ("response_length", 79.0, 81.0, "length"), ("response_length", 21.0, 19.0, "length"),
-     ("repetition", 0.24, 0.26, "repetition")],
+     ("repetition", 0.24, 0.26, "repetition"), ("truncated", 0.39, 0.41, "truncation"),
+     ("entropy", 0.79, 0.81, "entropy"), ("entropy", 0.21, 0.19, "entropy")],
 )  # fmt: skip
 def test_a_band_left_for_as_many_batches_as_patience_says_is_raised_once(
     name: str, inside: float, outside: float, kind: str
@@ -93,9 +148,11 @@ def test_a_band_left_for_as_many_batches_as_patience_says_is_raised_once(
 
 
 def test_a_band_that_is_null_is_not_watched() -> None:
-    alarm = HackingAlarm(AlarmSettings(kl=None, length=None, repetition=None, patience=1), evaluations=0)
+    off = AlarmSettings(kl=None, length=None, repetition=None, truncation=None, entropy=None, patience=1)
+    alarm = HackingAlarm(off, evaluations=0)
     for step in range(1, 4):
-        alarm.observe(step, SFT | {"kl": 1e3 * step, "response_length": 40.0 * step}, 64)
+        moved = {"kl": 1e3 * step, "response_length": 40.0 * step, "truncated": 0.3 * step, "entropy": 0.5 / step}
+        alarm.observe(step, SFT | moved, 64)
     assert alarm.onset is None
 
 
@@ -141,7 +198,9 @@ def test_every_pair_of_evaluations_and_the_start_is_counted() -> None:
     [
         ({"false_alarms": 0.0}, "false_alarms is 0.0"),
         ({"kl": -1.0}, "kl is -1.0"),
-        ({"length": (1.5, 2.0)}, "least below 1"),
+        ({"length": (1.5, 2.0)}, "length is \\[1.5, 2.0\\]; it must be \\[least below 1"),
+        ({"entropy": (0.5, 0.9)}, "entropy is \\[0.5, 0.9\\]; it must be \\[least below 1"),
+        ({"truncation": 0.0}, "truncation is 0.0"),
         ({"patience": 0}, "at least 1"),
         ({"on_hacking": "halt"}, "it must be one of note, stop"),
     ],

@@ -85,3 +85,10 @@ def test_holm_by_hand():
     assert s.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert s.holm([0.04]) == [0.04]
     assert s.holm([]) == []
+
+
+def test_a_primary_hypothesis_keeps_the_others_from_being_tested() -> None:
+    """The first stays as it is; the others have Holm's p, and never one below the first's."""
+    assert s.gatekept([0.03]) == [0.03]
+    assert s.gatekept([0.2, 0.001, 0.04]) == [0.2, 0.2, 0.2]
+    assert s.gatekept([0.001, 0.02, 0.001]) == pytest.approx([0.001, 0.02, 0.002])

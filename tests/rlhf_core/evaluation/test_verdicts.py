@@ -63,6 +63,19 @@ def test_a_small_true_difference_is_above_and_within_the_margin() -> None:
     assert (verdict.word, verdict.within_margin) == ("above", True)
 
 
+def test_equivalence_is_corrected_for_every_row_of_the_table() -> None:
+    """Of twenty rows that differ by the margin one used to be called equivalent."""
+    alike = Effect(0.0, 1.0, 7, 8)
+    margin = 2.1
+    assert alike.p_within(margin) == pytest.approx(0.037, abs=0.001)
+    (one,) = v.verdicts_of([alike], margin)
+    six = v.verdicts_of([alike] * 6, margin)
+    assert (one.word, one.within_margin) == ("equivalent", True)
+    assert {(each.word, each.within_margin) for each in six} == {("sees only effects above", False)}
+    near = v.verdicts_of([Effect(0.0, 0.1, 7, 8), alike], margin)
+    assert [each.word for each in near] == ["equivalent", "equivalent"], "step-down: the second is one of one"
+
+
 def test_one_world_decides_nothing() -> None:
     found = v.table_verdicts({"main": {1: [50.0, 51.0]}, "row": {1: [90.0, 91.0]}}, "main", margin=1.0)
     assert found["row"].text == "not decided: one world"

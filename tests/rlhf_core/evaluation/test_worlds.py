@@ -65,9 +65,11 @@ def test_worlds_of_ones_own_are_compared_by_welch() -> None:
 
 def test_a_row_against_a_constant_is_scipys_one_sample_test() -> None:
     values = drawn()
-    assert w.against(values, "row1", 50.0).p == pytest.approx(stats.ttest_1samp(means(values, "row1"), 50.0).pvalue)
+    assert w.against_constant(values, "row1", 50.0).p == pytest.approx(
+        stats.ttest_1samp(means(values, "row1"), 50.0).pvalue
+    )
     with pytest.raises(DataError, match="the constant is nan"):
-        w.against(values, "row1", math.nan)
+        w.against_constant(values, "row1", math.nan)
 
 
 def test_more_policy_seeds_with_the_same_mean_change_nothing() -> None:

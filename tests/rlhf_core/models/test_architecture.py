@@ -61,3 +61,9 @@ def test_targets_are_ends_of_names_or_an_expression_of_whole_names() -> None:
 def test_a_model_type_that_transformers_lacks_is_refused_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match="model_type is 'gemma22'; did you mean 'gemma2'"):
         check_architecture({"model_type": "gemma22"})
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "max_position_embeddings"])
+def test_a_size_that_no_machine_can_build_is_refused_at_once(name: str) -> None:
+    with pytest.raises(RecipeError, match=rf"{name} is 1000000000000000000; it must be at most \d+"):
+        check_architecture({"model_type": "llama", name: 10**18})

@@ -14,6 +14,7 @@ from rlhf_core.data.templates import TokenizerTemplate, chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError
+from rlhf_core.models.families import FAMILIES, published
 from rlhf_core.models.generation import Generated
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.policy import policy_of
@@ -27,7 +28,6 @@ from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rewards.preference_training import pair_loss
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.sft import sequence_statistics, sft_loss
-from tests.model_families import FAMILIES, published
 
 TEXTS = ["the cat sat on the mat", "a dog ran in the park", "cats and dogs ran", "sat on a dog"]
 
@@ -37,7 +37,7 @@ def test_every_core_runs_on_a_family_from_a_folder(family: str, tmp_path: Path) 
     template = chat_template(FAMILIES[family].template)
     tokenizer = AutoTokenizer.from_pretrained(published(family, TEXTS, tmp_path))
     grew = add_pad_token(tokenizer, template)
-    assert grew == (family == "llama")
+    assert grew == (family in ("llama", "llama2"))
     if grew:
         grown = load(tmp_path)
         grown.resize_token_embeddings(len(tokenizer))

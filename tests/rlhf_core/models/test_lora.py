@@ -65,7 +65,7 @@ def test_a_merged_model_loads_as_any_other_and_gives_the_same(kind: str, tmp_pat
 
 
 def test_settings_that_fit_nothing_are_refused() -> None:
-    with pytest.raises(RecipeError, match="rank is 0; it must be at least 1"):
+    with pytest.raises(RecipeError, match="rank is 0; it must be from 1 to 65536"):
         LoraSettings(rank=0)
     with pytest.raises(RecipeError, match="do not fit"):
         Adapter(POLICIES["decoder"]().model, LoraSettings(targets=("nothing",)))

@@ -113,7 +113,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("rlmec", {"imitate": True}),
-    ("grpo", {"replay": 1, "whitening": "minibatch", "lr_schedule": "cosine"}),
+    ("grpo", {"replay": 1, "whitening": "minibatch", "lr_schedule": "cosine", "lr_final_share": 0.1}),
 ]
 
 
@@ -336,7 +336,12 @@ def test_the_engine_page_names_every_diagnostic() -> None:
     cells = re.findall(r"^\| ([a-z0-9_/A-Z, ]+) \|", section, re.MULTILINE)
     named = {name for cell in cells for name in cell.split(", ")} - {"name"}
     found: set[str] = set()
-    for name, settings in (("ppo", {"kl_target": 6.0}), ("grpo", {}), ("online_dpo", {"dpo_min_margin": 1e-9})):
-        metrics, _ = run_of(name, "decoder", **settings).iterate()
+    for name, engine, settings in (
+        ("ppo", "loop", {"kl_target": 6.0}), ("grpo", "batch", {}), ("online_dpo", "loop", {"dpo_min_margin": 1e-9})
+    ):  # fmt: skip
+        run = run_of(name, "decoder", **settings)
+        assert isinstance(run.source, OnPolicy)
+        run.source.sampling = Sampling(5, engine=engine)
+        metrics, _ = run.iterate()
         found |= {re.sub("^reward/.*", "reward/PART", metric) for metric in metrics}
     assert found | {"proxy/COMPONENT"} == named

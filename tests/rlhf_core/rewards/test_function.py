@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,3 +62,101 @@ def test_a_function_is_found_in_the_working_directory(tmp_path: Path, monkeypatc
 def test_what_cannot_be_imported_is_named(name: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         build_function_scorer(name, "sequence")
+
+
+def test_a_function_that_edits_its_batch_changes_nothing_that_is_trained_on() -> None:
+    def hostile(batch: RolloutBatch) -> torch.Tensor:
+        batch.responses.mask[:] = False
+        batch.responses.ids.zero_()
+        batch.prompt_ids.add_(1)
+        batch.records[0]["id"] = "other"  # type: ignore[index]
+        batch.texts[0] = "other"  # type: ignore[index]
+        return torch.zeros(len(batch))
+
+    before = copy.deepcopy((BATCH.responses, BATCH.prompt_ids, BATCH.records, BATCH.texts))
+    FunctionScorer(hostile, Sequence).score(BATCH)
+    assert torch.equal(BATCH.responses.mask, before[0].mask)
+    assert torch.equal(BATCH.responses.ids, before[0].ids)
+    assert torch.equal(BATCH.prompt_ids, before[1])
+    assert (BATCH.records, BATCH.texts) == before[2:]
+
+
+def test_a_function_that_calls_a_module_gives_values_without_a_gradient() -> None:
+    module = torch.nn.Linear(1, 1)
+    found = FunctionScorer(lambda batch: module(batch.responses.lengths.float()[:, None])[:, 0], Sequence).score(BATCH)
+    assert not found.values.requires_grad
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_names_the_function_and_the_response(bad: float) -> None:
+    def odd(batch: RolloutBatch) -> torch.Tensor:
+        return torch.tensor([0.0, bad])
+
+    with pytest.raises(NumericsError, match="reward function odd: the reward of response 1 of the batch is not finite"):
+        FunctionScorer(odd, Sequence).score(BATCH)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def f(:\n", "line 1 of .*SyntaxError"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("x = '\0'\n", "null"),
+    ],
+)
+def test_a_module_that_fails_when_it_is_imported_is_named(
+    source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_rewards.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(RecipeError, match=f"reward function 'broken_rewards:f': .*({message})"):
+        build_function_scorer("broken_rewards:f", "sequence")
+
+
+def ends(batch: RolloutBatch) -> torch.Tensor:
+    raise SystemExit(0)
+
+
+def seeds(batch: RolloutBatch) -> torch.Tensor:
+    torch.manual_seed(12345)
+    return batch.responses.lengths
+
+
+def doubles(batch: RolloutBatch) -> torch.Tensor:
+    torch.set_default_dtype(torch.float64)
+    return batch.responses.lengths
+
+
+def moves(batch: RolloutBatch) -> torch.Tensor:
+    os.chdir("/")
+    return batch.responses.lengths
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (ends, r"ends ends the process \(exit 0\)"),
+        (seeds, "changes torch's seed"),
+        (doubles, "changes torch's default dtype"),
+        (moves, "changes the working directory"),
+    ],
+)
+def test_a_function_that_changes_the_process_is_refused(
+    function: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        with torch.random.fork_rng(), pytest.raises(RecipeError, match=message):
+            FunctionScorer(function, Sequence).score(BATCH)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def imaginary(batch: RolloutBatch) -> torch.Tensor:
+    return batch.responses.lengths * 1j
+
+
+def test_complex_rewards_are_refused() -> None:
+    with pytest.raises(NumericsError, match=r"imaginary returned Tensor .* it must be a tensor of numbers"):
+        FunctionScorer(imaginary, Sequence).score(BATCH)

@@ -15,7 +15,7 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, Odin, build_loss, correlation
 from rlhf_core.rewards.preference_training import head_evaluations, pair_loss
-from rlhf_core.rewards.warm import averaged
+from rlhf_core.rewards.warm import average_weights
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
@@ -137,7 +137,7 @@ def test_a_loss_out_of_range_is_refused(spec: Any, message: str) -> None:
 def test_a_merge_is_the_mean_of_every_weight() -> None:
     models = [tiny_scalar_model(seed) for seed in range(5)]
     states = [{name: value.clone() for name, value in model.state_dict().items()} for model in models]
-    merged = averaged(models).state_dict()
+    merged = average_weights(models).state_dict()
     for name, value in merged.items():
         naive = torch.stack([state[name].double() for state in states]).mean(dim=0).float()
         torch.testing.assert_close(value, naive, rtol=0, atol=1e-7)
@@ -145,12 +145,12 @@ def test_a_merge_is_the_mean_of_every_weight() -> None:
 
 def test_a_merge_of_one_model_with_itself_is_that_model() -> None:
     before = tiny_scalar_model().state_dict()
-    after = averaged([tiny_scalar_model(), tiny_scalar_model(), tiny_scalar_model()]).state_dict()
+    after = average_weights([tiny_scalar_model(), tiny_scalar_model(), tiny_scalar_model()]).state_dict()
     assert all(torch.equal(before[name], value) for name, value in after.items())
 
 
 def test_a_merge_needs_models_of_one_kind() -> None:
     with pytest.raises(RecipeError, match="name at least 2"):
-        averaged([tiny_scalar_model()])
+        average_weights([tiny_scalar_model()])
     with pytest.raises(RecipeError, match=r"1 and 2 of a merge differ in 'heads\.length\.weight'"):
-        averaged([tiny_scalar_model(), two_heads()])
+        average_weights([tiny_scalar_model(), two_heads()])

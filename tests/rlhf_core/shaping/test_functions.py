@@ -30,7 +30,7 @@ def sigma(x: float) -> float:
 
 
 def poly(c: float) -> float:
-    if abs(c) > 5:
+    if abs(c) >= 5:
         return float(c > 0)
     return 2.0266917e-4 * c**5 - 1.01309121e-2 * c**3 + 0.2287885118 * c + 0.5
 
@@ -77,9 +77,9 @@ def test_values_by_hand() -> None:
 
 def test_the_polynomial_leaves_its_range_just_inside_its_ends() -> None:
     zero = torch.zeros(4, 1)
-    shaped = functions.polynomial(column(-5.01, -5.0, 5.0, 5.01), zero).squeeze(1).tolist()
+    shaped = functions.polynomial(column(-5.0, -4.9999, 4.9999, 5.0), zero).squeeze(1).tolist()
     assert shaped == pytest.approx([0.0, -0.0109, 1.0109, 1.0], abs=1e-4)
-    clamped = functions.polynomial(column(-5.01, -5.0, 5.0, 5.01), zero, clamp=True).squeeze(1).tolist()
+    clamped = functions.polynomial(column(-5.0, -4.9999, 4.9999, 5.0), zero, clamp=True).squeeze(1).tolist()
     assert clamped == [0.0, 0.0, 1.0, 1.0]
 
 

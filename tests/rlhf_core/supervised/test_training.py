@@ -8,9 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.schedule import rate_share
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.training import train
 
@@ -83,6 +86,23 @@ def test_learning_rates() -> None:
         assert found[4:] == sorted(found[4:], reverse=True)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(2, 60), st.floats(0, 1), st.floats(0, 1), st.sampled_from(["linear", "cosine"]), st.floats(1e-7, 1e-2)
+)
+def test_a_decay_ends_no_lower_than_its_share_of_the_peak(
+    steps: int, warmup: float, share: float, schedule: str, peak: float
+) -> None:
+    """Against transformers' formula of a cosine with a least rate, of which each schedule is a share of the peak."""
+    found = [rate_share(k, steps, warmup=warmup, schedule=schedule, final_share=share) for k in range(steps)]
+    rising = max(1, round(warmup * steps))
+    assert all(share - 1e-12 <= rate <= 1 for rate in found[rising:])
+    for k in range(rising, steps):
+        progress = (k - rising) / max(1, steps - rising)
+        fall = 0.5 * (1 + math.cos(math.pi * progress)) if schedule == "cosine" else 1 - progress
+        assert found[k] * peak == pytest.approx(share * peak + (peak - share * peak) * fall)
+
+
 def test_the_rate_reaches_the_optimiser() -> None:
     _, history = fit(replace(CONFIG, schedule="linear"), steps=4)
     assert [row["learning_rate"] for row in history] == pytest.approx([0.1, 0.1, 0.1 * 2 / 3, 0.1 / 3])
@@ -106,3 +126,23 @@ def test_settings_out_of_range_are_refused() -> None:
     for bad in ({"epochs": 0}, {"batch": 0}, {"microbatch": 0}, {"learning_rate": 0.0}):
         with pytest.raises(RecipeError, match=f"{next(iter(bad))} is 0.*; it must be"):
             replace(CONFIG, **bad)  # type: ignore[arg-type]
+
+
+def test_a_number_of_updates_does_not_depend_on_the_rows() -> None:
+    assert replace(CONFIG, epochs=1.03).steps(3_000) == round(1.03 * 3_000 / 6)
+    updates = replace(CONFIG, epochs=None, updates=120)
+    assert [updates.steps(rows) for rows in (1, 700, 3_000)] == [120, 120, 120]
+    assert updates.seen(700) == 720
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"epochs": 1.0, "updates": 120}, "epochs is 1.0 and updates is 120; state one of them"),
+        ({"epochs": None}, "'epochs' is missing; state it, or 'updates'"),
+        ({"epochs": None, "updates": 0}, "updates is 0; it must be at least 1"),
+    ],
+)
+def test_a_run_states_epochs_or_updates(given: dict[str, object], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        replace(CONFIG, **given)  # type: ignore[arg-type]

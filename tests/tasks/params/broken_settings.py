@@ -25,8 +25,8 @@ from tasks.graph.check import PAPER_TYPES, SCALE_TYPES, STAGE_TYPES, Check
 from tasks.params.data import DATA_SPECS
 from tasks.params.pages import Address, entries, read_settings
 from tasks.params.questions import QuestionsSpec
-from tasks.params.reward_model import reward_model_spec
-from tasks.params.row_kinds import COMPARING, MEASURING, ComparingRow, MeasuringRow, row_settings
+from tasks.params.reward_model import reward_model_scale, reward_model_spec
+from tasks.params.row_kinds import COMPARING, MEASURING, ComparingRow, MeasuringRow, parse_row
 from tasks.params.scales import STAGES, scale_entries, scale_names
 
 PROJECT = Path(__file__).parents[3]
@@ -54,14 +54,14 @@ class Outcome:
 
 def kind_of(make: Any, values: Mapping[str, Any]) -> list[type[Any]]:
     """The dataclasses whose fields an entry may state."""
-    if make is row_settings:
+    if make is parse_row:
         kind = values.get("kind", "reward")
         if kind in MEASURING or kind in COMPARING:
             return [MeasuringRow if kind in MEASURING else ComparingRow]
         return [Recipe] if "components" in values or kind == "supervised" else [Recipe, ComponentRecipe]
     if make is SCALE_TYPES["data"]:
         return [QuestionsSpec if "task" in values else DATA_SPECS[values["source"]]]
-    if make is reward_model_spec:
+    if make in (reward_model_spec, reward_model_scale):
         return [type(make(values, ""))]
     return [make.args[0]]
 
@@ -103,8 +103,10 @@ def breaks(name: str, hint: Any) -> Iterator[Any]:
         yield from (float("nan"), float("inf"))
         if int in allowed and float not in allowed:
             yield 1.5
-        if name not in ("negative", "positive"):
+        if name not in ("negative", "positive", "weight"):  # a row's weight of -1 turns its reward round
             yield -12345
+        if name == "weight":
+            yield 0
     if not any(isinstance(one, type) and issubclass(one, Mapping) for one in allowed):
         yield {"no such setting": 1}
     if str in allowed and name not in FREE and _constrained(hint):

@@ -13,9 +13,10 @@ from rlhf_core.typed import typed
 from tasks.graph.check import check_rows
 from tasks.graph.matrix import build
 from tasks.params.pages import Page
+from tasks.params.questions import QuestionsSpec
 from tasks.params.settings import overrides
 from tasks.params.stages import RunSettings
-from tasks.params.yaml_files import parse_mapping
+from tasks.params.yaml_files import parse_mapping, read_mapping
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -59,7 +60,7 @@ def tree(tmp_path: Path) -> Path:
 def test_a_demo_of_an_unknown_paper_is_named_with_the_nearest(tree: Path) -> None:
     settings = (tree / "params.yaml").read_text().replace("  par:", "  parr:")
     (tree / "params.yaml").write_text(settings)
-    with pytest.raises(RecipeError, match=r"params.yaml: demo names 'parr'.*did you mean 'par'"):
+    with pytest.raises(RecipeError, match=r"params.yaml: demo_all names 'parr'.*did you mean 'par'"):
         build(tree)
 
 
@@ -80,3 +81,44 @@ def test_a_row_that_would_measure_other_data_is_refused(tree: Path, entry: str, 
     assert len(problems) == 1
     assert "params/par/rows.yaml:zz" in problems[0]
     assert message in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: " + "[" * 100_000, "nested too deeply. At most 100"),
+        ("a: " + "{a: " * 101 + "1" + "}" * 101, "nested too deeply. At most 100"),
+        ("- " * 100_000, "nested too deeply. At most 100"),
+        ("\n".join(f"{' ' * n}a:" for n in range(200)), "nested too deeply. At most 100"),
+        ("a: &a [*a]", r"its aliases repeat too much. Write out what each \*name stands for"),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
+            "its aliases repeat too much",
+        ),
+    ],
+    ids=["lists", "mappings", "lists in a line", "mappings in lines", "of itself", "a billion values"],
+)
+def test_a_file_that_no_parser_stands_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "hostile.yaml"
+    file.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_mapping(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "testbed", "directory": "here"}, "directory is 'here', but source 'testbed' reads none"),
+        (
+            {"source": "directory", "train": ["a"], "tests": {"a": "seen"}, "difficulty": {"slip": 0.1}},
+            "difficulty is stated, but source 'directory' draws no questions",
+        ),
+    ],
+)
+def test_a_setting_of_questions_that_their_source_does_not_read_is_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    rows = {"sft": 2, "sft_validation": 1, "questions": 1, "test": 1}
+    spec = {"task": "mathematics", "template": "plain", "limits": {"prompt": 96, "total": 240}, "rows": rows}
+    with pytest.raises(RecipeError, match=message):
+        typed(QuestionsSpec, {**spec, **changes}, "data.yaml")

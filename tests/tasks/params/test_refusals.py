@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from rlhf_core.errors import RecipeError
+from tasks import check
 from tasks.graph.check import check_all, check_rows
 from tasks.graph.declared import check_declared
-from tasks.graph.matrix import build
+from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.params.scales import scale_entries
@@ -65,7 +66,7 @@ BY_COMMAND: list[tuple[str, str, dict[str, object], str]] = [
     ("par/rows.yaml", "vanilla", {"clamp": "ten"}, "clamp is 'ten'; it must be a number"),
     ("par/rows.yaml", "vanilla", {"weight": float("nan")}, "weight is nan; it must be a finite number"),
     ("par/rows.yaml", "vanilla", {"optimiser": {"kind": "grpo"}, "settings": "par_ppo"}, "group_size 5"),
-    ("par/rows.yaml", "vanilla", {"lora": {"rank": 10**6}}, "lora.rank is 1000000; it must be at most"),
+    ("par/rows.yaml", "vanilla", {"lora": {"rank": 10**6}}, "lora.rank is 1000000; it must be from 1 to 65536"),
     ("par/rows.yaml", "vanilla", {"backbone": "gemma2-2bb"}, "unknown backbone 'gemma2-2bb'"),
     ("par/reward_models.yaml", "standard", {"aggregation": "meen"}, "did you mean 'mean'?"),
     ("scales/testbed/backbones.yaml", "gemma2-2b", {"precision": "fp16"}, "precision is 'fp16'"),
@@ -106,9 +107,29 @@ def test_a_row_that_is_not_valid_blocks_and_blames_no_other(tmp_path: Path) -> N
     assert [problem.partition(": ")[0] for problem in check_rows(tmp_path, "par", ["minmax"], "testbed")] == [
         "params/par/rows.yaml:minmax"
     ]
-    stages = build(tmp_path)[Path()].stages
+    stages = build(tmp_path)[HEADLINE_ROWS].stages
     assert "policy-par-vanilla-0" in stages
     assert "policy-par-minmax-0" not in stages
+
+
+def test_a_row_that_is_not_valid_stops_its_own_stage_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "params", tmp_path / "params")
+    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    scale, rows = Scale(tmp_path, "testbed"), load_rows(tmp_path, "par")
+    items = {name: scale.row(rows[name], 0)[-1] for name in ("minmax", "vanilla")}
+    file = tmp_path / "params" / "par" / "rows.yaml"
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content["minmax"]["lora"] = {"rank": 10**6}
+    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    check.main(["--results", "results/testbed", "--paper", "par", "--out", "results/testbed/par/check"])
+    assert "warning: params/par/rows.yaml:minmax: lora.rank is 1000000" in capsys.readouterr().err
+    assert Path("results/testbed/par/check/result/checked.json").exists()
+    check_declared(Path(), Path(items["vanilla"].out), items["vanilla"].arguments)
+    with pytest.raises(RecipeError, match=r"params/par/rows\.yaml:minmax: lora\.rank is 1000000"):
+        check_declared(Path(), Path(items["minmax"].out), items["minmax"].arguments)
 
 
 def test_a_stage_refuses_inputs_that_its_row_does_not_ask_for(tmp_path: Path) -> None:

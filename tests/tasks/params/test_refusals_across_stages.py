@@ -13,7 +13,7 @@ import yaml
 
 from rlhf_core.errors import RecipeError
 from tasks.graph.check import check_all, check_rows, refuse_rows
-from tasks.graph.matrix import build
+from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.params.pages import merge
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -96,6 +96,21 @@ CASES: list[tuple[str, str, Any, str, str, tuple[str, ...]]] = [
     (f"{TESTBED}/policy.yaml", "par_ppo.sampling.temperature", 1e-9, "par", "vanilla",
      ("sampling.temperature is 1e-09; it must be 0 for greedy, or from 0.01 to 100",)),
     (f"{TESTBED}/policy.yaml", "par_ppo.sampling.temperature", 1e6, "par", "vanilla", ("temperature is 1000000.0",)),
+    *[
+        (f"{TESTBED}/{page}.yaml", place, "bach", "par", "par", ("engine is 'bach'", "did you mean 'batch'"))
+        for page, place in (
+            ("policy", "par_ppo.sampling.engine"), ("stages", "references.sampling.engine"),
+            ("evaluation", "dialogue.engine"),
+        )
+    ],
+    *[
+        (f"{TESTBED}/{page}.yaml", place, "batch", "alarm", "mt-t5-alarm",
+         ("engine is 'batch', but t5 is an encoder-decoder, which has no paged attention", "use loop"))
+        for page, place in (
+            ("policy_alarm", "alarm-mt.sampling.engine"), ("evaluation", "translation.engine"),
+            ("stages", "selection.engine"),
+        )
+    ],
     (f"{TESTBED}/evaluation.yaml", "dialogue.temperature", 1e-9, "par", "vanilla", ("temperature is 1e-09",)),
     ("par/rows.yaml", "vanilla.shaping", {"kind": "ceil", "ceiling": {"value": float("nan"), "sft_deviations": 1.0}},
      "par", "vanilla", ("ceiling is nan; it must be a finite number",)),
@@ -111,6 +126,17 @@ CASES: list[tuple[str, str, Any, str, str, tuple[str, ...]]] = [
     (f"{TESTBED}/stages.yaml", "samples.sampling.max_new_tokens", 5000, "rlmec", "math-rft",
      ("prompts and answers of params/scales/testbed/stages.yaml:samples",)),
     (f"{TESTBED}/stages.yaml", "selection.max_new_tokens", 5000, "alarm", "qa-alarm", ("stages.yaml:selection",)),
+    (f"{TESTBED}/policy.yaml", "par_grpo.sampling.temperature", 0, "par", "grpo-par",
+     ("optimiser.group_size is 5, but sampling.temperature is 0", "would be the same")),
+    (f"{TESTBED}/policy.yaml", "par_online_dpo.sampling.top_k", 1, "par", "online-dpo-par", ("sampling.top_k is 1",)),
+    (f"{TESTBED}/stages.yaml", "references.sampling.temperature", 0, "par", "par",
+     ("stages.yaml:references: responses is 10, but sampling.temperature is 0",)),
+    (f"{TESTBED}/stages.yaml", "samples.sampling.temperature", 0, "rlmec", "math-rlmec", ("samples is 5, but",)),
+    (f"{TESTBED}/stages.yaml", "pool.sampling.temperature", 0, "sentence", "best-of-n-sentence",
+     ("samples is 32, but",)),
+    (f"{TESTBED}/stages.yaml", "pool.benchmarks", ["alpaca", "alpaca"], "sentence", "best-of-n-sentence",
+     ("benchmarks is ['alpaca', 'alpaca']; name each once",)),
+    (f"{TESTBED}/stages.yaml", "selection.prompts", 1, "alarm", "qa-alarm", ("prompts is 1; it must be",)),
     (f"{TESTBED}/stages.yaml", "generative_reward_model.max_new_tokens", 5000, "rlmec", "math-rlmec",
      ("prompts and rewrites of params/scales/testbed/stages.yaml:generative_reward_model",)),
 ]  # fmt: skip
@@ -186,7 +212,7 @@ def test_a_page_that_cannot_be_read_blocks_only_rows_that_need_it(
     (tree / "params" / page).write_text("base: [\n", encoding="utf-8")
     refuse_rows(tree, "testbed", {"segment": ["bandit"]})
     assert f"params/{page}" in capsys.readouterr().err
-    assert "policy-segment-bandit-0" in build(tree)[Path()].stages
+    assert "policy-segment-bandit-0" in build(tree)[HEADLINE_ROWS].stages
     with pytest.raises(RecipeError, match=page):
         check_all(tree)
     if row:

@@ -101,7 +101,7 @@ def test_questions_have_worlds_too():
     [
         ({"world": -1}, "world is -1"),
         ({"world": 2**40 + 1}, "world is"),
-        ({"world": 1, "seed": 1000}, "seed is 1000; beside 'world' it must be from 0 to 999"),
+        ({"world": 1, "seed": 1000}, "seed is 1000; it must be from 0 to 999"),
         ({"annotator": {"temperature": "calibratd"}}, "did you mean 'calibrated'"),
         ({"annotator": {"temperature": 0.75, "ceiling": 0.8}}, "ceiling belongs to 'temperature: calibrated'"),
         ({"annotator": {"temperature": "calibrated", "ceiling": 0.4}}, "ceiling is 0.4"),

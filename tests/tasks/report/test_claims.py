@@ -220,6 +220,20 @@ def test_a_world_that_was_not_run_is_named_beside_its_comparison(tmp_path: Path)
     assert (part["worlds"], part["missing"]) == (2, "odin lacks world 1")
 
 
+def test_a_claim_whose_parts_are_over_different_worlds_is_undecided(tmp_path: Path) -> None:
+    """Worlds that only some parts have could have been chosen; it was confirmed, each part over what it had."""
+    write_rates(tmp_path, par=70, odin=30, warm=31)
+    parts = [{"kind": "greater", "rows": "par", "than": row} for row in ("odin", "warm")]
+    row = judge(tmp_path, *parts)
+    assert (row["verdict"], "uneven" in row) == ("confirmed", False)
+    (tmp_path / "par" / "policy" / "odin" / "1" / "result" / "metrics.json").unlink()
+    row = judge(tmp_path, *parts)
+    assert [part["verdict"] for part in row["parts"]] == ["confirmed", "confirmed"]
+    assert (row["verdict"], row["uneven"]) == ("undecided", "its comparisons are over different worlds: 1 only in some")
+    row = judge(tmp_path, *({**part, "kind": "less"} for part in parts))
+    assert row["verdict"] == "undecided", "nor is it contradicted"
+
+
 def test_the_mean_height_of_a_curve_is_that_of_its_lines() -> None:
     assert mean_height([(0.0, 0.0), (2.0, 4.0)], 0.0, 2.0) == pytest.approx(2.0)
     assert mean_height([(0.0, 0.0), (1.0, 1.0), (1.0, 3.0), (2.0, 3.0)], 0.5, 1.5) == pytest.approx(1.875)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,9 +90,9 @@ def line(points: int, error: float | None = 0.1) -> Series:
 @pytest.mark.parametrize(
     ("series", "note"),
     [
-        ([line(FEW_POINTS)], " Means over seeds; error bars are one standard error."),
-        ([line(FEW_POINTS + 1)], " Means over seeds; bands are one standard error."),
-        ([line(3), line(40)], " Means over seeds; error bars and bands are one standard error."),
+        ([line(FEW_POINTS)], " Means over worlds; error bars are one standard error."),
+        ([line(FEW_POINTS + 1)], " Means over worlds; bands are one standard error."),
+        ([line(3), line(40)], " Means over worlds; error bars and bands are one standard error."),
         ([line(3, None), Series("alone", [1, 2], [1.0, 2.0])], ""),
     ],
 )
@@ -133,3 +136,48 @@ def test_an_svg_fits_into_a_page_twice() -> None:
     ids = [set(re.findall(r'\bid="([^"]+)"', svg)) for svg in (first, second)]
     assert ids[0]
     assert not ids[0] & ids[1]
+
+
+class Attributes(HTMLParser):
+    """The attribute `data-curves` of the elements of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name == "data-curves"]
+
+
+def curves_of(drawn: str) -> list[dict[str, Any]]:
+    """Returns the points that the page's script reads, as a browser parses them."""
+    parser = Attributes()
+    parser.feed(drawn)
+    (found,) = parser.found
+    return list(json.loads(found))
+
+
+def test_a_drawing_has_the_points_of_its_lines_with_every_text_escaped() -> None:
+    name = 'it\'s "<b>bold</b>" & <script>'
+    line = Series(name, [1, 2, 3], [1.0, None, 123456.0], [0.25, None, None])
+    guide = Series("even", [1, 3], [50.0, 50.0], style="guide")
+    panel = Panel("p", "step", "win rate", [line, guide])
+    drawn = panels_svg(FigureData("f", "t", "", panels=[panel]).to_json())
+    assert "<b>" not in drawn
+    (found,) = curves_of(drawn)
+    assert (found["name"], found["x"], found["y"]) == (name, "step", "p, win rate")
+    assert [point[2:] for point in found["points"]] == [[1, 1, 0.25], [3, 123500]], "gaps are left out"
+    (left, low, *_), (right, high, *_) = found["points"]
+    assert left < right
+    assert low > high, "as in an SVG, heights are counted from the top"
+
+
+def test_bars_and_intervals_can_be_read_by_name() -> None:
+    bars = Series("Segment", ["easy", "hard"], [0.5, 0.25], [0.1, 0.1], style="bars")
+    ends = Series("at the end", [60.0, 40.0], ["PAR", "Vanilla"], [2.0, 3.0], style="intervals")
+    panels = [Panel("a", "", "accuracy", [bars]), Panel("b", "win rate", "", [ends])]
+    first, second = curves_of(panels_svg(FigureData("f", "t", "", panels=panels).to_json()))
+    assert [point[2:] for point in first["points"]] == [["easy", 0.5, 0.1], ["hard", 0.25, 0.1]]
+    assert first["y"] == "a, accuracy"
+    assert [point[2:] for point in second["points"]] == [["PAR", 60, 2], ["Vanilla", 40, 3]]
+    assert second["y"] == "b, win rate"

@@ -14,6 +14,7 @@ from rlhf_core.testbed import KINDS
 from tasks.graph.laboratory import RewardRows
 from tasks.report import hackability
 from tasks.report.hackability import Laboratory, compare, verdict, write_comparison
+from tests.browser import WIDTHS, look, needs_browser
 from tests.small_repository import write_yaml
 
 EVIL = '<script>alert("x")</script>'
@@ -162,3 +163,12 @@ def test_results_without_measures_are_refused(root: Path) -> None:
 def test_an_empty_laboratory_is_refused(root: Path) -> None:
     with pytest.raises(DataError, match="no row of the laboratory has run here"):
         hackability.main(["--results", str(root / "results" / "other"), "--out", str(root / "report")])
+
+
+@pytest.mark.platform
+@needs_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_browser_shows_the_page_without_errors(page: Path, tmp_path: Path, width: int) -> None:
+    shown = look(page.as_uri(), tmp_path, width)
+    assert not shown.complaints
+    assert shown.width <= width

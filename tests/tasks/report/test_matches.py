@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.verdicts import verdicts_of
-from rlhf_core.evaluation.worlds import Effect, against
+from rlhf_core.evaluation.worlds import Effect, against_constant
 from tasks.report.cells import cell_text
 from tasks.report.matches import Match, Matches, matched
 from tasks.report.measured import Cell, ComparedCell, decide
@@ -61,10 +61,11 @@ def test_a_judge_of_translations_is_told_the_task_where_the_prompts_do_not_say_i
 
 
 def test_prompts_without_a_verdict_count_for_nobody_and_are_counted() -> None:
-    matches, _ = played(["good", "broken", "bad", "same"], ["bad", "bad", "good", "same"], seeds=2)
+    same = ["same"] * 8
+    matches, _ = played(["good", "broken", "bad", *same], ["bad", "bad", "good", *same], seeds=2)
     assert matches.win_rates("own", "other", "judge") == {0: 50.0, 1: 50.0}
-    assert matches.unparsable("other", "own") == 2
-    assert matches.record("own", "other", "judge").ties == 2
+    assert matches.lacking("other", "own") == {"unparsable": 2, "one_sided": 0}
+    assert matches.record("own", "other", "judge").ties == 16
 
 
 def test_a_judge_that_answers_nonsense_measures_nothing() -> None:
@@ -75,10 +76,19 @@ def test_a_judge_that_answers_nonsense_measures_nothing() -> None:
     row = cast(Any, SimpleNamespace(recipe=SimpleNamespace(name="own"), main="other"))
     for match in (Match("wins", "judge", "other"), Match("win-test", "judge")):
         cell, tested = matched(matches, row, match)
-        assert (cell, tested) == ({"status": "not measured", "unparsable": 1}, None)
+        assert (cell, tested) == ({"status": "not measured", "unparsable": 1, "one_sided": 0}, None)
     shown = cell_text({"status": "not measured", "verdict": None, "unparsable": 1}, 1)
     assert shown == "not measured (1 unparsable)"
     assert played(["same"], ["same"])[0].win_rates("own", "other", "judge") == {0: 50.0}
+
+
+def test_a_win_rate_of_too_few_valid_verdicts_is_left_out() -> None:
+    """One verdict in five is unreadable; the others all say that the row wins."""
+    matches, _ = played(["broken", *["good"] * 4], ["bad"] * 5)
+    assert matches.win_rates("own", "other", "judge") == {}
+    assert matches.outcome("own", "other", Match("win-test", "judge")) is None
+    matches, _ = played(["broken", *["good"] * 9], ["bad"] * 10)
+    assert matches.win_rates("own", "other", "judge") == {0: 100.0}
 
 
 def test_rows_without_a_shared_prompt_measure_nothing() -> None:
@@ -102,7 +112,7 @@ def test_a_win_rate_over_another_row_is_an_effect_over_worlds_against_a_half() -
     rates = [200 / 3, 200 / 3, 50.0]
     assert list(cell["seeds"].values()) == pytest.approx(rates)
     assert found is not None
-    assert found.effect == against({"own": {0: rates[:1], 1: rates[1:2], 2: rates[2:]}}, "own", 50.0)
+    assert found.effect == against_constant({"own": {0: rates[:1], 1: rates[1:2], 2: rates[2:]}}, "own", 50.0)
 
 
 def test_primary_cells_of_a_table_are_decided_together() -> None:

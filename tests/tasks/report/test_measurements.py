@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import DataError
+from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import RecipeRow
-from tasks.report.measurements import TableRuns, broken, measurements
+from tasks.report.measured import measured_table, table_notes
+from tasks.report.measurements import broken, measurements
 from tasks.report.outputs import ResultTree
+from tasks.report.win_rates import TableRuns
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.judged_numbers import blank_numbers
 from tests.tasks.report.fixture_results import make_results
 
 METRICS = ("alpaca_lc", "lc_win_rate_vs_sft")
@@ -28,7 +32,7 @@ def results(tmp_path: Path) -> Path:
 def runs_of(results: Path, *names: str) -> TableRuns:
     tree = ResultTree(results, (0, 1))
     outputs = {name: tree.of(RecipeRow(name, "segment", "policy")) for name in names}
-    return TableRuns(outputs, dict.fromkeys(names, tree.of(SFT)), tree.alpaca_calibration("dialogue"))
+    return TableRuns(outputs, dict.fromkeys(names, tree.of(SFT)), tree.alpaca_calibrations("dialogue"))
 
 
 def change(results: Path, file: str, **fields: Any) -> None:
@@ -51,7 +55,26 @@ def test_a_runs_number_does_not_depend_on_other_worlds(results: Path, metric: st
     both = measurements(runs_of(results, "bandit"), metric)["bandit"]
     outputs = {"bandit": {0: runs_of(results, "bandit").outputs["bandit"][0]}}
     one = runs_of(results, "bandit")
-    assert measurements(TableRuns(outputs, one.references, one.calibration), metric)["bandit"] == {0: both[0]}
+    assert measurements(TableRuns(outputs, one.references, one.calibrations), metric)["bandit"] == {0: both[0]}
+
+
+def test_a_run_is_length_controlled_by_the_draw_of_its_own_seed(results: Path) -> None:
+    shared = measurements(runs_of(results, "bandit"), "alpaca_lc")["bandit"]
+    data = results / "shared" / "data" / "dialogue"
+    rows = read_jsonl(data / "result" / "alpaca_calibration.jsonl")
+    (data / "1" / "result").mkdir(parents=True)
+    longer = [{**row, "preference": 2.0 if row["variant"] == "verbose" else 1.0} for row in rows]
+    write_jsonl(data / "1" / "result" / "alpaca_calibration.jsonl", longer)
+    own = measurements(runs_of(results, "bandit"), "alpaca_lc")["bandit"]
+    assert own[0] == shared[0]
+    assert own[1] != shared[1]
+
+
+def test_a_draw_that_is_missing_is_not_taken_for_another(results: Path) -> None:
+    file = results / "shared" / "data" / "dialogue" / "result" / "alpaca_calibration.jsonl"
+    write_jsonl(file, [{**row, "id": f"0-{row['id']}"} for row in read_jsonl(file)])
+    with pytest.raises(DataError, match="difficulty"):
+        measurements(runs_of(results, "bandit"), "alpaca_lc")
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -62,10 +85,75 @@ def test_a_length_that_is_not_finite_is_refused_by_run(results: Path, metric: st
         measurements(runs_of(results, "bandit"), metric)
 
 
-def test_judgements_without_a_valid_preference_are_refused_by_run(results: Path) -> None:
-    change(results, "judgements.jsonl", valid=False, preference=None)
-    with pytest.raises(DataError, match="bandit at seed 1 has 96 judgements and no valid preference"):
-        measurements(runs_of(results, "bandit"), "alpaca_lc")
+def spoil(results: Path, count: int, benchmark: str = "alpaca") -> None:
+    """Makes the judge's first verdicts of bandit at seed 1 unreadable."""
+    path = results / "segment" / "policy" / "bandit" / "1" / "result" / "judgements.jsonl"
+    rows = read_jsonl(path)
+    for row in [row for row in rows if row["benchmark"] == benchmark][:count]:
+        row |= {"valid": False, "preference": None, "label": None, "value": None}
+    write_jsonl(path, rows)
+
+
+@pytest.mark.parametrize("count", [10, 92, 96])
+@pytest.mark.parametrize("metric", ["alpaca_lc", "alpaca_wr"])
+def test_a_number_of_too_few_valid_verdicts_is_blank_with_the_reason(results: Path, metric: str, count: int) -> None:
+    """It used to be that of the verdicts that were left, and without any the whole table was refused."""
+    before = measurements(runs_of(results, "bandit", "token"), metric)
+    spoil(results, count)
+    runs = runs_of(results, "bandit", "token")
+    found = measurements(runs, metric)
+    assert found == {"bandit": {0: before["bandit"][0]}, "token": before["token"]}
+    reason = f"{96 - count} of 96 judged pairs have a valid verdict, below 90 %"
+    assert runs.outputs["bandit"][1].blank[metric] == reason
+    assert runs.outputs["bandit"][0].blank == {}
+
+
+@pytest.mark.parametrize("metric", ["alpaca_lc", "alpaca_wr"])
+def test_nine_valid_verdicts_of_ten_are_enough(results: Path, metric: str) -> None:
+    spoil(results, 9)
+    assert set(measurements(runs_of(results, "bandit"), metric)["bandit"]) == {0, 1}
+
+
+@pytest.mark.parametrize(("benchmark", "metric"), [("arena", "arena_wr"), ("mtbench", "mtbench")])
+def test_each_benchmark_has_verdicts_of_its_own(results: Path, benchmark: str, metric: str) -> None:
+    spoil(results, 40, benchmark)
+    runs = runs_of(results, "bandit")
+    assert set(measurements(runs, metric)["bandit"]) == {0}
+    assert set(measurements(runs, "alpaca_wr")["bandit"]) == {0, 1}
+
+
+def test_the_table_says_why_a_number_is_blank(results: Path) -> None:
+    spoil(results, 96)
+    table = measured_table(printed_tables.table("segment/1"), ResultTree(results, (1,)))
+    (row,) = (row for row in table["rows"] if row["name"] == "bandit")
+    assert (row["cells"]["alpaca_wr"]["status"], row["cells"]["alpaca_lc"]["status"]) == ("blank", "blank")
+    assert row["cells"]["arena_wr"]["status"] == "measured"
+    said = "bandit: alpaca_wr is blank at seed 1: 0 of 96 judged pairs have a valid verdict, below 90 %."
+    assert said in table_notes(table)
+
+
+def test_verdicts_of_best_of_n_and_of_a_second_judge_count_too(tmp_path: Path) -> None:
+    choices = [{"benchmark": "alpaca", "id": str(i)} for i in range(20)]
+    write_jsonl(tmp_path / "choices.jsonl", choices)
+    invalid = {"judge_invalid/alpaca/2": 2.0, "judge_invalid/alpaca/4": 3.0, "second_invalid/alpaca/2": 20.0}
+    write_json(tmp_path / "metrics.json", {"judge/alpaca/2": 50.0, "judge/alpaca/4": 50.0, **invalid})
+    few, none = (f"{valid} of 20 judged pairs have a valid verdict, below 90 %" for valid in (17, 0))
+    expected = dict.fromkeys(("judge/alpaca/4", "judge_se/alpaca/4"), few)
+    expected |= dict.fromkeys(("second/alpaca/2", "second_se/alpaca/2"), none)
+    assert blank_numbers(tmp_path) == expected
+    games = [{"opponent": name, "id": str(i), "valid": name == "dpo"} for name in ("dpo", "token") for i in range(4)]
+    other = tmp_path / "second"
+    other.mkdir()
+    write_jsonl(other / "judgements.jsonl", games)
+    assert set(blank_numbers(other)) == {"second/token", "second_se/token"}
+
+
+def test_the_win_rate_over_the_sft_model_by_a_judge_counts_its_unparsable_verdicts(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "checkpoints.jsonl", [{"step": 5, "n": 30}])
+    write_json(tmp_path / "metrics.json", {"judged_win_rate_vs_sft": 50.0, "judged_unparsable": 4.0})
+    assert set(blank_numbers(tmp_path)) == {"judged_win_rate_vs_sft"}
+    write_json(tmp_path / "metrics.json", {"judged_win_rate_vs_sft": 50.0, "judged_unparsable": 3.0})
+    assert blank_numbers(tmp_path) == {}
 
 
 def test_without_calibration_there_is_no_length_controlled_rate_against_the_baseline(results: Path) -> None:

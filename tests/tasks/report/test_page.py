@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from markupsafe import escape
 
 from rlhf_core.errors import DataError
 from tasks import tables
 from tasks.report.__main__ import write_report
 from tasks.report.across import rows_by_backbone
-from tasks.report.page import read_report
-from tasks.running.artifacts import read_json, write_json
+from tasks.report.page import read_report, render
+from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.tracking.searches import note_experiment
-from tests.browser import WIDTHS, look, needs_browser
 from tests.tasks.report.fixture_results import SCRIPT
 
 
@@ -59,6 +60,42 @@ def test_cells_that_were_not_run_say_so(page: Path, results: Path) -> None:
     assert table.count("not run") == 8
 
 
+def test_the_first_screen_has_verdicts_and_a_picture_and_papers_are_folded(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    first, across, paper = (text.index(mark) for mark in ('class="lead"', 'id="across"', '<details class="fold">'))
+    assert first < across < paper
+    lead = text[first:across]
+    assert re.search(r"\d+ of \d+ comparisons confirm what the papers print", lead)
+    assert lead.count('<span class="track">') == 14
+    assert "segment/segment" in lead
+    assert "<details open" not in text
+
+
+def test_what_was_not_run_is_a_line_with_the_command_that_runs_it(results: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(results, tmp_path / "results" / "testbed")
+    made = root / "segment/tables/result/figures.json"
+    figures = read_json(made)["figures"]
+    for figure in figures[-2:]:
+        figure |= {"status": "not run", "missing": ["dpo"]}
+    write_json(made, {"figures": figures})
+    text = write_report(root, tmp_path / "page").read_text(encoding="utf-8")
+    line = next(part for part in text.split('<p class="absent">') if f'id="segment-{figures[-1]["key"]}"' in part)
+    assert f'id="segment-{figures[-2]["key"]}"' in line
+    assert "rewardsmith run segment --full</code>" in line.split("</p>")[0]
+    table = text.split('id="segment-table-6"')[1].split("</article>")[0]
+    assert re.search(r"\d+ rows? without results: <code>rewardsmith run segment [\w -]+</code>", table)
+
+
+def test_alarms_are_on_the_first_screen(results: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(results, tmp_path / "results" / "testbed")
+    alarm = {"step": 7, "kind": "kl", "since": 2, "message": "kl is 9"}
+    shutil.copytree(root / "segment/policy/bandit/0", root / "mixed/policy/my-row/0")
+    write_jsonl(root / "mixed/policy/my-row/0/result/alarms.jsonl", [alarm])
+    assert [each.says for each in read_report(root).alarmed] == ["kl at step 7"]
+    lead = write_report(root, tmp_path / "page").read_text(encoding="utf-8").split('id="across"')[0]
+    assert "results/testbed/mixed/policy/my-row/0</a>: kl at step 7" in lead
+
+
 def test_only_primary_cells_show_an_effect_with_its_verdict(page: Path, results: Path) -> None:
     text = page.read_text(encoding="utf-8")
     table = text.split('id="segment-table-1"')[1].split("</article>")[0]
@@ -78,12 +115,55 @@ def test_runs_lead_to_path_digest_and_commit(page: Path) -> None:
     assert "0123456789ab" in row
 
 
+def test_a_run_shows_its_first_answers(page: Path, results: Path) -> None:
+    texts = page.read_text(encoding="utf-8").split('id="run-segment-policy-segment-1"')[1].split("</details>")[0]
+    answers = read_jsonl(results / "segment/policy/segment/1/result/generations.jsonl")
+    assert "3 answers" in texts
+    for answer in answers[:3]:
+        assert escape(answer["response"]) in texts
+
+
 def test_each_table_leads_to_its_runs_in_mlflow(results: Path, tmp_path: Path) -> None:
     root = shutil.copytree(results, tmp_path / "results" / "testbed").parents[1]
     note_experiment(root, "segment", "http://127.0.0.1:5000", "3")
     text = write_report(root / "results" / "testbed", tmp_path / "page").read_text(encoding="utf-8")
     table = text.split('id="segment-table-6"')[1].split("</article>")[0]
-    assert 'href="http://127.0.0.1:5000/#/experiments/3/runs?searchFilter=tags.table%20%3D%20%27Table%206%27' in table
+    assert (
+        'href="http://127.0.0.1:5000/#/experiments/3/runs?searchFilter=tags.%60Table%206%60%20%3D%20%27true%27' in table
+    )
+
+
+def test_each_run_leads_to_mlflow(results: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(results, tmp_path / "results" / "testbed").parents[1]
+    note_experiment(root, "segment", "http://127.0.0.1:5000", "3")
+    report = read_report(root / "results" / "testbed")
+    text = render(report)
+    for anchor in ("run-segment-policy-segment-1", "run-shared-sft-phi3-mini-0"):
+        row = text.split(f'id="{anchor}"')[1].split("</tr>")[0]
+        query = quote(f"tags.path = '{report.runs[anchor].path}'", safe="")
+        assert f'href="http://127.0.0.1:5000/#/experiments/3/runs?searchFilter={query}"' in row
+
+
+def test_published_numbers_have_columns_of_their_own(page: Path) -> None:
+    table = page.read_text(encoding="utf-8").split('id="segment-table-1"')[1].split("</table>")[0]
+    row = table.split('<th scope="row">Segment (Ours)')[1].split("</tr>")[0]
+    assert re.findall(r'<td class="n printed main">([^<]*)</td>', row)[:2] == ["31.05", "34.53"]
+    assert len(re.findall(r'<th scope="col" class="n printed"', table)) == row.count('class="n printed main"') == 6
+    assert "31.05" not in re.sub(r'<td class="n printed.*?</td>', "", row)
+
+
+def test_claims_without_results_are_folded(results: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(results, tmp_path / "results" / "testbed")
+    made = root / "segment/tables/result/figures.json"
+    figures = read_json(made)["figures"]
+    rows = next(figure for figure in figures if figure["kind"] == "claims")["blocks"][0]["rows"]
+    rows[0] |= {"verdict": "not run", "text": "<b>bold</b> claims"}
+    absent = sum(row["verdict"] == "not run" for row in rows)
+    write_json(made, {"figures": figures})
+    text = write_report(root, tmp_path / "page").read_text(encoding="utf-8")
+    fold = text.split(f"<summary>{absent} claim")[1].split("</details>")[0]
+    assert "without results</summary>" in fold
+    assert "&lt;b&gt;bold&lt;/b&gt; claims" in fold
 
 
 def test_the_page_says_where_the_time_goes(page: Path) -> None:
@@ -151,26 +231,17 @@ def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
         read_report(tmp_path)
 
 
-@pytest.mark.platform
-@needs_browser
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_browser_shows_the_page_without_errors(page: Path, tmp_path: Path, width: int) -> None:
-    shown = look(page.as_uri(), tmp_path, width)
-    assert not shown.complaints
-    assert shown.colours > 50
-    assert "<title>Rewardsmith report" in shown.dom
-    assert '<ul id="found" role="listbox" aria-label="Found" hidden="">' in shown.dom
-
-
-@pytest.mark.platform
-@needs_browser
-def test_the_page_finds_rows_by_their_words(page: Path, tmp_path: Path) -> None:
-    def found(words: str) -> list[str]:
-        dom = look(f"{page.as_uri()}?find={words}", tmp_path, WIDTHS[0]).dom
-        listed = re.search(r'<ul id="found"[^>]*>(.*?)</ul>', dom, re.DOTALL)
-        assert listed
-        return re.findall(r"<button[^>]*>([^<]*)", listed.group(1))
-
-    assert any("Bandit as Segment" in name for name in found("bandit+as+segment"))
-    assert found("table+7")[0].startswith("Table 7")
-    assert found("no+such+row") == []
+def test_a_rehearsals_numbers_and_titles_say_so(results: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "results" / "rehearsal-small"
+    shutil.copytree(results, copy)
+    tables.build(copy, "segment", (0, 1), copy / "segment" / "tables")
+    made = read_json(copy / "segment/tables/result/tables.json")
+    cells = [cell for table in made["tables"] for row in table["rows"] for cell in row["cells"].values()]
+    assert any(cell["status"] == "measured" for cell in cells)
+    assert {cell["partial"] for cell in cells} == {"rehearsal"}
+    figures = read_json(copy / "segment/tables/result/figures.json")["figures"]
+    assert all(figure["title"].startswith("Rehearsal: ") for figure in figures)
+    page = write_report(copy, tmp_path / "page")
+    assert "<title>REHEARSAL" in page.read_text()
+    assert "Rehearsal: Measured beside published" in page.read_text()
+    assert "**Rehearsal: no number here is a result.**" in page.with_name("report.md").read_text()

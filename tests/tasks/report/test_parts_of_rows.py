@@ -52,10 +52,10 @@ def test_a_cell_that_the_paper_does_not_have_says_so(tree: ResultTree) -> None:
 def test_the_table_prints(tree: ResultTree, tmp_path: Path) -> None:
     file = tmp_path / "tables.json"
     file.write_text(json.dumps({"tables": [measured_table(printed_tables.table("rlmec/3"), tree)]}))
-    printed = rich_tables(file, "rlmec/3")
+    printed = rich_tables(file, "rlmec/3", 300)
     assert printed[0].row_count == len(printed_tables.table("rlmec/3").rows)
     assert printed[1].row_count == 2 * len(printed_tables.table("rlmec/3").rows)
-    alone = rich_tables(tmp_path / "none.json", "rlmec/3")
+    alone = rich_tables(tmp_path / "none.json", "rlmec/3", 300)
     assert alone[0].row_count == len(printed_tables.table("rlmec/3").rows)
     assert list(alone[0].columns[0].cells)[-1] == "+ RLMEC · 13B"
 

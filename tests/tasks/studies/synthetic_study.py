@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Callable
@@ -13,11 +14,12 @@ import yaml
 from tasks.params.studies import read_study
 from tasks.studies.records import write_record
 from tasks.studies.registration import Registration, registration
+from tasks.studies.start_log import note_start
 
 STUDY: dict[str, Any] = {
     "title": "Length and truth",
     "asks": "Do segment rewards help more in long responses?",
-    "claim": {"paper": "segment", "id": "best", "says": "Segment rewards beat the bandit", "source": "Table 1"},
+    "claim": {"paper": "segment", "id": "best", "tested_by": ["beats"], "differs": "True win rates, two of four rows"},
     "main": "bandit",
     "rows": {
         "bandit": {"like": "segment/bandit"},
@@ -38,6 +40,7 @@ STUDY: dict[str, Any] = {
     "margin": 3.0,
 }  # fmt: skip
 
+ABOVE = ("prepare/dialogue", "sft/phi3-mini")
 #: The metric of a world by index, cell and row.
 Numbers = Callable[[int, str, str], Any]
 
@@ -55,43 +58,74 @@ def commit_study(root: Path, study: dict[str, Any], name: str = "credit") -> Reg
     file = root / "studies" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(study, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    git(root, "add", "-A")
+    git(root, "add", "studies", *(["reference/tuning"] if (root / "reference" / "tuning").exists() else []))
     git(root, "commit", "-qm", f"The study {name}")
     return registration(root, file)
 
 
-def write_worlds(root: Path, own: Registration, numbers: Numbers, worlds: int | None = None) -> list[Path]:
-    """Writes records of a study's first worlds, all unless given; returns their files under the root."""
+#: What every stage of a synthetic world ran with.
+ENVIRONMENT: dict[str, Any] = {
+    "dirty": False, "sources": "5" * 64, "threads": 1, "device": "cpu", "host_cpu": "x86_64", "cpu_capability": "AVX2",
+    "python": "3.12.1", "versions": {"torch": "2.9.0", "numpy": "2.3.0"},
+}  # fmt: skip
+
+
+def commit_records(root: Path, *words: str) -> None:
+    """Commits the records and the log as they are."""
+    git(root, "add", "reference")
+    git(root, "commit", "-q", "--allow-empty", *(words or ("-m", "Records")))
+
+
+def write_worlds(
+    root: Path, own: Registration, numbers: Numbers, worlds: int | None = None, *, commit: bool = True
+) -> list[Path]:
+    """Writes starts and records of a study's first worlds, all unless given, and commits them; returns the records'
+    files under the root."""
     spec = read_study(root / "studies" / f"{own.study}.yaml")
     files = []
     for index in range(spec.worlds if worlds is None else worlds):
         cells = {}
         for cell, levels in spec.cells.items():
-            rows = {row: run(numbers(index, cell, row)) for row in spec.rows_of(levels)}
-            above = {"sft/phi3-mini": {"result": "cd" * 32, "seconds": 20.0, "metrics": {}}}
+            rows = {row: run(numbers(index, cell, row), f"{own.study} {index} {row}") for row in spec.rows_of(levels)}
+            for row, made in rows.items():
+                made["origin"] = {"stage": "policy", "settings": row, "data": "d", "sft": "s", "evaluation": "e"}
+            drawn = {"seconds": 20.0, "environment": 0, "metrics": {}, "drawn": True}
+            above = {name: {"result": digest(f"{own.study} {index} {name}"), **drawn} for name in ABOVE}
             cells[cell] = {"rows": rows, "above": above}
         record = {
-            "study": own.study, "digest": own.digest, "commit": own.commit, "kind": "verdict",
+            "study": own.study, "digest": own.digest, "commit": own.commit, "kind": "verdict", "dirty": [],
+            "settings": "7" * 64,
             "world": own.world(index), "machine": {"threads": 1}, "cells": cells,
+            "environments": [{"commit": own.commit, **ENVIRONMENT}],
         }  # fmt: skip
+        note_start(root, own, [own.world(index)], "verdict")
         files.append(write_record(root, record))
+    if commit and files:
+        commit_records(root)
     return [root / file for file in files]
 
 
-def run(value: Any) -> dict[str, Any]:
+def digest(text: str) -> str:
+    """The digest of a result."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def run(value: Any, name: str) -> dict[str, Any]:
     """A row's run with a metric, which it reached evenly at 1, 4 and 9 nats."""
-    made: dict[str, Any] = {"result": "ab" * 32, "seconds": 90.0}
+    made: dict[str, Any] = {"result": digest(name), "seconds": 90.0, "environment": 0}
     if isinstance(value, str) and value.startswith("stopped: "):
         return made | {"stopped": value.removeprefix("stopped: "), "training": {}, "curve": {}}
     sizes = {"iterations": 32, "updates": 64, "rollouts": 2048, "tokens": 90_000, "clip_fraction": 0.04}
     rate = value if isinstance(value, int | float) else 50.0
     points = [{"step": 8 * n, "kl": n * n, "win_rate_vs_sft": 50 + (rate - 50) * n / 3} for n in (1, 2, 3)]
     made["curve"] = {"temperature": 1.0, "top_p": 1.0, "points": points}
-    return made | {"metrics": {"win_rate_vs_sft": value, "kl": 9.0}, "training": sizes}
+    metrics = {"kl": 9.0} if value is None else {"win_rate_vs_sft": value, "kl": 9.0}
+    return made | {"metrics": metrics, "training": sizes}
 
 
 def edit(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Changes a record where it is."""
+    """Changes a record as if its world had left it so: in the commit that added it."""
     record = json.loads(file.read_text(encoding="utf-8"))
     change(record)
     file.write_text(json.dumps(record), encoding="utf-8")
+    commit_records(file.parents[3], "--amend", "--no-edit")

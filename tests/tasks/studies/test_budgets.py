@@ -13,8 +13,9 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.policy_optimisation.config import OptimiserConfig, optimiser_config
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec
-from tasks.studies.budgets import little_training, row_budgets, unequal
+from tasks.studies.budgets import little_training, more_tokens, row_budgets, unequal, untuned
 from tasks.studies.equal_kl import at_kl
+from tasks.studies.origins import other_origins
 from tasks.studies.training import sizes_of
 
 STUDY: dict[str, Any] = {
@@ -37,9 +38,12 @@ TRAINING = {"iterations": 30, "updates": 60, "rollouts": 3840, "tokens": 9000, "
 def world(number: int, **segment: Any) -> dict[str, Any]:
     """A record; `segment` is what the row's training has otherwise."""
     rows = {
-        "bandit": {"seconds": 10.0, "metrics": {"kl": 4.0}, "training": TRAINING},
-        "segment": {"seconds": 30.0, "metrics": {"kl": 2.0}, "training": {**TRAINING, **segment}},
-    }
+        "bandit": {"seconds": 10.0, "metrics": {"kl": 4.0}, "training": TRAINING, "origin": {"settings": "bandit"}},
+        "segment": {
+            "seconds": 30.0, "metrics": {"kl": 2.0}, "training": {**TRAINING, **segment},
+            "origin": {"settings": "segment"},
+        },
+    }  # fmt: skip
     return {"world": number, "machine": {"threads": 2}, "cells": {"as-it-is": {"rows": rows}}}
 
 
@@ -48,13 +52,16 @@ def tuning(trials: Mapping[str, int]) -> dict[str, Any]:
     chosen = {"bandit": 0.1, "segment": 0.2}
 
     def made(row: str, number: int) -> dict[str, Any]:
-        run = {"metric": 60.0 - number, "sft": 50.0, "curve": {}, "core_seconds": 5.0}
+        run = {"metric": 60.0 - number, "sft": 50.0, "curve": {}, "core_seconds": 5.0, "settings": row}
         return {"point": {"kl_coef": chosen[row] + number}, "runs": {"100": {"as-it-is": run}}}
 
     rows = {
-        row: {"kind": "ppo", "cells": ["as-it-is"], "trials": [made(row, number) for number in range(count)]}
+        row: {
+            "kind": "ppo", "cells": ["as-it-is"], "fixed": [], "space": {"kl_coef": {"low": 0.1, "high": 9.0}},
+            "trials": [made(row, number) for number in range(count)],
+        }
         for row, count in trials.items()
-    }
+    }  # fmt: skip
     return {"study": "credit", "metric": "win_rate_vs_sft", "seeds": [100], "rows": rows}
 
 
@@ -95,6 +102,71 @@ def test_a_row_that_is_not_as_it_was_tuned_is_said() -> None:
     spec: StudySpec = typed(StudySpec, {**STUDY, "rows": rows}, "studies/credit.yaml")
     found = unequal(spec, HYPOTHESIS, [world(1)], tuning({"bandit": 4, "segment": 4}))
     assert found == "unequal: 'segment' does not run at the settings that tuning chose"
+
+
+EIGHT = {"bandit": 8, "segment": 8}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda made: made.update(metric="true_reward"),
+            "'segment' was tuned by true_reward, and the study's metric is",
+        ),
+        (lambda made: made.update(seeds=[7, 100]), "'segment' was tuned on seed 7, which is not a seed of tuning"),
+        (
+            lambda made: made["rows"]["segment"].update(cells=["b"]),
+            "'segment' was tuned in b, and the study tunes it in",
+        ),
+        (
+            lambda made: made["rows"]["segment"].update(fixed=["clip"]),
+            "'segment' was tuned with clip fixed, now nothing",
+        ),
+        (
+            lambda made: made["rows"]["segment"]["space"].update(kl_coef={"low": 0.1, "high": 1.0}),
+            "'segment' and 'bandit' were tuned over different ranges of kl_coef",
+        ),
+        (
+            lambda made: made["rows"]["segment"]["trials"][0]["runs"]["100"]["as-it-is"].update(settings="x"),
+            "'segment' was tuned with other settings of the row, its data or its models than it has in world 1, "
+            "cell 'as-it-is'",
+        ),
+    ],
+)
+def test_rows_that_were_tuned_as_something_else_are_unequal(change: Any, said: str) -> None:
+    made = tuning(EIGHT)
+    assert unequal(SPEC, HYPOTHESIS, [world(1)], made) is None
+    change(made)
+    found = unequal(SPEC, HYPOTHESIS, [world(1)], made)
+    assert found is not None
+    assert found.startswith("unequal: ")
+    assert said in found
+
+
+def test_rows_that_were_not_tuned_are_not_called_equal() -> None:
+    assert untuned(SPEC, HYPOTHESIS, None) == "neither 'segment' nor 'bandit' was tuned"
+    assert untuned(SPEC, HYPOTHESIS, tuning({})) == "neither 'segment' nor 'bandit' was tuned"
+    assert untuned(SPEC, HYPOTHESIS, tuning({"segment": 8})) is None, "that is unequal"
+
+
+def test_far_more_tokens_are_said() -> None:
+    assert more_tokens(SPEC, HYPOTHESIS, [world(1), world(2, tokens=13_000)]) is None
+    found = more_tokens(SPEC, HYPOTHESIS, [world(1, tokens=20_000), world(2, tokens=13_000)])
+    assert found == "'segment' learned from 1.8 times as many tokens as 'bandit'"
+    assert more_tokens(SPEC, HYPOTHESIS, [world(1, tokens=None)]) is None, "those of supervised rows are not known"
+
+
+def test_rows_that_were_measured_on_something_else_are_said() -> None:
+    records = [world(1), world(2), world(3)]
+    assert other_origins(SPEC, HYPOTHESIS, records) == []
+    for record in records[1:]:
+        record["cells"]["as-it-is"]["rows"]["segment"]["origin"]["sft"] = "another"
+    records[2]["cells"]["as-it-is"]["rows"]["segment"]["origin"]["evaluation"] = "another"
+    assert other_origins(SPEC, HYPOTHESIS, records) == [
+        "'segment' and 'bandit' have different SFT models in world 2, cell 'as-it-is' and in 1 more",
+        "'segment' and 'bandit' have different evaluation settings in world 3, cell 'as-it-is'",
+    ]
 
 
 def test_little_training_is_said() -> None:

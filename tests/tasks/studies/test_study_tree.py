@@ -28,7 +28,7 @@ STUDY = {
     },
     "reward_models": {"marked": {"like": "segment/segment", "seed_offset": 7}},
     "dials": {"noise": {"low": {}, "high": {"data": {"dialogue": {"annotator": {"temperature": 1.5}}}}}},
-    "settings": {"policy": {"ppo": {"optimiser": {"iterations": 3}}}},
+    "settings": {"policy": {"ppo": {"optimiser": {"iterations": 3}, "checkpoints": 3}}},
     "hypotheses": {"a": {"says": "s", "row": "segment"}},
     "metric": "win_rate_vs_sft",
     "worlds": 2,

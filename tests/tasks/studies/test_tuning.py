@@ -14,12 +14,15 @@ import yaml
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.recipe import KINDS
 from rlhf_core.typed import typed
+from tasks.graph.items import Item
 from tasks.params.studies import StudySpec, read_study
 from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
-from tasks.studies.registration import LOG
+from tasks.running.artifacts import write_json, write_jsonl
+from tasks.studies.origins import settings_of
 from tasks.studies.search import search_points
+from tasks.studies.start_log import LOG
 from tasks.studies.tree import WorldTree, write_tree
-from tasks.studies.trial_records import DIVERGED, continued, pending, trials_of, tuning_file, write_tuning
+from tasks.studies.trial_records import DIVERGED, _run, continued, pending, trials_of, tuning_file, write_tuning
 from tasks.studies.trials import TuningPlan, settings_digests, tuning_plan
 from tasks.studies.tuned import broken_rows, overrides, tuned_rows, write_overrides
 
@@ -38,6 +41,10 @@ STUDY: dict[str, Any] = {
     "metric": "win_rate_vs_sft",
     "worlds": 2,
 }
+
+
+#: A row's field that tuning leaves its KL coefficient.
+KL = {"fixed": ["kl_coef"]}
 
 
 def study(**changes: Any) -> StudySpec:
@@ -98,6 +105,37 @@ def test_rows_of_one_kind_are_tried_at_the_same_points() -> None:
     assert rows["bandit-t2"]["optimiser"] == {"value_clip": 0.3, **made.points["ppo"][2]}
 
 
+def test_tuning_leaves_what_a_row_fixes_and_the_other_settings_are_the_same_points() -> None:
+    rows = {**STUDY["rows"], "bandit": {"like": "segment/bandit", "optimiser": {"kl_coef": 0.4}, **KL}}
+    made = plan(rows=rows)
+    assert made.points == plan().points
+    for number, point in enumerate(made.points["ppo"]):
+        others = {name: value for name, value in point.items() if name != "kl_coef"}
+        assert made.point(("bandit", number)) == others
+        assert made.point(("segment", number)) == point
+        row = made.trial_rows([("bandit", number)]).rows[f"bandit-t{number}"]
+        assert row["optimiser"] == {"kl_coef": 0.4, **others}
+    assert set(made.space_of("bandit")) == {"actor_lr", "critic_lr"}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({**KL}, r"rows\.bandit\.fixed names 'kl_coef', which rows\.bandit\.optimiser does not set; set it there"),
+        ({"fixed": "kl_coef"}, r"rows\.bandit\.fixed is 'kl_coef'; it must be a list"),
+        ({"fixed": ["clip"], "optimiser": {"clip": 0.1}}, r"fixed names 'clip', which tuning does not search"),
+        (
+            {"fixed": ["actor_lr", "critic_lr", "kl_coef"],
+             "optimiser": {"actor_lr": 1e-3, "critic_lr": 1e-3, "kl_coef": 0.1}},
+            "fixed has every setting that tuning searches",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_row_cannot_fix_is_refused(row: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        plan(rows={**STUDY["rows"], "bandit": {"like": "segment/bandit", **row}})
+
+
 def test_rows_are_tuned_in_the_cells_that_the_study_names() -> None:
     assert plan().cells_of("bandit") == ["low", "high"]
     assert plan().cells_of("dpo") == ["low"]
@@ -136,6 +174,21 @@ def test_trials_of_a_row_differ_by_their_points_alone(digests: Any) -> None:
     assert digests(number=3) == before
 
 
+def test_a_world_of_the_study_has_the_digest_of_its_tuning(digests: Any, tmp_path: Path) -> None:
+    """It leaves out the world's seed and what tuning chose, and nothing else."""
+    rows = {
+        name: {**row, "optimiser": {**row.get("optimiser", {}), "kl_coef": 9.0}} for name, row in STUDY["rows"].items()
+    }
+    chosen = {**rows, "dpo": STUDY["rows"]["dpo"]}
+    world = WorldTree("noise", study(rows=chosen), 1_234_567, tmp_path)
+    write_tree(PROJECT, world)
+    made = {(row, "low"): origin["settings"] for row, origin in settings_of(world, "low").items()}
+    assert made == digests()
+    fixed = {**chosen, "bandit": {**rows["bandit"], **KL}}
+    write_tree(PROJECT, other := WorldTree("noise", study(rows=fixed), 1_234_567, tmp_path))
+    assert settings_of(other, "low")["bandit"]["settings"] != made["bandit", "low"]
+
+
 def test_a_changed_reward_model_is_noticed(digests: Any) -> None:
     before, after = digests(), digests(settings={"stages": {"reward_model": {"epochs": 3}}})
     assert {row for (row, cell), digest in after.items() if before[row, cell] != digest} == {"bandit", "segment"}
@@ -152,7 +205,11 @@ def run(metric: float | None = None, **more: Any) -> dict[str, Any]:
 def filled(metrics: dict[str, list[float]], **changes: Any) -> dict[str, Any]:
     """A record in which each row's trials have these metrics with seeds 100 and 101, in every cell."""
     own = plan(trials=max(map(len, metrics.values())), **changes)
-    rows = {row: {"kind": own.kinds[row], "cells": own.cells_of(row), "trials": []} for row in metrics}
+    rows: dict[str, Any] = {
+        row: {"kind": own.kinds[row], "cells": own.cells_of(row), "fixed": [*own.spec.fixed(row)],
+              "space": own.space_of(row), "trials": []}
+        for row in metrics
+    }  # fmt: skip
     for row, values in metrics.items():
         for number, value in enumerate(values):
             runs = {str(seed): {cell: run(value) for cell in own.cells_of(row)} for seed in (100, 101)}
@@ -181,6 +238,10 @@ def test_a_finished_trial_is_not_run_again(tmp_path: Path) -> None:
         ({"metric": "true_reward"}, "field 'metric': is win_rate_vs_sft, the study has true_reward"),
         ({"tuned_at": ["low"]}, r"rows\.bandit\.cells.*is \['low', 'high'\], the study has \['low'\]"),
         ({"rows": {k: v for k, v in STUDY["rows"].items() if k != "dpo"}}, r"rows\.dpo.*no such row"),
+        (
+            {"rows": {**STUDY["rows"], "bandit": {**STUDY["rows"]["bandit"], "optimiser": {"kl_coef": 0.1}, **KL}}},
+            r"rows\.bandit\.fixed.*is \[\], the study has \['kl_coef'\]",
+        ),
         ({"rows": {**STUDY["rows"], "dpo": {"like": "par/grpo-par"}}}, r"rows\.dpo.*kind.*is dpo, the study has grpo"),
     ],
 )
@@ -246,6 +307,36 @@ def test_a_trial_that_diverged_is_not_chosen_and_said() -> None:
     row = tuned_rows(record)["segment"]
     assert row.best == 3
     assert "trial 1 diverged: kl is nan" in row.flags
+
+
+def test_a_trial_with_a_blank_metric_is_not_chosen_and_said() -> None:
+    record = filled(METRICS)
+    record["rows"]["segment"]["trials"][1]["runs"]["101"]["high"] = run(blank="8 of 10 judged pairs")
+    row = tuned_rows(record)["segment"]
+    assert row.best == 3
+    assert "trial 1 blank: 8 of 10 judged pairs" in row.flags
+
+
+def test_a_row_without_a_score_for_its_judge_is_not_broken() -> None:
+    """Else a judge without readable verdicts would make a row's wins contradict nothing."""
+    record = filled(METRICS)
+    for trial in record["rows"]["dpo"]["trials"]:
+        trial["runs"]["100"]["low"] = run(blank="0 of 10 judged pairs")
+    assert broken_rows(record) == {}
+    assert "no trial has a score" in tuned_rows(record)["dpo"].flags
+
+
+def test_a_judged_metric_of_too_few_verdicts_is_blank_in_its_trial(tmp_path: Path) -> None:
+    """Its number used to be chosen by."""
+    result, record = (tmp_path / "results" / "segment-t0" / name for name in ("result", "record"))
+    result.mkdir(parents=True)
+    record.mkdir()
+    write_json(result / "metrics.json", {"alpaca_wr": 90.0, "kl": 1.0})
+    verdicts = [{"benchmark": "alpaca", "id": str(i), "valid": i < 8, "preference": 1.5} for i in range(10)]
+    write_jsonl(result / "judgements.jsonl", verdicts)
+    write_json(record / "record.json", {"seconds": 3.0, "threads": 2})
+    made = _run(tmp_path, Item("policy", "segment-t0", {}, "results/segment-t0", "segment", 0), "alpaca_wr")
+    assert made == {"core_seconds": 6.0, "blank": "8 of 10 judged pairs have a valid verdict, below 90 %"}
 
 
 def test_a_row_whose_trials_all_diverged_is_broken() -> None:
@@ -330,7 +421,8 @@ def test_choices_are_written_into_the_study_beside_what_it_says(file: Path, tmp_
 
 def test_a_started_study_is_not_written(file: Path, tmp_path: Path) -> None:
     (tmp_path / LOG).parent.mkdir(parents=True)
-    lines = [{"study": "noise", "kind": "pilot", "time": "t0"}, {"study": "noise", "kind": "verdict", "time": "t1"}]
+    line = {"study": "noise", "digest": "", "blob": "", "commit": "", "worlds": []}
+    lines = [{**line, "kind": "pilot", "time": "t0"}, {**line, "kind": "verdict", "time": "t1"}]
     (tmp_path / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(RecipeError, match="was started on t1"):
         write_overrides(tmp_path, file, tuned_rows(filled(METRICS)))

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_core.errors import DataError, JudgeError
 from rlhf_core.evaluation.judges import JudgedPair, combine_orders, drawn_order, play_games, soft_preferences
-from rlhf_core.evaluation.judges.games import grade_answers, win_rate_of_outcomes
+from rlhf_core.evaluation.judges.games import GradedAnswer, grade_answers, win_rate_of_outcomes
 from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
 from rlhf_core.evaluation.win_rates import win_rate
 from rlhf_core.testbed import GoldJudge, World
@@ -143,7 +143,7 @@ def test_win_rate_with_ties_as_half_or_left_out():
 
 def test_grades_are_parsed_one_by_one():
     judge = FunctionJudge(lambda r: f"Rating: [[{len(r.answers[0])}]]")
-    games = grade_answers(judge, [("a", "q", "four", {}), ("b", "q", "", {})], retries=0)
+    games = grade_answers(judge, [GradedAnswer("a", "q", "four"), GradedAnswer("b", "q", "")], retries=0)
     assert [(g.verdict.valid, g.verdict.value) for g in games] == [(True, 4.0), (False, None)]
 
 

@@ -1,6 +1,8 @@
 """The endpoint judge against a real local server that fails in all the usual ways."""
 
+import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.errors import JudgeError
+from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.evaluation.judges import JudgedPair, JudgeRequest, combine_orders, play_games
 from rlhf_core.evaluation.judges.cache import AnswerCache, digest
+from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 
 SECRET = "sk-test-4242424242"
@@ -82,6 +85,25 @@ def endpoint(monkeypatch):
     yield fake
     fake.server.shutdown()
     fake.server.server_close()
+
+
+def address_that_writes(write_body):
+    """Returns the address of an endpoint whose body is written by a function."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                write_body(self.wfile.write)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}/v1"
 
 
 def judge_at(endpoint, progress=None, **changes):
@@ -202,13 +224,33 @@ def test_log_probabilities_become_a_soft_preference(endpoint):
     assert float(text.removeprefix("preference: ")) == pytest.approx(1.8320183851, abs=1e-9)
 
 
-def test_without_log_probabilities_the_label_counts(endpoint):
+def test_without_log_probabilities_a_label_counts_only_where_the_settings_say_so(endpoint):
     endpoint.script = [completion("m")]
     pair = JudgedPair("x", "q", "1", "2")
-    games = play_games(judge_at(endpoint), [pair], "alpaca_eval", orders=("baseline",))
+    with pytest.raises(JudgeError, match="set use_logprobs to false"):
+        play_games(judge_at(endpoint), [pair], "alpaca_eval", orders=("baseline",))
+    games = play_games(judge_at(endpoint, use_logprobs=False), [pair], "alpaca_eval", orders=("baseline",))
     assert games[0].preference_for_model == 1.0
-    judge_at(endpoint, use_logprobs=False).answer(requests(1, "alpaca_eval"))
     assert "logprobs" not in endpoint.bodies[-1]
+    endpoint.script = [completion("m", {"The": -0.1})]
+    games = play_games(judge_at(endpoint), [pair], "alpaca_eval", orders=("baseline",))
+    assert not games[0].verdict.valid
+
+
+def test_an_answer_that_drips_is_given_up_at_the_time_limit(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    def drip(content):
+        for byte in content:
+            time.sleep(0.05)
+            yield bytes([byte])
+
+    served = address_that_writes(lambda write: [write(part) for part in drip(completion("Better: A")[1])])
+    config = EndpointConfig(served, "judge-1", api_key_variable=None, timeout_s=0.3, retries=0)
+    start = time.monotonic()
+    with pytest.raises(JudgeError, match="not whole within timeout_s"):
+        EndpointJudge(config).answer(requests(1))
+    assert time.monotonic() - start < 3
 
 
 def test_the_cache_survives_a_cut_line_and_never_holds_the_key(endpoint, tmp_path):
@@ -267,7 +309,7 @@ def test_cache_lines_of_any_kind_are_tolerated(tmp_path):
     assert (len(cache), cache.n_broken) == (1, 4)
     cache.put("b", "line\nbreak \ud800")
     reread = AnswerCache(path)
-    assert reread.get("b")["text"] == "line\nbreak \ud800"
+    assert reread.get("b")["text"] == "line\nbreak \N{REPLACEMENT CHARACTER}"
     assert reread.get("a")["text"] == "t"
 
 
@@ -312,3 +354,59 @@ def test_the_cache_survives_kills_while_it_is_written(tmp_path):
 
 def test_digest_ignores_the_order_of_fields():
     assert digest({"a": 1, "b": "é"}) == digest({"b": "é", "a": 1}) != digest({"a": 2, "b": "é"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"base_url": "http://user:secret@127.0.0.1/v1"}, "must not contain credentials"),
+        ({"concurrency": 10**9}, "concurrency is 1000000000; it must be from 1 to 1024"),
+        ({"on_failure": "ignore"}, "on_failure is 'ignore'; it must be one of raise, empty"),
+    ],
+)
+def test_settings_that_no_judge_can_have_are_refused(setting, message):
+    stated = {"kind": "endpoint", "base_url": "http://127.0.0.1/v1", "model": "m", **setting}
+    with pytest.raises(RecipeError, match=message):
+        check_stated_judge(stated)
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        '[{"token": "m", "logprob": 5.0}, {"token": "M", "logprob": -1.0}]',
+        '[{"token": "m", "logprob": Infinity}, {"token": "M", "logprob": -1.0}]',
+        '[{"token": "m", "logprob": NaN}, {"token": "M", "logprob": -1.0}]',
+        '[{"token": "m", "logprob": -0.1}, {"token": "M", "logprob": -5}, {"token": "m", "logprob": -9.0}]',
+        '[{"token": "m", "logprob": -0.01}, {"token": "M", "logprob": -0.02}]',
+        '[{"token": "m", "logprob": false}, {"token": "M", "logprob": -1}]',
+        '[{"token": "m", "logprob": "-0.1"}, {"token": "M", "logprob": "-2"}]',
+        '[{"token": "m", "logprob": -1' + "0" * 400 + '}, {"token": "M", "logprob": -2}]',
+    ],
+)
+def test_what_is_no_distribution_of_a_token_is_no_verdict(endpoint, top):
+    choice = '{"message": {"content": "m"}, "logprobs": {"content": [{"top_logprobs": ' + top + "}]}}"
+    endpoint.script = [(200, ('{"choices": [' + choice + "]}").encode(), {})]
+    with pytest.raises(JudgeError, match=r"the endpoint gives|log-probabilities are not of different tokens"):
+        judge_at(endpoint, retries=0).answer(requests(1, "alpaca_eval"))
+
+
+def test_an_impossible_label_has_no_probability(endpoint):
+    endpoint.script = [completion("m", {"m": -0.0, "M": -math.inf})]
+    assert judge_at(endpoint).answer(requests(1, "alpaca_eval")) == ["preference: 1.000000000000"]
+
+
+def test_half_a_surrogate_pair_in_an_answer_can_be_stored(endpoint, tmp_path):
+    endpoint.script = [completion("Better: A \ud800")]
+    cache = tmp_path / "cache.jsonl"
+    assert judge_at(endpoint, cache_path=cache).answer(requests(1)) == ["Better: A \N{REPLACEMENT CHARACTER}"]
+    cache.write_text('{"key": "k", "text": "\\ud800 \\ud83d\\ude00"}\n')
+    assert AnswerCache(cache).get("k")["text"] == "\N{REPLACEMENT CHARACTER} \N{GRINNING FACE}"
+
+
+def test_a_number_of_tokens_that_is_none_costs_nothing(endpoint):
+    body = {"choices": [{"message": {"content": "Better: A"}}], "usage": {"prompt_tokens": 10**400}}
+    body["usage"]["completion_tokens"] = True
+    endpoint.script = [(200, json.dumps(body).encode(), {})]
+    judge = judge_at(endpoint, input_price=1.0, output_price=1.0)
+    assert judge.answer(requests(1)) == ["Better: A"]
+    assert judge.usage.cost == 0

@@ -8,7 +8,8 @@ import pytest
 
 from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.judges.templates import get_template, parse_output_pair
+from rlhf_core.evaluation.judges.replies import parse_output_pair
+from rlhf_core.evaluation.judges.templates import get_template
 
 FIGURE_6 = """Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, \
 which can be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:

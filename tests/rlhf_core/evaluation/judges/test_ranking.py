@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.judges.templates import parse_ranking, render
+from rlhf_core.evaluation.judges.replies import parse_ranking
+from rlhf_core.evaluation.judges.templates import render
 
 RANKED = "[{'model': 'model_1', 'rank': %d}, {'model': 'model_2', 'rank': %d}]"
 

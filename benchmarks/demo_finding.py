@@ -1,0 +1,156 @@
+"""The demo's finding in other worlds: how often it holds.
+
+    python -m benchmarks.demo_finding --seeds 1001-1010 [--jobs 2] [--work .work/demo_finding] [--keep]
+
+Trains the demo's rows at each seed, a world for each, by the stages and settings of the demo, and writes their measures
+into reference/demo_finding.json, which the report and `rewardsmith finding` read (`tasks.report.finding.parts`). Six to
+seven minutes of one core a world. A world that the record has is not trained again; an interrupted one goes on with the
+stages that its folder lacks. Seeds are spent ones, but not the demo's own: docs/evidence.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rlhf_core.errors import DataError, RecipeError, prints_errors
+from tasks.graph.dvc_files import stage_version
+from tasks.graph.items import Item
+from tasks.graph.names import DEMO_NAME
+from tasks.graph.rows import load_rows
+from tasks.graph.scale import Scale
+from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import run_settings
+from tasks.report.finding import RECORD, parts, settings_digest
+from tasks.report.hacking_runs import read_run
+from tasks.running.artifacts import read_json, write_json
+
+#: Seeds that no verdict may use: docs/evidence.md.
+SPENT = (range(10), range(1000, 1101))
+PLACE = f"results/{ROOT_SCALE}/"
+
+
+def seeds_of(text: str) -> list[int]:
+    """Returns the seeds of '1001-1010' or '1001,1005'.
+
+    Raises:
+        RecipeError: not numbers.
+    """
+    try:
+        bounds = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        return [seed for part in bounds for seed in range(part[0], part[-1] + 1)]
+    except ValueError:
+        raise RecipeError(f"--seeds is '{text}'; give numbers or ranges, such as 1001-1010") from None
+
+
+def refuse_seeds(root: Path, seeds: list[int]) -> None:
+    """Refuses seeds that are the demo's own or that other uses need.
+
+    Raises:
+        RecipeError: names the first such seed.
+    """
+    own = run_settings(root).demo[DEMO_NAME].seeds
+    for seed in seeds:
+        if seed in own:
+            raise RecipeError(f"--seeds has {seed}, a seed of the demo itself; give others, such as 1001-1010")
+        if not any(seed in spent for spent in SPENT):
+            raise RecipeError(f"--seeds has {seed}, which is not spent; give seeds of 0 to 9 or 1000 to 1100")
+
+
+def world_items(root: Path, seed: int) -> Iterator[Item]:
+    """Yields the stages of the demo's rows in one world, each once and after those that it reads."""
+    scale, rows, seen = Scale(root, ROOT_SCALE), load_rows(root, DEMO_NAME), set()
+    for name in run_settings(root).demo[DEMO_NAME].rows:
+        for item in scale.row(rows[name], seed):
+            if item.stage not in seen and item.module != "check":
+                seen.add(item.stage)
+                yield item
+
+
+def train_world(root: Path, work: Path, seed: int) -> dict[str, dict[str, float]]:
+    """Trains a world's stages that its folder lacks; returns the measures of each row.
+
+    Raises:
+        DataError: a stage failed, with the end of its output.
+    """
+    folder = work / str(seed)
+    threads = {"OMP_NUM_THREADS": "1", "REWARDSMITH_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    for item in world_items(root, seed):
+        out = item.out.replace(PLACE, f"{folder}/")
+        if (root / out / "result").exists():
+            continue
+        words = [sys.executable, "-m", f"tasks.{item.module}"]
+        for name, value in item.arguments.items():
+            values = value if isinstance(value, tuple) else (str(value),)
+            words += [f"--{name.replace('_', '-')}", *(v.replace(PLACE, f"{folder}/") for v in values)]
+        words += ["--out", out, "--stage-version", str(stage_version(root, item.module))]
+        done = subprocess.run(words, cwd=root, env={**os.environ, **threads}, capture_output=True, text=True)
+        if done.returncode:
+            raise DataError(f"seed {seed}: {item.stage} failed: {done.stderr[-1000:]}")
+        print(f"seed {seed}: {item.stage}", flush=True)
+    found = {}
+    for name in run_settings(root).demo[DEMO_NAME].rows:
+        run = read_run(root / folder / DEMO_NAME / "policy" / name / str(seed), seed)
+        if run is None:
+            raise DataError(f"seed {seed}: row '{name}' has no result")
+        found[name] = dict(run.measures)
+    return found
+
+
+def open_record(root: Path, path: Path) -> dict[str, Any]:
+    """Returns the record, an empty one where there is none.
+
+    Raises:
+        DataError: it is of other settings than the present ones.
+    """
+    digest = settings_digest(root)
+    record = dict(read_json(path)) if path.exists() else {"settings": digest, "seeds": {}}
+    if record["settings"] != digest:
+        raise DataError("it is of other settings or code", file=str(path), remedy="Delete it to check anew")
+    return record
+
+
+@prints_errors
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.demo_finding",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", default="1001-1010")
+    parser.add_argument("--jobs", type=int, default=1, help="worlds at a time, a core each")
+    parser.add_argument("--work", type=Path, default=Path(".work/demo_finding"))
+    parser.add_argument("--keep", action="store_true", help="leave the worlds' results in the folder of work")
+    parser.add_argument("--record", type=Path, default=RECORD)
+    options = parser.parse_args(arguments)
+    root, seeds, lock = Path(), seeds_of(options.seeds), Lock()
+    refuse_seeds(root, seeds)
+    record = open_record(root, options.record)
+
+    def one(seed: int) -> None:
+        measured = train_world(root, options.work, seed)
+        with lock:
+            record["seeds"][str(seed)] = measured
+            write_json(options.record, record)
+        held = parts(measured)
+        print(f"seed {seed}: " + ", ".join(f"{part}: {'yes' if true else 'no'}" for part, true in held.items()))
+        if not options.keep:
+            shutil.rmtree(options.work / str(seed))
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(one, (seed for seed in seeds if str(seed) not in record["seeds"])))
+    every = [all(parts(measured).values()) for measured in record["seeds"].values()]
+    print(f"the whole finding holds in {sum(every)} of {len(every)} worlds")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

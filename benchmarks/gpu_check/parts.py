@@ -1,0 +1,268 @@
+"""Parts of the check: the heavy work of every kind of stage, through the code with which the stages do it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu_check.device import ABSENT, Row
+from benchmarks.gpu_check.random_work import PAD, Check
+from rlhf_core.credit import CREDITS
+from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.cost import Work
+from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
+from rlhf_core.models.generation import generate
+from rlhf_core.models.loading import ATTENTIONS
+from rlhf_core.models.logprobs import token_statistics
+from rlhf_core.models.policy import DecoderPolicy, pad_rows
+from rlhf_core.models.sampling import Sampling
+from rlhf_core.policy_optimisation.config import optimiser_config
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, score
+from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.phases import PHASES, PhaseClock
+from rlhf_core.policy_optimisation.sources import OnPolicy
+from rlhf_core.rewards.composition import Component, Reward
+from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
+from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.segmentation import Bandit
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.stepper import freeze
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
+from rlhf_core.supervised.sft import sft_loss
+from rlhf_core.supervised.training import Loss, train
+
+#: So small that random models stay as they are.
+RATE = 1e-6
+
+
+def step_seconds(check: Check, model: nn.Module, loss: Loss, weight: Callable[[Sequence[int]], float]) -> float:
+    """Returns the median seconds of an optimiser step, with the first one left out."""
+    sizes, ends = check.sizes, list[float]()
+    steps = sizes.repeats + 1
+    config = TrainingConfig(updates=steps, batch=sizes.batch, microbatch=sizes.microbatch, learning_rate=RATE)
+    batches = LengthBucketedBatches([sizes.length] * sizes.batch, seed=0, rows_per_batch=sizes.batch)
+    train(
+        model, loss, batches, sizes.repeats + 1, config, lambda step, metrics: ends.append(check.device.now()), weight
+    )
+    return statistics.median(end - begin for begin, end in pairwise(ends))
+
+
+def _sft_step(check: Check, policy: DecoderPolicy, what: str) -> Row:
+    sizes, rows = check.sizes, check.rows(1)
+    seconds = step_seconds(
+        check,
+        policy.model,
+        lambda indices: (*sft_loss(policy, [rows[i] for i in indices]), {}),
+        lambda indices: float(sizes.response * len(indices)),
+    )
+    tokens = sizes.batch * sizes.length
+    return check.device.row(what, seconds, tokens, Work(trained=check.products(tokens, sizes.batch * sizes.response)))
+
+
+def sft(check: Check) -> Iterator[Row]:
+    """Trains a language model on responses."""
+    yield _sft_step(check, check.policy(), "step")
+
+
+def dpo(check: Check) -> Iterator[Row]:
+    """Scores pairs under the reference and trains a policy on them."""
+    sizes, chosen, rejected = check.sizes, check.rows(1), check.rows(2)
+    tokens, projected = 2 * sizes.batch * sizes.length, 2 * sizes.batch * sizes.response
+    reference = check.policy()
+    freeze(reference.model)
+    before: list[Tensor] = []
+
+    def scored() -> None:
+        before[:] = [reference_logprobs(reference, rows, sizes.microbatch) for rows in (chosen, rejected)]
+
+    seconds = check.device.median_seconds(scored, sizes.repeats)
+    yield check.device.row("reference", seconds, tokens, Work(scored=check.products(tokens, projected)))
+    policy = check.policy()
+
+    def loss(indices: Sequence[int]) -> Any:
+        picked, device = list(indices), check.device.torch
+        logprobs = sequence_logprobs(policy, [*(chosen[i] for i in picked), *(rejected[i] for i in picked)])
+        anchors = [values[picked].to(device) for values in before]
+        losses, _ = dpo_loss(logprobs[: len(picked)], logprobs[len(picked) :], anchors[0], anchors[1], 0.1)
+        return losses.sum(), float(len(picked)), {}
+
+    seconds = step_seconds(check, policy.model, loss, lambda indices: float(len(indices)))
+    yield check.device.row("step", seconds, tokens, Work(trained=check.products(tokens, projected)))
+
+
+def _segmented(check: Check, seed: int) -> list[SegmentedSequence]:
+    return [SegmentedSequence(row, [len(row.response) - 1]) for row in check.rows(seed)]
+
+
+def reward_model(check: Check) -> Iterator[Row]:
+    """Trains a reward model on pairs; each prompt is computed once for both responses where that can be."""
+    sizes, model = check.sizes, check.scalar_model()
+    chosen, rejected = _segmented(check, 1), _segmented(check, 2)
+    seconds = step_seconds(
+        check,
+        model,
+        lambda indices: pair_loss(model, [chosen[i] for i in indices], [rejected[i] for i in indices], PAD),
+        lambda indices: float(len(indices)),
+    )
+    prompts = 1 if can_share_prompts(model, sizes.length) else 2
+    tokens = sizes.batch * (prompts * sizes.prompt + 2 * sizes.response)
+    yield check.device.row("step", seconds, tokens, Work(trained=check.products(tokens)))
+
+
+def scoring(check: Check) -> Iterator[Row]:
+    """Scores responses under a language model, with entropies, and by a reward model."""
+    sizes, rows = check.sizes, check.rows(1)
+    tokens = sizes.batch * sizes.length
+    policy, model = check.policy(), check.scalar_model().eval()
+    freeze(policy.model)
+    sides = (([row.prompt for row in rows], "left"), ([row.response for row in rows], "right"))
+    padded = [part.to(check.device.torch) for ids, side in sides for part in pad_rows(ids, PAD, side)]
+
+    def statistics_of() -> None:
+        score(policy, padded[0], padded[1], padded[2], padded[3], sizes.microbatch)
+
+    seconds = check.device.median_seconds(statistics_of, sizes.repeats)
+    work = Work(scored=check.products(tokens, sizes.batch * sizes.response))
+    yield check.device.row("log-probabilities and entropies", seconds, tokens, work)
+    segmented = _segmented(check, 1)
+    seconds = check.device.median_seconds(
+        lambda: score_all(model, segmented, PAD, batch=sizes.microbatch), sizes.repeats
+    )
+    yield check.device.row("rewards", seconds, tokens, Work(scored=check.products(tokens)))
+
+
+def ppo(check: Check) -> Iterator[Row]:
+    """Runs iterations of PPO with a reward model, a critic and a reference, and times their phases."""
+    sizes = check.sizes
+    actor, reference, rewarding = check.policy(), check.policy(), check.scalar_model()
+    for frozen in (reference.model, rewarding):
+        freeze(frozen)
+    scorer = RewardModelScorer(rewarding, Bandit(), "aggregate", microbatch=sizes.microbatch)
+    config = optimiser_config(
+        "ppo", iterations=sizes.repeats + 1, rollout_batch=sizes.batch, minibatch=sizes.batch,
+        microbatch=sizes.microbatch, epochs=1, actor_lr=RATE, critic_lr=RATE, kl_coef=0.05,
+    )  # fmt: skip
+    prompts = [EncodedPrompt(row.prompt, "", {"id": str(i)}) for i, row in enumerate(check.rows(1))]
+    clock, seconds = PhaseClock(), list[dict[str, float]]()
+    source = OnPolicy(
+        actor, reference, check.tokenizer(), prompts, Sampling(sizes.response),
+        rollout_batch=sizes.batch, microbatch=sizes.microbatch, clock=clock,
+    )  # fmt: skip
+    reward = Reward((Component("reward", scorer, CREDITS["last_token"]),))
+    critic = check.scalar_model("value")
+    optimiser = PolicyOptimiser(actor, reward, source, config, 0, critic=critic, clock=clock)
+    optimiser.train(lambda step, metrics, experience: seconds.append(clock.read()))
+    tokens, responses = sizes.batch * sizes.length, sizes.batch * sizes.response
+    language, scalar = check.products(tokens, responses), check.products(tokens)
+    work = {
+        "generate": (responses, check.sampling_work()),
+        "score": (tokens, Work(scored=language + 2 * scalar)),
+        "update": (tokens, Work(trained=language + scalar)),
+    }
+    for phase in PHASES:
+        median = statistics.median(read[f"{phase}_seconds"] for read in seconds[1:])
+        yield check.device.row(phase, median, *work[phase])
+
+
+#: Engines that users of other libraries expect and that this version does not have.
+MISSING_ENGINES = ("vllm",)
+
+
+def sample(check: Check, policy: DecoderPolicy, engine: str) -> None:
+    """Samples a batch by an engine."""
+    prompts = [part.to(check.device.torch) for part in pad_rows([row.prompt for row in check.rows(1)], PAD, "left")]
+    sampling = Sampling(check.sizes.response, engine=engine)
+    generate(policy, prompts[0], prompts[1], sampling, torch.Generator().manual_seed(0))
+
+
+def _sampling_row(check: Check, policy: DecoderPolicy, engine: str, what: str) -> Row:
+    seconds = check.device.median_seconds(lambda: sample(check, policy, engine), check.sizes.repeats)
+    tokens = check.sizes.batch * check.sizes.response
+    return check.device.row(what, seconds, tokens, check.sampling_work(), check.sampling_traffic())
+
+
+def generation(check: Check) -> Iterator[Row]:
+    """Samples a batch by each rollout engine."""
+    policy = check.policy()
+    for engine in ENGINES:
+        yield _sampling_row(check, policy, engine, f"engine {engine}")
+    for engine in MISSING_ENGINES:
+        yield Row(f"engine {engine}", ABSENT, "this version has no such rollout engine")
+
+
+def attention(check: Check) -> Iterator[Row]:
+    """Trains and samples by each kind of attention."""
+    for name in ATTENTIONS:
+        try:
+            policy = check.policy(name)
+        except RecipeError as error:
+            yield Row(name, ABSENT, str(error))
+            continue
+        yield _sampling_row(check, policy, DEFAULT_ENGINE, f"{name}, sampling")
+        yield _sft_step(check, policy, f"{name}, SFT step")
+
+
+def projection(check: Check) -> Iterator[Row]:
+    """Computes log-probabilities and entropies from states: fused, and by a whole row of logits."""
+    policy, sizes = check.policy(), check.sizes
+    output = policy.model.get_output_embeddings()
+    tokens = min(2048, sizes.batch * sizes.response)
+    states = torch.randn(tokens, output.in_features, device=check.device.torch, dtype=torch.bfloat16)
+    targets = torch.randint(0, output.out_features, (tokens,), device=check.device.torch)
+    products = float(check.output_parameters * tokens)
+
+    def naive(given: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = output(given).float().log_softmax(dim=-1)
+        return log_p.gather(1, targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(dim=-1)
+
+    def fused(given: Tensor) -> tuple[Tensor, Tensor]:
+        return token_statistics(given, targets, output)
+
+    for name, function in (("fused", fused), ("naive", naive)):
+
+        def forward(function: Any = function) -> None:
+            with torch.no_grad():
+                function(states)
+
+        def both(function: Any = function) -> None:
+            output.weight.grad = None
+            logprobs, entropies = function(states.clone().requires_grad_())
+            (logprobs.sum() + 0.01 * entropies.sum()).backward()
+
+        for what, run, work in (("forward", forward, Work(scored=products)), ("step", both, Work(trained=products))):
+            yield check.device.row(f"{name}, {what}", check.device.median_seconds(run, sizes.repeats), tokens, work)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the check.
+
+    Attributes:
+        run: yields its rows.
+        stages: kinds of stages whose heavy work it is.
+    """
+
+    run: Callable[[Check], Iterator[Row]]
+    stages: tuple[str, ...] = ()
+
+
+PARTS = {
+    "sft": Part(sft, ("sft", "generative_reward_model")),
+    "dpo": Part(dpo, ("policy",)),
+    "reward_model": Part(reward_model, ("reward_model", "aspect_model")),
+    "scoring": Part(scoring, ("entropies", "normaliser", "selection", "reward_bench", "best_of_n")),
+    "ppo": Part(ppo, ("policy",)),
+    "generation": Part(generation, ("references", "samples", "pool", "teacher")),
+    "attention": Part(attention),
+    "projection": Part(projection),
+}
+#: Kinds of stages that read files or ask an endpoint, or whose model is small.
+LIGHT_STAGES = ("check", "prepare", "tokenizer", "segmenter", "solution_pairs", "second_judge", "tables")

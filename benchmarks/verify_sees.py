@@ -1,0 +1,71 @@
+"""Faults that `rewardsmith verify` finds: plants each of `benchmarks.verify_faults` into a copy of finished stages.
+
+    python -m benchmarks.verify_sees ROOT --work FOLDER [--only no_kl shaping] [--variation FILE] [--record FILE]
+
+ROOT is a tree in which `make demo-all` has finished; it is only read. Tolerances are those of
+reference/same_seed_variation.json, and the reference is ROOT itself. A fault is found if what its stages computed
+deviates, or what their records say that they read; the record counts the first alone, too. Digests of results, which
+would find every changed file, do not count. Writes reference/verify_faults.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fault_planting import Planting, linked
+from benchmarks.verify_faults import FAULTS, Fault
+from tasks.commands.fingerprints import fingerprint
+from tasks.commands.verify import VARIATION, Compared, Variation, compare
+from tasks.running.artifacts import read_json, write_json
+
+RECORD = Path("reference/verify_faults.json")
+
+
+def planted(root: Path, work: Path, fault: Fault, variation: Variation) -> list[Compared]:
+    """Plants a fault and compares its stages with the finished ones."""
+    at = Planting(root, work, fault.stages)
+    at.begin()
+    fault.plant(at)
+    at.seal()
+    pairs = {
+        stage: (fingerprint(at.finished(stage), root), fingerprint(at.copy(stage), root)) for stage in fault.stages
+    }
+    return [compare(stage, *pair, variation) for stage, pair in pairs.items()]
+
+
+def told(fault: Fault, compared: list[Compared]) -> dict[str, Any]:
+    """Returns what is recorded of a fault: deviations of results and of inputs, the farthest first."""
+    results = [f"{one.stage}: {words}" for one in compared for words in one.beyond]
+    inputs = [f"{one.stage}: {words}" for one in compared for words in one.other]
+    counts = {"results": len(results), "inputs": len(inputs)}
+    return {"fault": fault.says, "stages": list(fault.stages), **counts, "first": [*inputs[:1], *results[:2]]}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.verify_sees", description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--variation", type=Path, default=VARIATION)
+    parser.add_argument("--record", type=Path, default=RECORD)
+    options = parser.parse_args(arguments)
+    variation: Variation = read_json(options.variation)["spread"]
+    root = linked(options.root.resolve(), options.work.resolve() / "finished")
+    found: Mapping[str, Any] = read_json(options.record)["faults"] if options.record.exists() else {}
+    for name in options.only:
+        compared = planted(root, options.work.resolve() / name, FAULTS[name], variation)
+        found = {**found, name: told(FAULTS[name], compared)}
+        print(f"{name}: {found[name]['results']} of results, {found[name]['inputs']} of inputs", flush=True)
+        by_results = sum(each["results"] > 0 for each in found.values())
+        seen = sum(each["results"] + each["inputs"] > 0 for each in found.values())
+        counts = {"planted": len(found), "found": seen, "found_by_results": by_results}
+        write_json(options.record, {**counts, "faults": found})
+    print(f"found {seen} of {len(found)}, {by_results} by results alone")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,86 @@
+"""Stages of a run shown in MLflow while they train, by a process beside the flow (`tasks.tracking.live`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows.stage_run import PROJECT
+from flows.working_tree import WORK
+from tasks.graph.stages import Stage
+from tasks.tracking.outcomes import TRACKED
+
+#: Seconds that the process has for its last words.
+SECONDS = 60.0
+
+
+class LiveTracker:
+    """The process that shows stages in MLflow, started with the first stage that it shows.
+
+    A run does not depend on it: what it could not show, the mirror at the end of the run shows.
+
+    Args:
+        root: the repository.
+        paper: whose experiment has the stages that several papers share.
+        log: the flow's.
+    """
+
+    def __init__(self, root: Path, paper: str, log: Any) -> None:
+        self.root, self.paper, self.log = root, paper, log
+        self.process: subprocess.Popen[str] | None = None
+        self.output = root / WORK / "logs" / "live-runs.log"
+        self.lost = False
+
+    def started(self, stage: Stage) -> None:
+        self._say("start", stage)
+
+    def ended(self, stage: Stage) -> None:
+        self._say("end", stage)
+
+    def _say(self, word: str, stage: Stage) -> None:
+        if stage.kind not in TRACKED or self.lost:
+            return
+        process = self.process = self.process or self._begin()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(f"{word} {stage.address}\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            self._warn()
+
+    def _begin(self) -> subprocess.Popen[str]:
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        libraries = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+        with self.output.open("w", encoding="utf-8") as output:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "tasks.tracking.live", "--paper", self.paper],
+                cwd=self.root,
+                env={**os.environ, "PYTHONPATH": libraries},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    def _warn(self) -> None:
+        self.lost = True
+        last = (self.output.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
+        self.log.warning("MLflow does not show the rest of this run before its end: %s", last.removeprefix("error: "))
+
+    def close(self) -> None:
+        """Ends the process after all that it was told."""
+        if self.process is None:
+            return
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+            status = self.process.wait(timeout=SECONDS)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self.process.kill()
+            status = self.process.wait()
+        if status and not self.lost:
+            self._warn()

@@ -1,0 +1,129 @@
+"""The flow of one stage, which a worker of a work pool runs for a coordinator (`flows/work_pool.py`).
+
+The stage runs in the worker's clone, which REWARDSMITH_TREE names, within the machine's slots. Its inputs come from the
+DVC remote and its result goes there (`tasks/dvc/shared_stage.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from flows.run_notes import noted
+from flows.same_code import SameCode
+from flows.shared_slots import POLL_SECONDS, machine_slots
+from flows.slots import Grant, Slots
+from flows.stage_run import RunningStages, StageFailed, run_stage
+from flows.working_tree import clear_dead_locks, end_orphans
+from rlhf_core.errors import RewardsmithError
+from tasks.dvc.remote import Remote, RemoteFailed
+from tasks.graph import dvc_files as graph
+from tasks.running import machine
+from tasks.running.exclusive import in_turn
+
+#: Names the clone of a machine's worker, in its environment; the working directory without it, as in containers.
+TREE = "REWARDSMITH_TREE"
+#: Name of the state of a run whose failure may pass, so that its coordinator tries again.
+PASSING = "PassingFailure"
+
+
+@contextmanager
+def granted(needs: Mapping[str, float]) -> Iterator[Grant]:
+    """Holds a stage's cores, GPUs and memory of this machine, which it waits for.
+
+    Raises:
+        RewardsmithError: the machine never has them.
+    """
+    own = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
+    own.refuse_impossible("here", needs)
+    with closing(machine_slots(own)) as slots:
+        while (grant := slots.take(needs)) is None:
+            time.sleep(POLL_SECONDS)
+        try:
+            yield grant
+        finally:
+            slots.give_back(grant)
+
+
+def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, str], key: str) -> None:
+    """Brings this clone into the state that the stage needs: its pipeline files, and its inputs' digests in dvc.lock.
+
+    Args:
+        given: names of the results that the stage reads, by address (`Remote.result_name`).
+        key: of the stage's result, from the coordinator.
+
+    Raises:
+        RewardsmithError: this clone gives the result another key.
+    """
+    files = {one.rpartition(":")[0] for one in (address, *given)}
+    with in_turn(root / ".work" / "prepare.lock", "another stage prepares this clone"):
+        end_orphans(root)
+        clear_dead_locks(root)
+        if folders := [Path(file).parent for file in sorted(files) if file]:
+            graph.write(root, folders)
+        with closing(Remote(root, remote)) as store:
+            store.load([address, *given])
+            for one, name in given.items():
+                store.take_over(one, name)
+            store.write_locks()
+            if (own := store.key(address)) != key:
+                raise RewardsmithError(
+                    f"stage {address} has the key {own[:10]} in this worker's clone and {key[:10]} in the run's: a "
+                    "file that it reads differs. Commit it, and bring both clones to that commit"
+                )
+
+
+@flow(name="stage", flow_run_name="{address}", persist_result=False)
+def stage(
+    address: str,
+    name: str,
+    out: str,
+    needs: dict[str, float],
+    remote: str,
+    given: dict[str, str],
+    key: str,
+    code: dict[str, Any],
+) -> State[Any]:
+    """Runs one stage of a run on this machine.
+
+    Args:
+        address: the stage as DVC names it.
+        name: the stage as a file name, for its log.
+        out: the stage's output directory.
+        needs: cores, GPUs and memory.
+        remote: the DVC remote of the run.
+        given: names of the results that the stage reads, by address.
+        key: of the stage's result.
+        code: commit and versions of the run.
+    """
+    root = Path(os.environ.get(TREE, ".")).resolve()
+    log = get_run_logger()
+    try:
+        with noted(root):
+            SameCode.of(root).check(code)
+            prepare(root, address, remote=remote, given=given, key=key)
+            call = ["tasks.dvc.shared_stage", address, "--remote", remote, "--commit", code["commit"]]
+            with granted(needs) as grant:
+                done = run_stage(
+                    root,
+                    address=address,
+                    name=name,
+                    out=out,
+                    environment=grant.environment(),
+                    memory_gb=grant.memory_gb,
+                    running=RunningStages(),
+                    log=log.info,
+                    call=[*call, *(["--upstream", *given] if given else [])],
+                )
+    except RewardsmithError as failure:
+        passing = isinstance(failure, RemoteFailed) or (isinstance(failure, StageFailed) and failure.retry)
+        return Failed(message=str(failure), name=PASSING if passing else "Failed")
+    return Completed(message=done.outcome)

@@ -1,0 +1,382 @@
+"""A Prefect work pool as the place of a run's stages: each stale stage is a flow run of the deployment `stage`.
+
+The run's flow is the coordinator. It plans, orders and sums up as on one machine, and holds no stage's process. Prefect
+queues the flow runs, hands them to workers, shows them below the coordinator's run, and cancels them with it. Results
+travel by a DVC remote.
+
+1. A stage's flow run has the key of the stage's result as a tag, and as its idempotency key with the number of runs of
+   that key that ended before. A coordinator that starts again, or a second one, finds the flow run and waits for it.
+2. A flow run whose machine died sends no heartbeats: an automation of Prefect makes it crashed. The coordinator's
+   retries start it again, on any worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.deployments import run_deployment
+
+from flows.run_notes import add_tags, host_tag
+from flows.same_code import SameCode, check_server
+from flows.slots import Grant, Slots
+from flows.stage import PASSING, stage
+from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
+from rlhf_core.errors import RewardsmithError
+from tasks.dvc.one_stage import RAN, RESTORED
+from tasks.dvc.remote import Remote, RemoteFailed
+from tasks.graph.stages import Stage
+from tasks.running import machine
+
+#: Seconds between looks at a stage's flow run.
+LOOK_SECONDS = 2.0
+#: Seconds that a stage waits for a server or a remote that does not answer.
+LOST_SECONDS = 600.0
+#: Seconds between a flow run's heartbeats (Prefect's least), and without one until it counts as dead.
+HEARTBEAT_SECONDS, DEAD_SECONDS = 30, 120
+#: Seconds from a worker's taking a flow run until its process must have begun.
+BEGIN_SECONDS = 120
+#: Stages in flight in a pool that has no concurrency limit.
+IN_FLIGHT = 100
+#: What the tag of a stage's flow run begins with; the rest is the key of its result.
+KEY = "key:"
+#: Prefect's type of a pool whose workers start processes.
+PROCESS = "process"
+#: Docker's request for GPUs. Asked for some, Docker gives every container the first ones; so a container sees all, and
+#: the machine's limits give it its own.
+ALL_GPUS = {"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}
+
+
+def job_variables(kind: str, needs: Mapping[str, float], commit: str) -> dict[str, Any]:
+    """Returns a stage's resources in the variables of a pool's template: ours for processes, else `infra/prefect/`.
+
+    A container makes its own clone at the run's commit, from the image that REWARDSMITH_IMAGE names, if it is set.
+
+    Args:
+        kind: type of the pool: process, docker or kubernetes.
+        needs: cores, gpus and memory_gb.
+        commit: of the run.
+    """
+    cores, gpus = int(needs.get("cores", 1)), int(needs.get("gpus", 0))
+    memory = max(1, round(needs.get("memory_gb", 1)))
+    beat = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
+    if kind == PROCESS:
+        return {"env": beat, "cores": cores, "gpus": gpus, "memory_gb": memory}
+    made: dict[str, Any] = {"env": beat | {"REWARDSMITH_COMMIT": commit}}
+    if image := os.environ.get("REWARDSMITH_IMAGE"):
+        made["image"] = image
+    if kind == "docker":
+        requests = [ALL_GPUS] if gpus else []
+        return made | {"nano_cpus": cores * 10**9, "mem_limit": f"{memory}g", "device_requests": requests}
+    return made | {"cpu": str(cores), "gpus": str(gpus), "memory": f"{memory}Gi"}
+
+
+class PoolSlots(Slots):
+    """Places for stages in flight: as many as the pool's concurrency limit. Its workers have the cores and GPUs."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, (), 0)
+
+    def take(self, needs: Mapping[str, float]) -> Grant | None:
+        return super().take({"cores": 1})
+
+
+class WorkPool:
+    """A work pool that runs a run's stages, and the DVC remote by which their results come.
+
+    Args:
+        root: the coordinator's clone.
+        name: the work pool.
+        remote: the DVC remote.
+        stages: every stage of the run, current or not, in an order that runs.
+
+    Raises:
+        RewardsmithError: no server, pool or fitting worker, a clone that is not committed, a remote that is unknown or
+            not writable.
+    """
+
+    def __init__(self, root: Path, name: str, remote: str, stages: Mapping[str, Stage], log: Any) -> None:
+        from prefect.client.orchestration import get_client
+
+        check_server()
+        self.root, self.name, self.stages, self.log = root, name, stages, log
+        self.code = SameCode.of(root)
+        self.client = get_client(sync_client=True)
+        self.kind, self.places = self._find()
+        self._check_workers([s for s in stages.values() if s.state == "run"])
+        logging.getLogger("dvc").setLevel(logging.WARNING)
+        self._lock = threading.RLock()  # of the remote, which is not made for threads
+        self._here = threading.Semaphore(machine.cores())  # of what is restored from this clone's cache
+        self.remote = Remote(root, remote)
+        try:
+            self.remote.check()
+            self.remote.load(stages)
+            self.remote.push([a for a, s in stages.items() if s.state == "current"])
+            self.deployment = self._deploy()
+            self._end_earlier()
+        except BaseException:
+            self.remote.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the use of the remote."""
+        self.remote.close()
+
+    def slots(self) -> Slots:
+        """Returns the places for stages in flight."""
+        return PoolSlots(self.places)
+
+    def run(self, address: str, running: RunningStages, log: Any) -> StageDone:
+        """Brings one stage's result here: from the remote, else from a flow run in the pool.
+
+        Args:
+            running: says when the coordinator ends; the flow run goes on then.
+
+        Raises:
+            StageFailed: the stage failed or its worker died, or the server or the remote is silent for LOST_SECONDS.
+        """
+        known = self._restored(address, running, log)
+        while known or self._learned(address, running):
+            if self._bring(address, log):
+                return known or StageDone(address, RESTORED, 0.0)
+            known = None
+        with self._lock:
+            key = self.remote.key(address)
+        ended = self._end(self._flow_run(address, key, log), address, running)
+        state = ended.state
+        if state.is_completed() and self._learned(address, running) and self._bring(address, log):
+            return StageDone(address, state.message or RAN, round(ended.total_run_time.total_seconds(), 2))
+        where = f"flow run {ended.name} in pool '{self.name}'"
+        if state.is_completed():
+            text = f"{where} is completed, and remote '{self.remote.name}' has no result of it"
+            raise StageFailed(f"stage {address} failed: {text}", exit_code=1, retry=True)
+        if state.is_failed():
+            raise StageFailed(state.message or f"{where} failed", exit_code=1, retry=state.name == PASSING)
+        lost = f"stage {address} was {'cancelled' if state.is_cancelled() else 'lost'}: {where}: {state.message}"
+        raise StageFailed(lost, exit_code=1, retry=not state.is_cancelled())
+
+    def _restored(self, address: str, running: RunningStages, log: Any) -> StageDone | None:
+        """Takes a result from this clone's cache, where DVC has it there, and pushes it."""
+        stale = self.stages[address]
+        if stale.state != "restore":
+            return None
+        call = ["tasks.dvc.shared_stage", address, "--remote", self.remote.name, "--commit", self.code.commit]
+        call += ["--upstream", *stale.upstream] if stale.upstream else []
+        with self._here:
+            done = run_stage(
+                self.root,
+                address=address,
+                name=stale.file_name,
+                out=stale.out,
+                environment={},
+                running=running,
+                log=log.info,
+                call=call,
+            )
+        return done if self._learned(address, running) else None
+
+    def _learned(self, address: str, running: RunningStages) -> bool:
+        """Returns whether the remote has a stage's result; waits for a remote that does not answer."""
+        since = time.monotonic()
+        while True:
+            try:
+                with self._lock:
+                    return self.remote.learn(address)
+            except RemoteFailed as error:
+                self._wait(since, running, error)
+
+    def _bring(self, address: str, log: Any) -> bool:
+        """Brings a known result into this clone, and its digests into dvc.lock; returns False for a result of another
+        stage or of other inputs, which is not used."""
+        with self._lock:
+            self.remote.write_locks()
+            self.remote.pull([address])
+            foreign = self.remote.drop_foreign(address)
+        if foreign:
+            log.warning(
+                "%s on remote '%s' is of another stage or of other inputs; its entry was removed",
+                ", ".join(foreign),
+                self.remote.name,
+            )
+        return not foreign
+
+    def _flow_run(self, address: str, key: str, log: Any) -> Any:
+        """Returns the flow run of a stage: the one that is not over, else a new one."""
+        from prefect.client.schemas.filters import FlowRunFilter
+
+        tag = f"{KEY}{key[:32]}"
+        found = self.client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [tag]}}))
+        for run in found:
+            if run.state is not None and not run.state.is_final():
+                log.info("%s is %s already: flow run %s", address, str(run.state.name).lower(), run.name)
+                return run
+        one = self.stages[address]
+        with self._lock:
+            given = {above: self.remote.result_name(above) for above in one.upstream}
+            return run_deployment(
+                self.deployment,
+                parameters={
+                    "address": address,
+                    "name": one.file_name,
+                    "out": one.out,
+                    "needs": dict(one.needs),
+                    "remote": self.remote.name,
+                    "given": given,
+                    "key": key,
+                    "code": asdict(self.code),
+                },
+                flow_run_name=address,
+                timeout=0,
+                tags=[tag, f"commit:{self.code.commit[:10]}"],
+                idempotency_key=f"{key}-{len(found)}",
+                work_queue_name=self._queue(one),
+                job_variables=job_variables(self.kind, one.needs, self.code.commit),
+            )
+
+    def _end(self, run: Any, address: str, running: RunningStages) -> Any:
+        """Returns a flow run when it is over."""
+        since = time.monotonic()
+        while True:
+            try:
+                found = self.client.read_flow_run(run.id)
+                since = time.monotonic()
+                if found.state is not None and found.state.is_final():
+                    return found
+            except httpx.HTTPError as error:
+                self._wait(since, running, error)
+            if running.cancelled:
+                raise StageFailed(f"stage {address} goes on in pool '{self.name}'", exit_code=1, retry=False)
+            time.sleep(LOOK_SECONDS)
+
+    def _wait(self, since: float, running: RunningStages, error: Exception) -> None:
+        """Waits a moment for a server or remote that did not answer.
+
+        Raises:
+            StageFailed: it has been silent for LOST_SECONDS, or the coordinator ends.
+        """
+        if running.cancelled or time.monotonic() - since > LOST_SECONDS:
+            raise StageFailed(str(error), exit_code=1, retry=False) from error
+        time.sleep(LOOK_SECONDS)
+
+    def _find(self) -> tuple[str, int]:
+        """Returns the pool's type and its places.
+
+        Raises:
+            RewardsmithError: there is no such pool, or its template would drop a stage's resources.
+        """
+        from prefect.exceptions import ObjectNotFound
+
+        try:
+            pool = self.client.read_work_pool(self.name)
+        except ObjectNotFound:
+            raise RewardsmithError(
+                f"the Prefect server has no work pool '{self.name}'. `rewardsmith worker --pool {self.name}` on each "
+                "machine makes it and serves it"
+            ) from None
+        asked = set() if pool.type == PROCESS else job_variables(pool.type, {}, "").keys()
+        if missing := sorted(asked - pool.base_job_template.get("variables", {}).get("properties", {}).keys()):
+            raise RewardsmithError(
+                f"the job template of work pool '{self.name}' has no variable {', '.join(missing)}, so no stage would "
+                f"get what it needs: `prefect work-pool update {self.name} --base-job-template infra/prefect/TYPE.json`"
+            )
+        limit = pool.concurrency_limit
+        return pool.type, IN_FLIGHT if limit is None else limit
+
+    def _queue(self, one: Stage) -> str | None:
+        """Returns the queue for a stage; containers take their code from the image and their GPUs from the job."""
+        return self.code.queue(int(one.needs.get("gpus", 0))) if self.kind == PROCESS else None
+
+    def _check_workers(self, stale: list[Stage]) -> None:
+        """Refuses a run of which no worker would take a stage.
+
+        Raises:
+            RewardsmithError: names the stage, and which workers there are.
+        """
+        from prefect.client.schemas.objects import WorkQueueStatus
+
+        if self.places == 0:
+            raise RewardsmithError(f"work pool '{self.name}' has the concurrency limit 0: nothing would ever start")
+        queues = self.client.read_work_queues(work_pool_name=self.name)
+        ready = {queue.name: queue.description or "" for queue in queues if queue.status == WorkQueueStatus.READY}
+        for one in stale:
+            wanted = self._queue(one)
+            if wanted is None and not ready:
+                raise RewardsmithError(f"no worker serves the work pool '{self.name}'; start one (docs/containers.md)")
+            if wanted is not None and wanted not in ready:
+                others = sorted({text for name, text in ready.items() if text})
+                raise RewardsmithError(
+                    f"no worker of pool '{self.name}' can run stage {one.address}: it needs {self.code.words()} and "
+                    f"{int(one.needs.get('gpus', 0))} GPU(s). Workers are at: {'; '.join(others) or 'none'}. Start "
+                    f"`rewardsmith worker --pool {self.name}` in a clone at that commit, on a machine with the GPUs"
+                )
+
+    def _deploy(self) -> Any:
+        """Returns the id of the pool's deployment of the flow of a stage, which it brings up to date."""
+        from prefect.utilities.callables import parameter_schema
+
+        flow = self.client.create_flow_from_name(stage.name)
+        made = self.client.create_deployment(
+            flow,
+            name=self.name,
+            description="One stage of a run with `--pool`. Runs begin it; it is not for people.",
+            work_pool_name=self.name,
+            entrypoint=f"{stage.fn.__module__}.{stage.fn.__name__}",
+            pull_steps=[],
+            parameter_openapi_schema=parameter_schema(stage).model_dump_for_openapi(),
+            enforce_parameter_schema=True,
+            tags=["stage"],
+        )
+        self._find_the_dead(made)
+        return made
+
+    def _end_earlier(self) -> None:
+        """Crashes earlier coordinators of this clone that look alive: it has one at a time, so they were killed."""
+        from prefect.client.schemas.filters import FlowRunFilter
+        from prefect.runtime import flow_run
+        from prefect.states import Crashed
+
+        place = [host_tag(), f"clone:{self.root}"]
+        alive = FlowRunFilter.model_validate({"tags": {"all_": place}, "state": {"type": {"any_": ["RUNNING"]}}})
+        for run in self.client.read_flow_runs(flow_run_filter=alive):
+            if str(run.id) != flow_run.id:
+                self.client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
+        if flow_run.id:
+            add_tags(UUID(flow_run.id), place)
+
+    def _find_the_dead(self, deployment: Any) -> None:
+        """Makes the automations that crash flow runs of a deployment that send no heartbeats, or do not begin."""
+        from prefect.client.schemas.objects import StateType
+        from prefect.events.actions import ChangeFlowRunState
+        from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+        ends = {"Completed", "Failed", PASSING, "Crashed", "Cancelled"}
+        begin = BEGIN_SECONDS if self.kind == PROCESS else 10 * BEGIN_SECONDS  # containers pull images first
+        for what, after, expected, seconds in (
+            ("without a heartbeat", {"Running", "heartbeat"}, {"heartbeat", *ends}, DEAD_SECONDS),
+            ("that do not begin", {"Pending"}, {"Running", *ends}, begin),
+        ):
+            name = f"stages in {self.name} {what}"
+            if self.client.read_automations_by_name(name):
+                continue
+            trigger = EventTrigger(
+                after={f"prefect.flow-run.{event}" for event in after},
+                expect={f"prefect.flow-run.{event}" for event in expected},
+                match={"prefect.resource.id": ["prefect.flow-run.*"]},
+                match_related={"prefect.resource.id": [f"prefect.deployment.{deployment}"]},
+                for_each={"prefect.resource.id"},
+                posture=Posture.Proactive,
+                threshold=1,
+                within=timedelta(seconds=seconds),
+            )
+            message = f"its machine died: {'no heartbeat' if 'heartbeat' in after else 'no start'} for {seconds} s"
+            action = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=message, force=False)
+            self.client.create_automation(AutomationCore(name=name, trigger=trigger, actions=[action]))

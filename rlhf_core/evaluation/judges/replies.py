@@ -1,0 +1,249 @@
+"""Verdicts in the replies of judges: one strict grammar for each form.
+
+A reply is data: it is matched against fixed patterns and never evaluated. Forms follow AlpacaEval 2.0 (`m` / `M`, here
+also `preference: x`), Arena-Hard v0.1 (`[[A>>B]]`), MT-Bench (`[[n]]`), PAR, Listing 1 (`Better: A|B|N`), Sentence,
+appendix B.3 (a list of models with ranks) and ALARM, Figure 6 (`Output (a)`).
+
+A verdict that follows reasoning ends the reply: what comes behind it may take it back. Whatever looks like a verdict
+elsewhere in the reply, of this form or of another and in whatever letters, must agree with it. A reply that breaks
+either rule is unreadable.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+
+from rlhf_core.evaluation.judges.protocol import JudgeAnswer
+
+ARENA_LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
+MT_BENCH_RANGE = (1.0, 10.0)
+
+#: Markdown around a verdict: emphasis, code and heading.
+_MARKUP = r"[*_`# \t]{0,9}"
+#: What may follow the last verdict of a reply: white space, closing marks and a full stop.
+_END = re.compile(r"[\s*_`#.\"')\]}]*")
+#: A negation right before a verdict.
+_NEGATED = re.compile(r"\b(?:not|never|no|neither|cannot)\b[^.,:;!?]{0,30}$|n't\b[^.,:;!?]{0,30}$", re.IGNORECASE)
+#: Signs that look like those of verdicts: Cyrillic and Greek letters, double comparisons.
+_LOOKALIKES = str.maketrans(
+    dict(zip("\u0410\u0412\u0391\u0392\u039d\u043c\u041c\u039c\u226b\u226a", [*"ABABNmMM", ">>", "<<"], strict=True))
+)
+
+_PREFERENCE = re.compile(r"^[ \t]*preference:[ \t]*([0-9](?:\.[0-9]{1,30})?)[ \t]*\r?$", re.MULTILINE)
+_PREFERENCE_LIKE = re.compile(r"preference[\s*_`]{0,9}[:=][\s*_`]{0,9}([0-9]{0,9}(?:[.,][0-9]{1,30})*)", re.IGNORECASE)
+_IDENTIFIER_LINE = re.compile(r"^[ \t]*[mM][ \t]*\r?$", re.MULTILINE)
+_ARENA = re.compile(r"\[\[([AB<>=]{1,9})\]\]")
+_ARENA_LIKE = re.compile(r"\[[\[ \t]{0,9}([AB])\s{0,9}([<>=]{1,3})\s{0,9}([AB])", re.IGNORECASE)
+_SCORE = re.compile(r"\[\[([0-9]{1,9}\.?[0-9]{0,9})\]\]")
+_SCORE_BACKUP = re.compile(r"\[([0-9]{1,9}\.?[0-9]{0,9})\]")
+_SCORE_LIKE = re.compile(r"\[[ \t]{0,3}\[([^\[\]]{0,20}[0-9][^\[\]]{0,20})\][ \t]{0,3}\]")
+_OUT_OF_TEN = re.compile(r"\s{0,3}/\s{0,3}10(?![0-9])")
+_RATING = re.compile(r"\b(?:rating|score)\b[^\n\[\]]{0,30}$", re.IGNORECASE)
+_BETTER_LINE = re.compile(rf"^{_MARKUP}Better:(.*)$", re.MULTILINE)
+#: A letter, then at most a full stop, a remark in parentheses or a reason.
+_BETTER = re.compile(
+    rf"{_MARKUP}([ABN]){_MARKUP}(?:\.?{_MARKUP}|\.?[ \t]*\(([^()]*)\)\.?{_MARKUP}|,?[ \t]+because\b(.*))\r?"
+)
+_BETTER_LIKE = re.compile(r"(?i:better|winner)[\s*_`]{0,9}(?i:is\b)?[\s*_`]{0,9}[:=][\s*_`]{0,9}([ABN])\b")
+_WORSE_LIKE = re.compile(r"(?i:worse|loser)[\s*_`]{0,9}[:=][\s*_`]{0,9}([AB])\b")
+_LABEL = re.compile(r"\b[ABN]\b")
+#: Words of a remark or reason that may turn a verdict round.
+_DOUBT = re.compile(
+    r"\b(?:no|not|never|neither|nor|cannot|but|however|although|though|wrong|other|first|second|former|latter|actually|"
+    r"wait|instead|rather|worse|tie|equal|both|or|better|unless|if|maybe|perhaps|unsure)\b|n't\b",
+    re.IGNORECASE,
+)
+
+_OUTPUT = re.compile(rf"\s*{_MARKUP}Output \(([ab])\){_MARKUP}[.:]?{_MARKUP}\s*")
+
+_MODEL, _RANK = r"""(["'])model\1\s*:\s*\1model_([12])\1""", r"""\1rank\1\s*:\s*([12])"""
+_OTHER_MODEL, _OTHER_RANK = _MODEL.replace(r"\1", r"\4"), _RANK.replace(r"\1", r"\4")
+_RANKING = re.compile(
+    rf"\[\s*\{{\s*{_MODEL}\s*,\s*{_RANK}\s*,?\s*\}}\s*,\s*\{{\s*{_OTHER_MODEL}\s*,\s*{_OTHER_RANK}\s*,?\s*\}}\s*,?\s*\]"
+)
+_FENCED = re.compile(r"```(?:python|json)?\s*([^`]*)```")
+
+
+def _folded(text: str) -> str:
+    """Returns a text as a reader sees it: without invisible characters, with plain letters in the place of wide and
+    similar ones, HTML's entities and escapes undone."""
+    seen = unicodedata.normalize("NFKC", html.unescape(text)).translate(_LOOKALIKES)
+    return "".join(each for each in seen if each != "\\" and unicodedata.category(each) != "Cf")
+
+
+def _stands(text: str, verdict: re.Match[str]) -> bool:
+    """Returns whether a verdict ends its reply and no negation is right before it."""
+    before = text[max(0, verdict.start() - 60) : verdict.start()]
+    return _END.fullmatch(text, verdict.end()) is not None and _NEGATED.search(before) is None
+
+
+def _arena_like(seen: str) -> set[str]:
+    return {f"{one}{sign}{other}".upper() for one, sign, other in _ARENA_LIKE.findall(seen)}
+
+
+def parse_alpaca_eval(text: str) -> JudgeAnswer:
+    """Returns the soft preference in [1, 2]; 2 means that the second answer shown is better.
+
+    Accepts a last line `preference: x` (several lines only if they agree), or the whole answer being the
+    model identifier `m` (1, first answer) or `M` (2, second answer), case-sensitive as in AlpacaEval.
+    """
+    found = list(_PREFERENCE.finditer(text))
+    values = {float(each[1]) for each in found}
+    if len(values) > 1:
+        return JudgeAnswer.invalid("several different preferences")
+    if values:
+        value = values.pop()
+        others = {each.strip(".,") for each in _PREFERENCE_LIKE.findall(_folded(text))}
+        if (
+            not _stands(text, found[-1])
+            or _IDENTIFIER_LINE.search(text)
+            or any(_number(one) != value for one in others)
+        ):
+            return JudgeAnswer.invalid("a preference that the rest of the reply takes back")
+        if not 1.0 <= value <= 2.0:
+            return JudgeAnswer.invalid(f"preference {value:g} outside [1, 2]")
+        return JudgeAnswer(valid=True, value=value)
+    label = text.strip()
+    if label in ("m", "M"):
+        return JudgeAnswer(valid=True, value=1.0 if label == "m" else 2.0)
+    return JudgeAnswer.invalid("no preference")
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
+    """Returns AlpacaEval's weighted annotator: `2 - p(m) / (p(m) + p(M))` of the first generated token.
+
+    Args:
+        logprobs: token -> log-probability (nats) of the first generated token.
+
+    Returns:
+        Preference in [1, 2] (2: the second answer is better); None if neither `m` nor `M` is listed. A
+        token that is not listed has probability 0.
+    """
+    first, second = logprobs.get("m", -math.inf), logprobs.get("M", -math.inf)
+    if max(first, second) == -math.inf or math.isnan(first) or math.isnan(second):
+        return None
+    gap = first - second
+    p_first = 1.0 / (1.0 + math.exp(-gap)) if gap >= 0 else math.exp(gap) / (1.0 + math.exp(gap))
+    return 2.0 - p_first
+
+
+def parse_arena_hard(text: str) -> JudgeAnswer:
+    """Returns one of five verdicts in double brackets (Arena-Hard v0.1, `get_score`), at the end of the reply.
+
+    Repeated equal verdicts are one verdict; different ones are none. A bracketed comparison outside the five
+    labels (`[[A<B]]`) is invalid, as in the official scoring.
+    """
+    found = list(_ARENA.finditer(text))
+    labels = {each[1] for each in found}
+    if not found:
+        return JudgeAnswer.invalid("no verdict")
+    if len(labels) > 1:
+        return JudgeAnswer.invalid("several different verdicts")
+    label = labels.pop()
+    if label not in ARENA_LABELS:
+        return JudgeAnswer.invalid(f"unknown verdict {label}")
+    seen = _folded(text)
+    winner = "N" if label == "A=B" else label[0]
+    if not _stands(text, found[-1]) or _arena_like(seen) != {label} or {*_BETTER_LIKE.findall(seen)} - {winner}:
+        return JudgeAnswer.invalid("a verdict that the rest of the reply takes back")
+    return JudgeAnswer(valid=True, label=label)
+
+
+def parse_mt_bench(text: str) -> JudgeAnswer:
+    """Returns the score of `[[n]]`, else of `Rating: [n]`, at the end of the reply; n may have decimals (FastChat,
+    `run_judge_single`).
+
+    Deviations from FastChat: a number outside 1 to 10 is not a score of this scale and counts as missing, and so do
+    several different scores, of which FastChat takes the first: it may be quoted from the answer that is judged. A
+    number in single brackets counts behind `rating` or `score` alone: it may be an index or a source.
+    """
+    found = list(_SCORE.finditer(text))
+    single = not found
+    found = found or list(_SCORE_BACKUP.finditer(text))
+    scores = {float(each[1]) for each in found}
+    if not scores:
+        return JudgeAnswer.invalid("no score")
+    if len(scores) > 1:
+        return JudgeAnswer.invalid("several different scores")
+    value, last = scores.pop(), found[-1]
+    low, high = MT_BENCH_RANGE
+    if not low <= value <= high:
+        return JudgeAnswer.invalid(f"score {value:g} outside {low:g} to {high:g}")
+    if single and not _RATING.search(text[max(0, last.start() - 60) : last.start()]):
+        return JudgeAnswer.invalid("a number in brackets that is not called a rating")
+    like = _SCORE_LIKE.findall(_folded(text))
+    if not _stands(_OUT_OF_TEN.sub("", text), last) or any(_number(one) != value for one in like):
+        return JudgeAnswer.invalid("a score that the rest of the reply takes back")
+    return JudgeAnswer(valid=True, value=value)
+
+
+def parse_pairwise(text: str) -> JudgeAnswer:
+    """Returns the verdict of a last line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a
+    whole word (PAR).
+
+    Behind the letter may stand a remark in parentheses that names no other letter, or a reason after 'because'; neither
+    has words that may turn the verdict round. Several such lines must agree; `Better: A or B`, `Better: A < B` and
+    `Better: A is worse than B` name no winner.
+    """
+    lines = list(_BETTER_LINE.finditer(text))
+    if not lines:
+        return JudgeAnswer.invalid("no verdict line")
+    labels = set()
+    for line in lines:
+        match = _BETTER.fullmatch(line[1])
+        if match is None or set(_LABEL.findall(match[2] or "")) - {match[1]} or _turns_round(match):
+            return JudgeAnswer.invalid("a verdict line that names no winner")
+        labels.add(match[1])
+    if len(labels) > 1:
+        return JudgeAnswer.invalid("several different verdicts")
+    (label,), seen = labels, _folded(text)
+    others = {*_BETTER_LIKE.findall(seen)} - {label} or label in _WORSE_LIKE.findall(seen) or _arena_like(seen)
+    if others or _END.fullmatch(text, lines[-1].end()) is None:
+        return JudgeAnswer.invalid("a verdict that the rest of the reply takes back")
+    return JudgeAnswer(valid=True, label=label)
+
+
+def _turns_round(verdict: re.Match[str]) -> bool:
+    """Returns whether the remark or the reason of a verdict line may turn it round."""
+    remark, reason = verdict[2] or "", verdict[3]
+    bare = reason is not None and not re.search(r"[A-Za-z]{2}", reason)
+    return bare or _DOUBT.search(f"{remark} {reason or ''}") is not None
+
+
+def parse_ranking(text: str) -> JudgeAnswer:
+    """Parses `[{'model': 'model_1', 'rank': 1}, {'model': 'model_2', 'rank': 2}]` and nothing else, in any order.
+
+    The prompt announces that the answer will be executed; it is matched as text instead. Label A: model_1 is better,
+    B: model_2, N: equal ranks. Source: Sentence, appendix B.3.
+    """
+    fenced = _FENCED.fullmatch(text.strip())
+    match = _RANKING.fullmatch((fenced[1] if fenced else text).strip())
+    if match is None:
+        return JudgeAnswer.invalid("not a list of two models with ranks")
+    _, first, rank, _, second, other = match.groups()
+    if first == second:
+        return JudgeAnswer.invalid("one model ranked twice")
+    ranks = {first: int(rank), second: int(other)}
+    return JudgeAnswer(valid=True, label="N" if rank == other else "A" if ranks["1"] < ranks["2"] else "B")
+
+
+def parse_output_pair(text: str) -> JudgeAnswer:
+    """Parses `Output (a)` or `Output (b)`, also emphasised, and nothing else; label A: the first is better.
+
+    Source: ALARM, Figure 6.
+    """
+    match = _OUTPUT.fullmatch(text)
+    return (
+        JudgeAnswer(valid=True, label=match[1].upper()) if match else JudgeAnswer.invalid("not one of the two outputs")
+    )

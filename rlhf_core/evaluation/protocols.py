@@ -1,0 +1,216 @@
+"""Win rates as typed things: whose answers, on which prompts, judged in which order, and how verdicts are counted.
+
+    rate = WinRate("sft", "alpaca", PROTOCOLS["par"])
+    tally = rate.protocol.tally(rate.protocol.play(judge, pairs))
+    tally.win_rate          # percent; None where no prompt has a verdict: never 50 % out of nothing
+    tally.unparsable, tally.one_sided   # prompts
+
+Each paper counts verdicts in its own way (`PROTOCOLS`). A prompt that lacks a verdict which its protocol needs counts
+for nobody: it is `unparsable` without any verdict and `one_sided` with a verdict in one of two orders. Where data has
+true rewards, `true_tally` gives the same tally from them: the higher reward wins, equal rewards tie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from rlhf_core.choices import Choices
+from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.finite import require_finite
+from rlhf_core.evaluation.judges.games import Game, JudgedPair, Outcome, Side, combine_orders, play_games
+from rlhf_core.evaluation.judges.templates import TEMPLATES
+from rlhf_core.evaluation.statistics import binomial_test
+from rlhf_core.typed import Checked, one_of
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import Judge
+
+#: Templates by which a judge compares two answers.
+PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.n_answers == 2)
+#: The template whose verdicts are probabilities.
+SOFT_TEMPLATE = "alpaca_eval"
+BOTH: tuple[Side, ...] = ("baseline", "model")
+SCORES = {"win": 1.0, "tie": 0.5, "loss": 0.0}
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Verdicts on some prompts, counted.
+
+    Attributes:
+        scores: by prompt: 1 wins, 1/2 ties, 0 loses; of a soft protocol the probability of a win.
+        ties: 'half' counts a tie as half a win, 'left_out' as no game.
+        unparsable: prompts without any verdict; they count for nobody.
+        one_sided: prompts with a verdict in one of two orders; they count for nobody.
+    """
+
+    scores: Mapping[str, float]
+    ties: Literal["half", "left_out"] = "half"
+    unparsable: tuple[str, ...] = ()
+    one_sided: tuple[str, ...] = ()
+
+    @property
+    def wins(self) -> int:
+        return sum(score > 0.5 for score in self.scores.values())
+
+    @property
+    def losses(self) -> int:
+        return sum(score < 0.5 for score in self.scores.values())
+
+    @property
+    def _counted(self) -> list[float]:
+        """Returns the scores that make the win rate; where ties are left out and nothing else is there, the ties."""
+        scores = list(self.scores.values())
+        decided = [score for score in scores if score != 0.5]
+        return decided if self.ties == "left_out" and decided else scores
+
+    @property
+    def win_rate(self) -> float | None:
+        """Returns the percentage of wins; 50 where every verdict is a tie, None where no prompt has a verdict."""
+        counted = self._counted
+        return 100 * (sum(counted) / len(counted)) if counted else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """Returns the standard error of the win rate (ddof 1) in points; None where no prompt has a verdict."""
+        counted = self._counted
+        if not counted:
+            return None
+        mean = sum(counted) / len(counted)
+        spread = sum((score - mean) ** 2 for score in counted) / max(1, len(counted) - 1)
+        return 100 * math.sqrt(spread / len(counted))
+
+    def on(self, prompts: Collection[str]) -> Tally:
+        """Returns the verdicts on some of the prompts."""
+        scores = {prompt: score for prompt, score in self.scores.items() if prompt in prompts}
+        lacking = (tuple(p for p in each if p in prompts) for each in (self.unparsable, self.one_sided))
+        return Tally(scores, self.ties, *lacking)
+
+    def metrics(self, name: str, *, judged: bool) -> dict[str, float]:
+        """Returns `<name>` with `_se` and `_p` (two-sided binomial, ties left out); of a judge's verdicts also how many
+        prompts are without one.
+
+        Args:
+            name: of the win rate among a run's metrics.
+            judged: whether the verdicts are a judge's.
+        """
+        found: dict[str, float] = {}
+        rate, error = self.win_rate, self.standard_error
+        if rate is not None and error is not None:
+            p_value = binomial_test(self.wins, self.losses).p_value
+            found |= {name: rate, f"{name}_se": error, f"{name}_p": p_value}
+        if judged:
+            found |= {f"{name}_unparsable": len(self.unparsable), f"{name}_one_sided": len(self.one_sided)}
+        return found
+
+
+@dataclass(frozen=True)
+class Protocol(Checked):
+    """The way in which a judge's verdicts on pairs of answers become a win rate.
+
+    Args:
+        template: of the judge's prompt.
+        orders: 'drawn' is one game, its order drawn by the prompt; 'summed' both orders, where the higher total wins
+            and equal totals tie; 'agreed' both orders, a win or a loss only where both say so.
+        ties: 'half' counts a tie as half a win, 'left_out' as no game.
+        soft: the mean probability of a win instead of the share of wins.
+    """
+
+    template: Annotated[str, one_of(PAIR_TEMPLATES)]
+    orders: Literal["drawn", "summed", "agreed"]
+    ties: Literal["half", "left_out"] = "half"
+    soft: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.soft and self.template != SOFT_TEMPLATE:
+            raise RecipeError(
+                f"soft is true, but template '{self.template}' has no soft verdicts; use '{SOFT_TEMPLATE}'"
+            )
+
+    @property
+    def games_per_prompt(self) -> int:
+        return 1 if self.orders == "drawn" else 2
+
+    def play(self, judge: Judge, pairs: Sequence[JudgedPair]) -> list[Game]:
+        """Has every pair judged, in the orders of the protocol."""
+        return play_games(judge, pairs, self.template, orders="drawn" if self.orders == "drawn" else BOTH)
+
+    def tally(self, games: Sequence[Game]) -> Tally:
+        """Counts the verdicts of some games."""
+        by_prompt: dict[str, list[Game]] = {}
+        for game in games:
+            by_prompt.setdefault(game.id, []).append(game)
+        scores, unparsable, one_sided = dict[str, float](), list[str](), list[str]()
+        for prompt, played in by_prompt.items():
+            valid = [game for game in played if not math.isnan(game.score_for_model)]
+            if len(valid) < self.games_per_prompt:
+                (one_sided if valid else unparsable).append(prompt)
+            elif self.soft:
+                scores[prompt] = sum(game.preference_for_model for game in played) / len(played) - 1
+            else:
+                scores[prompt] = SCORES[self._outcome(played).result]
+        return Tally(scores, self.ties, tuple(unparsable), tuple(one_sided))
+
+    def _outcome(self, played: Sequence[Game]) -> Outcome:
+        (outcome,) = combine_orders(played, "agreement" if self.orders == "agreed" else "sum")
+        return outcome
+
+
+#: How each paper's judge compares two answers, and how its verdicts are counted.
+PROTOCOLS: Choices[Protocol] = Choices(
+    "protocol",
+    {
+        # AlpacaEval 2.0, Segment: one game whose order is drawn, soft preference.
+        "alpaca_eval": Protocol("alpaca_eval", "drawn", soft=True),
+        # Sentence, B.3: AlpacaEval's ranking prompt. The printed rates are multiples of half a prompt of 805.
+        "sentence": Protocol("ranking", "drawn"),
+        # PAR, §9.1: 1, 1/2 or 0 in each order; the higher total wins, equal totals are half a win.
+        "par": Protocol("pairwise", "summed"),
+        # ALARM, §3.3 and B.2: verdicts count where both orders agree; wins over decided games.
+        "alarm": Protocol("output_pair", "agreed", ties="left_out"),
+        # Sentence, figures 3, 8 and 9: Best-of-N against greedy answers, and the second judge.
+        "best_of_n": Protocol("ranking", "summed"),
+    },
+    needs=("template", "orders", "ties", "soft", "play", "tally"),
+)
+
+
+@dataclass(frozen=True)
+class WinRate:
+    """A win rate: a policy's answers over those of a reference, on the prompts of a benchmark.
+
+    Attributes:
+        reference: whose answers they are compared with: 'sft' (the model that the policy starts from), 'baseline' (the
+            benchmark's own answers), 'greedy', or the name of another row.
+        benchmark: whose prompts.
+        protocol: of a judge's verdicts; None where true rewards decide.
+        judge: who was asked; None where true rewards decide.
+    """
+
+    reference: str
+    benchmark: str
+    protocol: Protocol | None = None
+    judge: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the win rate as plain values."""
+        return asdict(self)
+
+
+def true_tally(own: Mapping[str, float], other: Mapping[str, float]) -> Tally:
+    """Returns the verdicts of true rewards on the prompts that both answered, in the order of `own`.
+
+    Args:
+        own, other: true reward by prompt.
+
+    Raises:
+        NumericsError: a reward that is not finite.
+    """
+    for rewards in (own, other):
+        require_finite(((f"prompt '{prompt}'", reward) for prompt, reward in rewards.items()), "the true reward")
+    shared = [(prompt, reward, other[prompt]) for prompt, reward in own.items() if prompt in other]
+    return Tally({prompt: 1.0 if a > b else 0.5 if a == b else 0.0 for prompt, a, b in shared})

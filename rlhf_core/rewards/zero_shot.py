@@ -1,0 +1,265 @@
+"""A holistic reward without training: a language model reads a prompt and an answer in a template.
+
+The reward of an answer is the mean log-probability of its tokens behind the prompt (`answer_tokens`), of any causal
+model or of an endpoint that returns the log-probabilities of a prompt; or the one output of a reward model with a head
+(`head`), such as UltraRM-13B, the paper's. Source: ALARM, section 2.3; the template is that of Figure 5, which the text
+of the paper does not show, as the released code has it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from rlhf_core.errors import JudgeError, NumericsError, RecipeError
+from rlhf_core.lazy import httpx, torch
+from rlhf_core.typed import Checked, above, at_least, one_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+#: Figure 5: how UltraRM is asked.
+FIGURE_5 = "Human: {instruction}\nAssistant: {completion}"
+COMPLETION = "{completion}"
+#: Largest log-probability, which rounding may put above 0.
+ROUNDING = 1e-3
+READS = ("answer_tokens", "head")
+#: Name of the head of UltraRM's checkpoint, and what transformers calls it.
+HEAD = {"^regression_head": "score"}
+
+
+@dataclass(frozen=True)
+class ZeroShotSettings(Checked):
+    """A model that rewards answers without training, and how it is asked.
+
+    Args:
+        model: hub id or folder; at an endpoint, its name there.
+        read: the mean log-probability of the answer's tokens, or the output of a reward model's head.
+        template: with `{instruction}` and, at its end, `{completion}`.
+        base_url: of an endpoint with `/completions` that echoes a prompt with its log-probabilities, as vLLM's; without
+            one the model is loaded.
+        api_key_variable: environment variable with the endpoint's key; none unless given.
+        timeout_s: of a request.
+        batch: answers per forward pass, or request.
+        max_tokens: longest prompt with its answer; the prompt is cut on the left.
+        precision: of the loaded weights.
+        empty: reward of an answer without a token.
+    """
+
+    model: str
+    read: Annotated[str, one_of(READS)] = "answer_tokens"
+    template: str = FIGURE_5
+    base_url: str | None = None
+    api_key_variable: str | None = None
+    timeout_s: Annotated[float, above(0)] = 120.0
+    batch: Annotated[int, at_least(1)] = 16
+    max_tokens: Annotated[int, at_least(2)] = 2048
+    precision: Annotated[str, one_of(("float32", "bfloat16"))] = "float32"
+    empty: float = -10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "{instruction}" not in self.template or not self.template.endswith(COMPLETION):
+            raise RecipeError(f"template is {self.template!r}; it needs {{instruction}} and must end in {COMPLETION}")
+        if self.base_url is not None and self.read == "head":
+            raise RecipeError(
+                "read is 'head', which an endpoint does not have; leave base_url out, or read answer_tokens"
+            )
+
+    def opening(self, instruction: str) -> str:
+        """Returns the text before an answer."""
+        return self.template.removesuffix(COMPLETION).replace("{instruction}", instruction)
+
+
+@dataclass(frozen=True)
+class LocalZeroShot:
+    """A loaded model that rewards answers; its own tokenizer reads them.
+
+    Args:
+        settings: how it is asked.
+        model: a causal model, or one with a single output.
+        tokenizer: with offset mapping, for which tokens are the answer's.
+    """
+
+    settings: ZeroShotSettings
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    def rewards(self, instructions: Sequence[str], answers: Sequence[str]) -> list[float]:
+        """Returns one reward for each answer, in float32, whatever the others are.
+
+        Raises:
+            NumericsError: a reward that is not finite.
+        """
+        encoded = [self._encoded(one, text) for one, text in zip(instructions, answers, strict=True)]
+        found = [self.settings.empty] * len(encoded)
+        rows = [i for i, (_, count) in enumerate(encoded) if count]
+        for chosen in _groups(sorted(rows, key=lambda i: len(encoded[i][0])), self.settings.batch):
+            for i, value in zip(chosen, self._scored([encoded[i] for i in chosen]), strict=True):
+                found[i] = value
+        _check_finite(found, self.settings.model)
+        return found
+
+    def _encoded(self, instruction: str, answer: str) -> tuple[list[int], int]:
+        """Returns the tokens of a prompt with its answer, and how many at the end are the answer's."""
+        opening = self.settings.opening(instruction)
+        read = self.tokenizer(opening + answer, return_offsets_mapping=True)
+        own = [i for i, (start, end) in enumerate(read["offset_mapping"]) if end > max(start, len(opening))]
+        if not own:
+            return [], 0
+        kept = list(read["input_ids"])[: own[-1] + 1][-self.settings.max_tokens :]
+        return kept, min(len(own), len(kept) - 1)
+
+    def _scored(self, rows: Sequence[tuple[list[int], int]]) -> list[float]:
+        with torch.no_grad():
+            return self._forward(rows)
+
+    def _forward(self, rows: Sequence[tuple[list[int], int]]) -> list[float]:
+        width = max(len(ids) for ids, _ in rows)
+        device = self.model.device
+        ids = torch.zeros((len(rows), width), dtype=torch.long)
+        mask = torch.zeros((len(rows), width), dtype=torch.bool)
+        for place, (tokens, _) in enumerate(rows):  # right-padded: every real token has the position that it has alone
+            ids[place, : len(tokens)] = torch.tensor(tokens)
+            mask[place, : len(tokens)] = True
+        ids, mask = ids.to(device), mask.to(device)
+        if self.settings.read == "head":
+            hidden = self.model.base_model(input_ids=ids, attention_mask=mask.long())[0]
+            last = mask.sum(dim=1) - 1
+            ends = hidden[torch.arange(len(rows), device=device), last]
+            return [float(value) for value in cast(Any, self.model).score(ends).squeeze(-1).float().cpu()]
+        logits: Tensor = self.model(input_ids=ids, attention_mask=mask.long()).logits[:, :-1].float()
+        found = logits.log_softmax(dim=-1).gather(2, ids[:, 1:, None]).squeeze(2).cpu()
+        return [
+            float(found[place, len(tokens) - 1 - count : len(tokens) - 1].mean())
+            for place, (tokens, count) in enumerate(rows)
+        ]
+
+
+@dataclass(frozen=True)
+class EndpointZeroShot:
+    """A served model that rewards answers by the log-probabilities of their tokens.
+
+    Args:
+        settings: how it is asked, with `base_url`.
+        client: of HTTP.
+    """
+
+    settings: ZeroShotSettings
+    client: httpx.Client
+
+    def rewards(self, instructions: Sequence[str], answers: Sequence[str]) -> list[float]:
+        """Returns one reward for each answer.
+
+        Raises:
+            JudgeError: an answer that is not what the protocol says, or none.
+            NumericsError: a reward that is not finite.
+        """
+        asked = [(self.settings.opening(one), text) for one, text in zip(instructions, answers, strict=True)]
+        found = [self.settings.empty] * len(asked)
+        rows = [i for i, (_, text) in enumerate(asked) if text]
+        for chosen in _groups(rows, self.settings.batch):
+            choices = self._choices([asked[i][0] + asked[i][1] for i in chosen])
+            for i, choice in zip(chosen, choices, strict=True):
+                found[i] = _mean_behind(choice, len(asked[i][0]), self.settings)
+        _check_finite(found, self.settings.model)
+        return found
+
+    def _choices(self, prompts: list[str]) -> list[dict[str, Any]]:
+        body = {"model": self.settings.model, "prompt": prompts, "echo": True, "logprobs": 0, "max_tokens": 0}
+        key = os.environ.get(self.settings.api_key_variable or "", "")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        where = f"{str(self.settings.base_url).rstrip('/')}/completions"
+        try:
+            reply = self.client.post(where, json=body, headers=headers, timeout=self.settings.timeout_s)
+            reply.raise_for_status()
+            choices = reply.json()["choices"]
+            ordered = sorted(choices, key=lambda choice: choice["index"])
+            indices = [choice["index"] for choice in ordered]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise JudgeError(
+                f"{where} did not return the log-probabilities of {len(prompts)} prompts ({error}); it must take "
+                "'echo' and 'logprobs', as vLLM's /v1/completions does"
+            ) from error
+        if len(ordered) != len(prompts):
+            raise JudgeError(f"{where} returned {len(ordered)} choices for {len(prompts)} prompts")
+        if indices != [*range(len(prompts))]:
+            raise JudgeError(f"{where} returned choices of index {indices[:8]} for {len(prompts)} prompts")
+        return ordered
+
+
+def _mean_behind(choice: dict[str, Any], start: int, settings: ZeroShotSettings) -> float:
+    """Returns the mean log-probability of the tokens that end behind a place of the text.
+
+    Raises:
+        JudgeError: no token ends there, or one has a value that is not a log-probability.
+    """
+    try:
+        told = choice["logprobs"]
+        tokens, values, offsets = told["tokens"], told["token_logprobs"], told["text_offset"]
+        own = [
+            value
+            for token, value, offset in zip(tokens, values, offsets, strict=True)
+            if value is not None and offset + len(token) > start
+        ]
+        if not own:
+            raise ValueError("no token of the answer has one")
+        if wrong := [value for value in own if isinstance(value, bool) or value > ROUNDING]:
+            raise ValueError(f"{wrong[0]} is not a log-probability")
+        return sum(own) / len(own)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise JudgeError(
+            f"{settings.base_url}: a choice has no tokens, token_logprobs and text_offset of its prompt ({error}); ask "
+            "an endpoint that echoes prompts with their log-probabilities"
+        ) from error
+
+
+def _groups(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _check_finite(found: Sequence[float], model: str) -> None:
+    for place, value in enumerate(found):
+        if not -float("inf") < value < float("inf"):
+            raise NumericsError(f"zero-shot reward of answer {place + 1} by {model} is {value}; it must be finite")
+
+
+#: Anything that rewards answers to instructions.
+ZeroShot = LocalZeroShot | EndpointZeroShot
+
+
+def load_zero_shot(settings: ZeroShotSettings, device: str = "cpu") -> ZeroShot:
+    """Returns the model of settings, loaded or asked over HTTP.
+
+    Raises:
+        RecipeError: it cannot be loaded, its tokenizer has no offset mapping, or it has no head where one is read.
+    """
+    if settings.base_url is not None:
+        return EndpointZeroShot(settings, httpx.Client())
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+    dtype = getattr(torch, settings.precision)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        if settings.read == "answer_tokens":
+            model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=dtype)
+        else:
+            model, told = AutoModelForSequenceClassification.from_pretrained(
+                settings.model, dtype=dtype, num_labels=1, key_mapping=HEAD, output_loading_info=True
+            )
+            if any(name.startswith("score") for name in told["missing_keys"]):
+                raise RecipeError(f"zero-shot model {settings.model} has no head; set read: answer_tokens")
+    except (OSError, ValueError) as error:
+        raise RecipeError(
+            f"zero-shot model {settings.model} cannot be loaded ({str(error).splitlines()[0]}); download it to a "
+            "folder and name the folder, or set base_url to an endpoint that serves it"
+        ) from error
+    if not tokenizer.is_fast:
+        raise RecipeError(
+            f"the tokenizer of {settings.model} has no offset mapping; name a model with a fast tokenizer"
+        )
+    return LocalZeroShot(settings, cast(Any, model).to(device).eval(), tokenizer)

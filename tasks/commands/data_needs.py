@@ -1,0 +1,93 @@
+"""Data that stages read, looked at before anything runs: rows of a folder, and whether the hub answers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tasks.data_specs.benchmarks import dialogue_benchmarks, harness_rows
+from tasks.data_specs.data_sets import open_directory
+from tasks.graph.typed_settings import TYPES
+from tasks.params.data import RealSpec
+from tasks.params.pages import read_settings
+
+#: Seconds to wait for the hub.
+PATIENCE = 5.0
+ENDPOINT = "https://huggingface.co"
+
+
+_SPEC = re.compile(r"-m tasks\.prepare .*?--spec (\S+)")
+
+
+def spec_addresses(root: Path, commands: Iterable[str]) -> list[str]:
+    """Returns the addresses of the data specs that stages of `prepare` among some commands read."""
+    return [str(root / match[1]) for command in commands if (match := _SPEC.search(command))]
+
+
+def check_local_rows(specs: Iterable[str]) -> None:
+    """Refuses benchmarks of a folder that the stage `prepare` would refuse: files, fields and reference answers.
+
+    Raises:
+        DataError: names file, row and field.
+    """
+    for address in specs:
+        data = TYPES["prepare", "spec"](read_settings(address), address)
+        if not isinstance(data, RealSpec):
+            continue
+        if data.source == "directory" and data.benchmarks:
+            with TemporaryDirectory() as quarantine:
+                source = open_directory(data.directory, Path(quarantine), data.max_bad_share)
+                dialogue_benchmarks(data, source)
+        local = {column: choice for column, choice in data.tasks.items() if choice.rows is not None}
+        if local:
+            harness_rows(replace(data, tasks=local))
+
+
+def unreachable(specs: Iterable[str]) -> list[str]:
+    """Returns what is needed of the hub and where to put it, one line each; nothing if it answers or is not needed.
+
+    Args:
+        specs: addresses of data specs.
+    """
+    needed = list(dict.fromkeys(line for spec in specs for line in _needs(spec)))
+    if not needed or (problem := _problem()) is None:
+        return []
+    return [
+        f"the hub does not answer ({problem}), and these stages read from it:",
+        *(f"  {line}" for line in needed),
+        "Go online (HF_HUB_OFFLINE=0), or on another machine save each data set with save_to_disk and name the folder "
+        "as its 'path'; rows of a task go into <folder>/<name>.<split>.jsonl, with rows: <name> and REWARDSMITH_DATA",
+    ]
+
+
+def _needs(spec: str) -> Iterator[str]:
+    """Yields the data sets that a spec takes from the hub."""
+    data = TYPES["prepare", "spec"](read_settings(spec), spec)
+    if not isinstance(data, RealSpec):
+        return
+    named = (*data.preference, *data.prompts, *data.benchmarks.values(), *data.references.values())
+    for name in dict.fromkeys(named) if data.sets else ():
+        hub_set = data.sets[name]
+        if not Path(hub_set.path).exists():
+            files = ", ".join((hub_set.data_files or {}).values())
+            yield f"{name}: {files or hub_set.path}"
+    for column, choice in data.tasks.items():
+        if choice.rows is None:
+            yield f"{column}: the data set of lm-evaluation-harness's task {choice.task}"
+
+
+def _problem() -> str | None:
+    """Returns why the hub cannot be reached, None if it answers."""
+    import httpx
+
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return "HF_HUB_OFFLINE is set"
+    try:
+        httpx.head(os.environ.get("HF_ENDPOINT", ENDPOINT), timeout=PATIENCE)
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    return None

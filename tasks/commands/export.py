@@ -1,0 +1,210 @@
+"""Export of a trained model to a folder as the Hugging Face hub has it, with a model card.
+
+The folder is read back by transformers alone before it gets its name: a reward model's scores of validation responses
+and a policy's prompts must be those of this project.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core.data.encoding import Encoder, messages_of
+from rlhf_core.data.hub_template import hub_template
+from rlhf_core.data.templates import TokenizerTemplate
+from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.models.loading import load_language_model, load_tokenizer, save_model
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.rewards.aggregation import build_aggregation
+from rlhf_core.rewards.exported import as_classifier, check_one_read, load_classifier
+from tasks.commands.model_card import write_card
+from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.loading import load_encoder
+from tasks.running.stage import device, set_threads
+from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, model_folder, upstream
+
+#: Largest difference of a score, relative to the largest score where that is above 1.
+TOLERANCE = 1e-5
+#: Responses or prompts that are read back.
+PROBES = 8
+#: Files of a data set with pairs, the first that exists.
+PAIRS = ("preference.validation.jsonl", "preference.train.jsonl")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model to be exported.
+
+    Attributes:
+        model: its folder, `result/model`.
+        record: the stage's record: what it read, and the code that ran.
+        data: result of `prepare`, with chat template and limits.
+        encoder: tokenizer, template and limits.
+    """
+
+    model: Path
+    record: Mapping[str, Any]
+    data: Path
+    encoder: Encoder
+
+    @classmethod
+    def of(cls, result: Path, data: Path | None) -> Exported:
+        """Returns the model of a stage's result.
+
+        Raises:
+            DataError: no trained model, no record, or data that is not where the record says.
+        """
+        folder = model_folder(result)
+        if not (folder / "config.json").is_file():
+            asked = (result / "zero_shot.json").is_file()
+            raise DataError(
+                "the result names a model that is asked, and has none of its own"
+                if asked
+                else "no trained model in this folder",
+                file=str(result),
+                remedy="Give the result of a stage reward_model, policy or sft: a folder that holds model/",
+            )
+        read = upstream("data", data, folder)
+        record = read_json(folder.parent.parent / "record" / "record.json")
+        return cls(folder, record, read, load_encoder(read, folder))
+
+
+def export(result: Path, out: Path, data: Path | None = None) -> None:
+    """Writes a trained model as transformers loads it.
+
+    Args:
+        result: of a stage `reward_model`, `policy` or `sft`.
+        out: a new or empty folder.
+        data: result of `prepare`; else the one that the record names.
+
+    Raises:
+        DataError: nothing to export, or a folder that has files.
+        RecipeError: a model that transformers has no form of, with the reason.
+        NumericsError: scores that differ when read back.
+    """
+    set_threads()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError("it exists and is not an empty folder", file=str(out), remedy="Name another folder")
+    found = Exported.of(result, data)
+    stage = str(found.record.get("stage"))
+    if stage not in _WRITERS:
+        raise RecipeError(
+            f"{result}: it is a result of the stage '{stage}'; models of {', '.join(_WRITERS)} can be exported"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as place:
+        made = Path(place) / "model"
+        made.mkdir()
+        checked = _WRITERS[stage](found, made)
+        write_card(made, result, found.record, found.data, out.name, checked)
+        if out.exists():
+            out.rmdir()
+        shutil.move(made, out)
+
+
+def _reward_model(found: Exported, made: Path) -> str:
+    """Writes a sequence classifier; returns what was checked."""
+    trained = ScalarModel.trained_on(found.model)
+    check_one_read(str(trained["segmenter"]["kind"]), build_aggregation(trained["aggregation"]), str(found.model))
+    scorer = TrainedScorer.load(found.model, RewardModelInputs(data=found.data))
+    classifier = as_classifier(scorer.model, scorer.head, found.encoder.pad_id, str(found.model))
+    save_model(classifier, made)
+    template = hub_template(found.encoder.template, found.encoder.tokenizer)
+    tokenizer = _write_tokenizer(found, made, template, padding="right")
+    rows, texts = _responses(found)
+    expected, scores = scorer(rows, texts), _scores(made, tokenizer, rows, texts)
+    differences = [abs(one - other) for one, other in zip(expected, scores, strict=True)]
+    worst = max(range(len(rows)), key=differences.__getitem__)
+    if not differences[worst] <= TOLERANCE * max(1.0, *map(abs, expected)):
+        raise NumericsError(
+            f"{found.model}: transformers scores the response {texts[worst][:60]!r} {scores[worst]:.6f}, this project "
+            f"{expected[worst]:.6f}; the chat template '{found.encoder.template.name}' written in Jinja, or the "
+            "architecture, reads other tokens. Nothing was written"
+        )
+    return f"{len(rows)} responses of the validation data are scored as by the training code, to {TOLERANCE:g}"
+
+
+def _responses(found: Exported) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns a few rows with their responses, of lengths within the limits."""
+    file = next((found.data / name for name in PAIRS if (found.data / name).is_file()), None)
+    if file is None:
+        raise DataError(
+            f"the data has no pairs ({' or '.join(PAIRS)}), by which an export is checked",
+            file=str(found.data),
+            remedy="Name the data that the model was trained on by --data",
+        )
+    whole: list[tuple[dict[str, Any], str]] = []
+    counts = found.encoder.counts
+    for row in read_jsonl(file):
+        for text in (row["chosen"], row["rejected"]):
+            before = counts.prompts_cut + counts.responses_cut
+            found.encoder.sequence(row, text)
+            if counts.prompts_cut + counts.responses_cut == before and len(whole) < PROBES:
+                whole.append((row, text))
+        if len(whole) == PROBES:
+            break
+    if not whole:
+        raise DataError("no pair is within the data's limits of length", file=str(file), remedy="Raise the limits")
+    return [row for row, _ in whole], [text for _, text in whole]
+
+
+@torch.no_grad()
+def _scores(
+    folder: Path, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
+) -> list[float]:
+    """Returns scores by transformers alone, in one batch."""
+    classifier: Any = load_classifier(folder).to(device())  # type: ignore[arg-type]
+    dialogues = [
+        [*messages_of(row), {"role": "assistant", "content": text}] for row, text in zip(rows, texts, strict=True)
+    ]
+    batch: Any = tokenizer.apply_chat_template(dialogues, padding=True, return_dict=True, return_tensors="pt")
+    given = {name: batch[name].to(device()) for name in ("input_ids", "attention_mask")}
+    scores: list[float] = classifier(**given).logits[:, 0].tolist()
+    return scores
+
+
+def _policy(found: Exported, made: Path) -> str:
+    """Writes a language model; returns what was checked."""
+    model, encoder = load_language_model(found.model), found.encoder
+    model.config.__dict__.pop("attn_implementation", None)
+    if model.generation_config is not None:
+        model.generation_config.eos_token_id = encoder.eos_id
+        model.generation_config.pad_token_id = encoder.pad_id
+    save_model(model, made)
+    own_template = isinstance(encoder.template, TokenizerTemplate)
+    template = encoder.tokenizer.chat_template if own_template else hub_template(encoder.template, encoder.tokenizer)
+    tokenizer = _write_tokenizer(found, made, template, padding="left")
+    rows = read_jsonl(found.data / "prompts.jsonl")[:PROBES]
+    for row in rows:
+        ids = tokenizer.apply_chat_template(messages_of(row), add_generation_prompt=True, return_dict=False)
+        own = encoder.template.prompt_ids(encoder.tokenizer, messages_of(row))
+        if list(ids) != own:
+            raise RecipeError(
+                f"{found.model}: the chat template '{encoder.template.name}' written in Jinja gives other tokens than "
+                f"the policy was trained on, of the prompt {row['prompt'][:60]!r}. Nothing was written"
+            )
+    return f"{len(rows)} prompts of the training data give the tokens that the policy was trained on"
+
+
+def _write_tokenizer(found: Exported, made: Path, template: Any, *, padding: str) -> PreTrainedTokenizerBase:
+    """Writes the tokenizer with chat template, side of padding and length limit; returns it."""
+    tokenizer = load_tokenizer(found.model)
+    tokenizer.chat_template = template
+    tokenizer.padding_side = padding
+    tokenizer.model_max_length = found.encoder.limits.total
+    tokenizer.save_pretrained(made)
+    return tokenizer
+
+
+_WRITERS: dict[str, Callable[[Exported, Path], str]] = {
+    "reward_model": _reward_model,
+    "policy": _policy,
+    "sft": _policy,
+}

@@ -1,0 +1,359 @@
+"""A project of the user's own: a folder with settings, pairs and code, in which `rewardsmith run` works at once.
+
+Everything is checked before the folder is made: model, pairs and reward. `tasks/commands/project/` has the files'
+templates.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.data.jsonl import BadRow, Lines, write_jsonl
+from rlhf_core.data.schemas import Record, record_type
+from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.published import printed_tables
+from tasks.commands.project_sizes import CPU, Device, ProjectSizes, fitting_rows, found_device, project_sizes
+from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
+from tasks.graph.code_dependencies import module_files
+from tasks.graph.dvc_files import ON_CPU, STAGES, matrix_folders
+from tasks.graph.dvc_files import write as write_graph
+from tasks.graph.items import SHARED
+from tasks.graph.names import ALL, DEMO_ALL, DEMO_NAME, SUITE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from rlhf_core.data.encoding import Encoder
+
+TEMPLATES = Path(__file__).parent / "project"
+#: The name of a project's scale.
+SCALE = "local"
+#: Files of a project by template, without those of rows.
+_SCALE_PAGES = ("aspects", "backbones", "data", "evaluation", "policy", "stages", "tokenizers")
+_ROW_PAGES = ("rows", "reward_models", "selections")
+#: Stages that take the device; the others read files.
+_ON_DEVICE = tuple(stage for stage in STAGES if stage not in (*ON_CPU, "prepare", "second_judge"))
+_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
+_TAKEN = (*printed_tables.PAPERS, SHARED, SUITE, ALL, DEMO_ALL, DEMO_NAME, "scales")
+#: Words in the name of a file of held-out pairs.
+_HELD_OUT = re.compile(r"(?:^|[._-])(?:test|eval|valid|validation|dev)(?:[._-]|$)")
+#: Share of the prompts that is held out where no file is of held-out pairs, and the most of them.
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 1000
+#: The largest tolerated share of bad rows of a file, and the fewest pairs.
+MAX_BAD_SHARE, LEAST_PAIRS = 0.1, 20
+#: Pairs whose responses a reward is tried on.
+TRIED = 4
+
+
+@dataclass(frozen=True)
+class NewProject:
+    """Model, pairs and reward that a project is made of.
+
+    Args:
+        folder: of the project, which must not exist.
+        model: folder or hub id.
+        files: of preference pairs.
+        reward: `module:function`, None for a learned reward alone.
+        columns: {our field: their column}.
+        template: chat template; `tokenizer` is the model's own.
+    """
+
+    folder: Path
+    model: str
+    files: tuple[Path, ...]
+    reward: str | None = None
+    columns: Mapping[str, str] | None = None
+    template: str = "tokenizer"
+
+
+@dataclass
+class GatheredPairs:
+    """Preference pairs of all files.
+
+    Attributes:
+        train, test: good records.
+        bad: bad rows by the file that they are from.
+        formats: each file with its format and counts, in words.
+    """
+
+    train: list[Record]
+    test: list[Record]
+    bad: dict[Path, list[BadRow]]
+    formats: list[str]
+
+
+def checked_name(folder: Path) -> str:
+    """Returns the name of a project's study: that of its folder.
+
+    Raises:
+        RecipeError: a folder that exists, or a name that rows cannot have.
+    """
+    if os.path.lexists(folder):
+        raise RecipeError(f"{folder} exists; init makes a new folder: give another name, or remove this one")
+    if not _NAME.fullmatch(folder.name):
+        raise RecipeError(
+            f"the project's name is '{folder.name}'; it has letters, digits, '-' and '_' and begins with one of the "
+            "first two"
+        )
+    if folder.name in _TAKEN:
+        raise RecipeError(f"the project's name is '{folder.name}', which the package uses itself; give another one")
+    if not folder.resolve().parent.is_dir():
+        raise RecipeError(f"{folder.parent} is not a folder; make it first")
+    return folder.name
+
+
+def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> GatheredPairs:
+    """Returns the pairs of all files, split into those to train on and held-out ones.
+
+    Raises:
+        DataError: an unknown format, too many bad rows, or too few pairs.
+    """
+    from rlhf_core.data.quarantine import find_faults
+
+    kind, pairs = record_type("preference"), GatheredPairs([], [], {}, [])
+    seen: set[str] = set()
+    for file in files:
+        found, lines = read_pairs(file, columns)
+        bad = sorted([*lines.broken, *find_faults(lines.rows, kind)], key=lambda row: row.row)
+        good = _good(lines, bad)
+        total = len(lines.rows) + len(lines.broken)
+        if len(bad) > MAX_BAD_SHARE * total:
+            first = bad[0]
+            counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(bad).most_common(3))
+            raise DataError(
+                first.reason, file=str(file), row=first.row, field=first.field or None,
+                remedy=f"{len(bad)} of {total} rows are not pairs as '{found.title}' has them ({counts}); correct them",
+            )  # fmt: skip
+        for record in good:
+            if record["id"] in seen:
+                record["id"] = f"{file.stem}-{record['id']}"
+            seen.add(record["id"])
+        held_out = _HELD_OUT.search(file.name.lower()) is not None
+        (pairs.test if held_out else pairs.train).extend(good)
+        pairs.formats.append(f"{file}: {found.title}, {len(good)} pairs" + (" held out" if held_out else ""))
+        if bad:
+            pairs.bad[file] = bad
+    if not pairs.test:
+        pairs.train, pairs.test = split_by_prompt(pairs.train, HELD_OUT_SHARE, MOST_HELD_OUT)
+    if len(pairs.train) < LEAST_PAIRS:
+        raise DataError(
+            f"{len(pairs.train)} pairs to train on beside {len(pairs.test)} held out", file=str(files[0]),
+            remedy=f"Give at least {LEAST_PAIRS}; some thousands teach a reward model something",
+        )  # fmt: skip
+    return pairs
+
+
+def _good(lines: Lines, bad: Sequence[BadRow]) -> list[Record]:
+    numbers = {row.row for row in bad}
+    return [record for number, record in lines.rows if number not in numbers]
+
+
+def _reasons(bad: Sequence[BadRow]) -> Counter[str]:
+    return Counter(f"{row.field}: {row.reason}" if row.field else row.reason for row in bad)
+
+
+def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]:
+    """Returns a model's folder or hub id as settings have it, its shapes, and its tokenizer.
+
+    Raises:
+        DataError: a folder without configuration, weights or tokenizer.
+        RecipeError: no chat template, or one that does not fit the tokenizer.
+    """
+    from transformers import AutoConfig
+
+    from rlhf_core.data.templates import chat_template
+    from rlhf_core.data.tokenizers import add_pad_token
+    from rlhf_core.models.loading import load_tokenizer
+    from rlhf_core.models.memory import on_meta
+
+    folder, named = Path(model), chat_template(template)
+    if folder.exists() or model.startswith((".", "/", "~")):
+        _check_folder(folder)
+        model = str(folder.resolve())
+    try:
+        shapes = on_meta(AutoConfig.from_pretrained(model, trust_remote_code=False))
+    except (OSError, ValueError) as error:
+        problem = f"no language model can be loaded ({str(error).strip().splitlines()[0][:200]})"
+        raise DataError(problem, file=model, remedy="Give a folder, or a hub id with HF_HUB_OFFLINE=0") from None
+    tokenizer = load_tokenizer(model)
+    if template == "tokenizer" and not getattr(tokenizer, "chat_template", None):
+        raise RecipeError(
+            f"model {model}: the tokenizer has no chat template; name the form of dialogues, as in --template llama3, "
+            "or give a model that was tuned on dialogues"
+        )
+    try:
+        add_pad_token(tokenizer, named)
+        named.check_tokenizer(tokenizer)
+    except RecipeError as error:
+        raise RecipeError(f"model {model}: {error}") from None
+    return model, shapes, tokenizer
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses a model's folder without one of its parts.
+
+    Raises:
+        DataError: names the missing files.
+    """
+    parts = {
+        "configuration (config.json)": ("config.json",),
+        "weights (*.safetensors)": ("*.safetensors",),
+        "tokenizer (tokenizer.json or tokenizer_config.json)": (
+            "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model",
+        ),
+    }  # fmt: skip
+    for part, names in parts.items():
+        if not any(any(folder.glob(name)) for name in names):
+            remedy = "Give a folder that save_pretrained wrote, of the model and of its tokenizer"
+            raise DataError(f"the model folder has no {part}", file=str(folder), remedy=remedy)
+
+
+def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:
+    """Returns what a reward function gives, sequence or tokens, after trying it on responses of a few pairs.
+
+    Raises:
+        RecipeError: no such function, or one that fails.
+        NumericsError: a wrong shape, values that are not numbers, or one that is not finite.
+    """
+    from tasks.scoring.own_rewards import text_batch, try_reward
+
+    rows = [row for row in pairs.train[:TRIED] for _ in range(2)]
+    responses = [row[name] for row in pairs.train[:TRIED] for name in ("chosen", "rejected")]
+    return try_reward(reward, text_batch(encoder, rows, responses)).gives
+
+
+def make_project(asked: NewProject, device: Device | None = None) -> None:
+    """Makes a project and prints what is in it and what to do next.
+
+    Args:
+        asked: what it is made of.
+        device: what stages train on; None finds it.
+
+    Raises:
+        DataError, RecipeError, NumericsError: what cannot be used, before anything is written.
+    """
+    from rlhf_core.data.encoding import Encoder
+    from rlhf_core.data.templates import chat_template
+    from rlhf_core.data.truncation import Limits
+    from rlhf_core.models.memory import trainable
+
+    name = checked_name(asked.folder)
+    pairs = gathered_pairs(asked.files, asked.columns or {})
+    model, shapes, tokenizer = checked_model(asked.model, asked.template)
+    config, parameters, device = shapes.config, trainable(shapes), device or found_device()
+    sizes = project_sizes(config, parameters, device)
+    encoder = Encoder(tokenizer, chat_template(asked.template), Limits(sizes.prompt_tokens, sizes.total_tokens))
+    encoder.sequence(pairs.train[0], pairs.train[0]["chosen"])  # the template may refuse the dialogue
+    gives = checked_reward(asked.reward, encoder, pairs) if asked.reward else None
+    values = {
+        "name": name, "scale": SCALE, "model": json.dumps(model), "template": asked.template, "reward": asked.reward,
+        "gives": gives, "credit": "as_is" if gives == "tokens" else "last_token", "device": device,
+        "parameters": f"{parameters:,}", "pairs": f"{len(pairs.train):,}", "tests": f"{len(pairs.test):,}",
+        "stages": _ON_DEVICE, "prompts": sizes.prompts, "pair_microbatch": sizes.pair_microbatch, **_plain(sizes),
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=asked.folder.resolve().parent, prefix=f".{name}-") as staged:
+        _write(Path(staged) / name, values, asked, pairs)
+        (Path(staged) / name).rename(asked.folder)
+    _print_made(asked, pairs, f"{parameters:,} parameters", device)
+    if device.memory_gb is not None and not fitting_rows(config, parameters, device, sizes.total_tokens):
+        print(f"warning: a trained policy, its reference and a reward model need more than {device.memory_gb:.0f} GiB")
+
+
+def _plain(sizes: ProjectSizes) -> dict[str, Any]:
+    """Returns sizes as YAML has them: numbers with an exponent need a point."""
+    return {name: f"{value:.1e}" if isinstance(value, float) else value for name, value in asdict(sizes).items()}
+
+
+def _write(root: Path, values: Mapping[str, Any], asked: NewProject, pairs: GatheredPairs) -> None:
+    """Writes a project's files into a folder."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    places = {f"params/scales/{SCALE}/{page}.yaml": f"{page}.yaml.j2" for page in _SCALE_PAGES}
+    places |= {f"params/{values['name']}/{page}.yaml": f"{page}.yaml.j2" for page in _ROW_PAGES}
+    places |= {"params.yaml": "params.yaml.j2", ".gitignore": "gitignore.j2", ".dvcignore": "dvcignore.j2"}
+    for place, template in places.items():
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_text(environment.get_template(template).render(values).rstrip() + "\n", encoding="utf-8")
+    for split, records in (("train", pairs.train), ("test", pairs.test)):
+        write_jsonl(root / "data" / f"pairs.{split}.jsonl", records)
+    for file, bad in pairs.bad.items():
+        rows = [
+            {"file": str(file), "row": b.row, "field": b.field, "reason": b.reason, "record": b.record} for b in bad
+        ]
+        write_jsonl(root / "data" / "quarantine" / f"{file.name}.quarantine.jsonl", rows)
+    for own in sorted(module_files(Path.cwd(), asked.reward.partition(":")[0])) if asked.reward else ():
+        (root / own).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(own, root / own)
+    write_graph(root, matrix_folders(SCALE, values["name"]))
+    _begin_tracking(root)
+
+
+def _begin_tracking(root: Path) -> None:
+    """Makes a folder a repository of git and DVC.
+
+    Raises:
+        RecipeError: git is missing.
+    """
+    if shutil.which("git") is None:
+        raise RecipeError("git is not installed; a project is a repository of git and DVC: install git")
+    dvc = [sys.executable, "-m", "dvc"]
+    quiet = {**os.environ, "DVC_NO_ANALYTICS": "true"}
+    for words in (["git", "init", "-q"], [*dvc, "init", "-q"], [*dvc, "config", "core.analytics", "false"]):
+        done = subprocess.run(words, cwd=root, env=quiet, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RecipeError(f"{' '.join(words[-3:])} failed: {done.stderr.strip()}")
+
+
+def _print_made(asked: NewProject, pairs: GatheredPairs, model: str, device: Device) -> None:
+    """Prints what a project has and the next commands."""
+    name = asked.folder.name
+    print(f"model   {asked.model}, {model}, on {device}")
+    for line in pairs.formats:
+        print(f"pairs   {line}")
+    for file, bad in pairs.bad.items():
+        counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(bad).most_common(3))
+        print(f"bad     {file}: {len(bad)} rows left out ({counts}), in {asked.folder}/data/quarantine/")
+    print(f"data    {len(pairs.train)} pairs to train on, {len(pairs.test)} held out")
+    rows = ("learned", "own", "both") if asked.reward else ("learned", "par", "dpo")
+    print(f"rows    {', '.join(rows)}: {asked.folder}/params/{name}/rows.yaml")
+    print(f"sizes   {asked.folder}/params/scales/{SCALE}/")
+    if device == CPU:
+        print("No GPU was found: sizes are small, for a CPU.")
+    compared = " ".join(f"{name}/{row}" for row in rows)
+    print("Next:")
+    for words in (f"cd {asked.folder}", f"rewardsmith plan {name} --seed 0", f"rewardsmith run {name} --seed 0"):
+        print(f"  {words}")
+    print(f"  rewardsmith compare {compared}")
+
+
+def parse_columns(stated: Sequence[str]) -> dict[str, str]:
+    """Returns {our field: their column} of texts such as `chosen=better`.
+
+    Raises:
+        RecipeError: a text of another form, or an unknown field.
+    """
+    columns = {}
+    for text in stated:
+        ours, equals, theirs = text.partition("=")
+        if not equals or not theirs:
+            raise RecipeError(f"--column is '{text}'; write it as chosen=their_name")
+        if ours not in ("prompt", "chosen", "rejected"):
+            raise RecipeError(
+                f"--column is '{text}': unknown field '{ours}'{hint(ours, ('prompt', 'chosen', 'rejected'))}"
+            )
+        columns[ours] = theirs
+    return columns

@@ -1,0 +1,76 @@
+"""Modules of the project run in a process of their own, from the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tasks.running.machine import refuse_unusable_disk
+from tasks.running.platform_state import join_platform
+
+
+def show_progress(verbose: bool) -> None:
+    """Lets flows show their progress, and Prefect's log only where it was asked for."""
+    if not verbose:
+        os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
+        os.environ["PREFECT_LOGGING_INTERNAL_LEVEL"] = "CRITICAL"  # of its threads, that the server has gone at the end
+        os.environ["REWARDSMITH_PROGRESS"] = "true"
+
+
+def run_module(
+    module: str,
+    words: Sequence[str],
+    *,
+    verbose: bool,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Runs a flow's module in a process of its own; returns its exit status.
+
+    The process leads a session of its own and gets an interrupt of the terminal from here alone: its temporary server,
+    which would get it too, must outlive the stages.
+
+    Args:
+        folder: the repository, None for the working directory.
+        environment: of the process, None for this process's own.
+
+    Raises:
+        RewardsmithError: nothing can be written in the repository or in the folder of temporary files.
+    """
+    refuse_unusable_disk(folder or Path.cwd())
+    if environment is None:
+        join_platform(Path.cwd())
+    show_progress(verbose)
+    project = str(Path(__file__).resolve().parents[2])
+    surroundings = {**(os.environ if environment is None else environment)}
+    surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, [project, surroundings.get("PYTHONPATH")]))
+    call = [sys.executable, "-P", "-m", module, *words]
+    process = subprocess.Popen(call, cwd=folder, env=surroundings, start_new_session=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    status = process.wait()
+    return status if status >= 0 else 128 - status
+
+
+def run_flow(
+    paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
+) -> int:
+    """Runs a paper's flow, or the suite's, in a process of its own; returns its exit status."""
+    project = Path(__file__).resolve().parents[2]
+    own = (project / "flows" / f"{paper}.py").exists()
+    words = [] if own else [paper]
+    words += ["--scale", scale, *options]
+    words += ["--rows", *rows] if rows else []
+    words += ["--seeds", *map(str, seeds)] if seeds else []
+    return run_module(f"flows.{paper}" if own else "flows.paper", words, verbose=verbose)
+
+
+def run_quietly(*arguments: str) -> int:
+    """Runs a module of the project in the repository; returns its exit status."""
+    project = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
+    return subprocess.run([sys.executable, "-P", "-m", *arguments], env={**os.environ, "PYTHONPATH": path}).returncode

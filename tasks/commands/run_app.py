@@ -1,0 +1,152 @@
+"""Commands that train: `rewardsmith run`, `worker`, `plan`, `rehearse` and `times`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, named_pool
+from tasks.commands.processes import run_flow, run_module
+from tasks.graph.names import ALL, known_scale, split_names
+from tasks.running.machine import refuse_unusable_disk
+from tasks.running.platform_state import join_platform
+
+#: Exit status of a run with failed stages; rows that ended have results.
+RUN_FAILED = 1
+
+
+def run(
+    names: Names = None,
+    full: Full = False,
+    seed: Seeds = None,
+    scale: Scale = "testbed",
+    report: Annotated[bool, typer.Option(help="Write the report page afterwards.")] = True,
+    sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run the stages on the workers of this Prefect work pool (docs/cluster.md).",
+            callback=named_pool,
+        ),
+    ] = None,
+    remote: Remote = None,
+    verbose: Verbose = False,
+) -> None:
+    """Train and evaluate the rows that are not up to date, in parallel on this machine's cores and GPUs.
+
+    Examples: `rewardsmith run` (the demo) · `rewardsmith run segment` (its headline rows) ·
+    `rewardsmith run demo-all` · `rewardsmith run segment --full` ·
+    `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
+    stage: `.work/logs/`. Interrupting is safe: the same command continues where it stopped.
+    """
+    from tasks.commands.run_end import print_run_end
+    from tasks.dvc.ended_runs import Asked, nothing_to_do
+    from tasks.dvc.plan import refuse_asked
+
+    root = Path.cwd()
+    if remote and not pool:
+        raise typer.BadParameter("it goes with --pool, whose results it carries", param_hint="--remote")
+    refuse_unusable_disk(root)
+    paper, rows = split_names(root, names or [])
+    full = full or names == [ALL]
+    join_platform(root)
+    asked = Asked(paper, scale, full, tuple(rows), tuple(seed or ()), report, sync)
+    if not pool and (current := nothing_to_do(root, asked)) is not None:
+        print(current)
+        print_run_end(root, paper, rows, seed or [], scale=scale, full=full)
+        return
+    refuse_asked(root, paper, rows, scale=scale, full=full)
+    options = ["--full"] if full else []
+    options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
+    options += ["--pool", pool] if pool else []
+    options += ["--remote", remote] if remote else []
+    status = run_flow(paper, scale, rows, seed or [], options, verbose=verbose)
+    if status in (0, RUN_FAILED):
+        print_run_end(root, paper, rows, seed or [], scale=scale, full=full)
+    raise typer.Exit(status)
+
+
+def worker(
+    pool: Annotated[
+        str, typer.Option(metavar="NAME", help="The Prefect work pool; made if there is none.", callback=named_pool)
+    ],
+    limit: Annotated[int | None, typer.Option(min=1, help="Stages at once; by default this machine's cores.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve a work pool: run stages of `rewardsmith run --pool NAME` on this machine, until Ctrl-C.
+
+    Give it a clone of its own at the run's commit, with PREFECT_API_URL at the shared server. It runs stages of that
+    commit and of its versions only. Example: `rewardsmith worker --pool gpus`.
+    """
+    words = ["--pool", pool, *(["--limit", str(limit)] if limit else [])]
+    raise typer.Exit(run_module("flows.worker", words, verbose=verbose))
+
+
+def plan(
+    names: Names = None,
+    full: Full = False,
+    seed: Seeds = None,
+    scale: Scale = "testbed",
+    all_stages: Annotated[bool, typer.Option("--all", help="Also list the stages that are up to date.")] = False,
+    workers: Annotated[
+        str | None, typer.Option(metavar="COUNTxGPU", help="Simulate the schedule on this cluster, such as 64xH100.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Price of one GPU for an hour, with --workers.")] = None,
+) -> None:
+    """Show what `run` would do and why, what comes from the cache, and how long it should take."""
+    from tasks.commands.cluster_plan import print_cluster_plan
+    from tasks.commands.plan_table import print_plan
+
+    root = Path.cwd()
+    paper, rows = split_names(root, names or [])
+    full = full or names == [ALL]
+    if price is not None and not workers:
+        raise typer.BadParameter("it goes with --workers, whose price it is", param_hint="--price")
+    if workers:
+        print_cluster_plan(root, paper, rows, seed or [], scale=scale, full=full, workers=workers, price=price)
+        return
+    print_plan(root, paper, rows, seed or [], scale=scale, full=full, all_stages=all_stages)
+
+
+def rehearse(
+    names: Names = None,
+    scale: Annotated[str, typer.Option(help="The scale: small or paper.", callback=known_scale)] = "paper",
+    rows: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of <name>.<split>.jsonl[.gz] with real rows.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the forecast.")] = 8,
+    gpu_memory: Annotated[float, typer.Option(help="GiB of each GPU of the forecast.")] = 80.0,
+    deepspeed: Annotated[Path | None, typer.Option(help="DeepSpeed configuration of the forecast.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run everything of a scale in small before GPUs are paid: every stage, table, figure and MLflow run.
+
+    Models are tiny and random, data are a few rows, judges and teachers are played by this machine; no number is a
+    result. The list at the end says which cells stay empty and why, which settings no stage reads, and what the scale
+    will cost. Exits with 1 when a cell is empty without a reason or a stage failed. Everything is in
+    `.work/rehearsal/<scale>/`.
+
+    Examples: `rewardsmith rehearse all --scale paper --rows ../shared/data` · `rewardsmith rehearse segment dpo`.
+    """
+    from tasks.commands.rehearse import rehearse as run_small
+    from tasks.params.deepspeed import read_deepspeed
+    from tasks.rehearsal.listing import ForecastGpus
+
+    root = Path.cwd()
+    paper, chosen = split_names(root, names or [])
+    machines = ForecastGpus(gpus, gpu_memory, None if deepspeed is None else read_deepspeed(deepspeed))
+    found = run_small(root, paper, chosen, scale=scale, given=rows, machines=machines, verbose=verbose)
+    raise typer.Exit(found.status)
+
+
+def times(
+    paper: Annotated[str | None, typer.Argument(help="Show the stages of this paper only.")] = None,
+    scale: Scale = "testbed",
+) -> None:
+    """Show the seconds of each kind of stage, and the overhead of the last run."""
+    from tasks.graph.times import print_times
+
+    print_times(Path.cwd(), scale, paper)

@@ -1,0 +1,140 @@
+"""The end of a run on the terminal: rows beside their baselines, what the differences mean, one next command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.commands.compare import NARROW, difference_text, mean_text, meaning
+from tasks.dvc.plan import asked_parts
+from tasks.graph.names import DEMO_NAME, SUITE
+from tasks.params.settings import ROOT_SCALE
+from tasks.report.rows_compared import ComparedRow, side_of
+from tasks.report.run_end import NOT_RUN, RowGroup, RunEnd, run_end
+
+#: Most lines of a table, and most rows that each have a line on what their difference means.
+MOST_ROWS, MOST_MEANINGS = 16, 6
+#: Most rows without a result that are named.
+MOST_NAMED = 4
+
+
+def print_run_end(root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool) -> None:
+    """Prints the rows that a run was asked for, each beside its baseline; of the demo, its finding.
+
+    Raises:
+        RecipeError: a row that is not valid.
+    """
+    from rich.console import Console
+
+    from tasks.commands.finding import print_finding
+    from tasks.report.finding import read_finding
+
+    demo = paper in (SUITE, DEMO_NAME) and not (rows or seeds or full) and scale == ROOT_SCALE
+    if demo and read_finding(root) is not None:
+        print_finding(root)
+        return
+    found = run_end(root, scale, asked_parts(root, paper, rows, seeds, scale=scale, full=full))
+    console = Console(highlight=False, markup=False)
+    for group in found.groups:
+        console.print(_table(group, wide=console.width >= NARROW))
+        if (left := len(group.compared.rows) - MOST_ROWS) > 0:
+            console.print(f"{left} more: rewardsmith rows {group.baseline.partition('/')[0]}", style="dim")
+    for line in lines(found):
+        console.print(line)
+    options = [] if scale == ROOT_SCALE else ["--scale", scale]
+    options += [word for seed in seeds for word in ("--seed", str(seed))]
+    console.print(f"Next: {next_command(found, options, console.width - len('Next: '))}", soft_wrap=True)
+
+
+def lines(found: RunEnd) -> list[str]:
+    """Returns the lines below the tables: meanings, caveats, rows without results."""
+    rows = [row for group in found.groups for row in group.compared.rows]
+    compared = [row for row in rows if row.difference is not None]
+    said = [meaning(row) for row in compared]
+    if len(said) > MOST_MEANINGS:
+        said = [_counts(compared)]
+    caveats = dict.fromkeys(line for group in found.groups for line in group.compared.caveats)
+    reasons: dict[str, list[str]] = {}
+    for address, reason in found.without.items():
+        reasons.setdefault(reason, []).append(address)
+    without = [f"{_some(names)}: {reason}" for reason, names in reasons.items()]
+    return [*said, *caveats, *without]
+
+
+def next_command(found: RunEnd, options: Sequence[str], width: int) -> str:
+    """Returns the command that says most next: run what has no result, or compare rows by curves and texts.
+
+    Args:
+        found: the rows.
+        options: of the run: scale and seeds.
+        width: that names of rows fill.
+    """
+    missing = [address for address, reason in found.without.items() if reason == NOT_RUN]
+    lacking = [group.baseline for group in found.groups if not group.has_baseline]
+    if wanted := missing or lacking:
+        paper = wanted[0].partition("/")[0]
+        words, names = ["run", paper], [address.partition("/")[2] for address in wanted if f"{paper}/" in address]
+    elif found.groups:
+        group = max(found.groups, key=lambda each: len(each.compared.rows))
+        words, names = ["compare"], [row.row.address for row in group.compared.rows]
+    else:
+        return "rewardsmith rows"
+    least = 2 if words == ["compare"] else 1
+    command = ["rewardsmith", *words, *names[:least], *options]
+    for name in names[least:]:
+        longer = [*command[: len(command) - len(options)], name, *options]
+        if len(shlex.join(longer)) > width:
+            break
+        command = longer
+    return shlex.join(command)
+
+
+def _table(group: RowGroup, *, wide: bool) -> Any:
+    from rich.table import Table
+
+    compared = group.compared
+    shown = compared.rows[:MOST_ROWS]
+    heading = f"less {group.baseline.partition('/')[2]}" if group.has_baseline else ""
+    columns = ["", compared.metric.replace("_", " "), heading, "kl", "tokens", "alarms"]
+    lines_ = [_cells(row, compared.metric, wide=wide) for row in shown]
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
+    table.add_column("", overflow="fold", max_width=24 if wide else 17)
+    for number, name in enumerate(columns[1:], start=1):
+        longest = max(len(cells[number]) for cells in lines_)
+        if longest or number < 2:
+            table.add_column(name, justify="right", min_width=longest, max_width=max(longest, 8), overflow="fold")
+    kept = [number for number in range(len(columns)) if number < 2 or any(cells[number] for cells in lines_)]
+    for row, cells in zip(shown, lines_, strict=True):
+        style = "bold" if row.row.address == group.baseline else "red" if row.row.alarms else None
+        table.add_row(*(cells[number] for number in kept), style=style)
+    return table
+
+
+def _cells(row: ComparedRow, metric: str, *, wide: bool) -> list[str]:
+    worlds, rang = len(row.row.runs), len(row.row.alarms)
+    watched = rang or row.row.mean("hacking_alarms") is not None
+    return [
+        row.row.address.partition("/")[2],
+        mean_text(row.row, metric, spread=wide),
+        difference_text(row, decimals=1 if wide else 0),
+        mean_text(row.row, "kl", spread=False),
+        mean_text(row.row, "alpaca_tokens", 0, spread=False),
+        (f"{rang} of {worlds}" if rang else "none") if watched else "",
+    ]
+
+
+def _counts(compared: Sequence[ComparedRow]) -> str:
+    """Returns how many rows are on which side of their baselines."""
+    counts: dict[str, int] = {}
+    for row in compared:
+        side = side_of(row)
+        counts[side] = counts.get(side, 0) + 1
+    return f"Of {len(compared)} rows beside their baselines: " + ", ".join(f"{n} {side}" for side, n in counts.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    """Returns a few of some names, and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

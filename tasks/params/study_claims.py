@@ -1,0 +1,191 @@
+"""The claim of a paper that a study is about, and the hypotheses that test it.
+
+    claim:
+      paper: segment
+      id: best
+      tested_by: [segment-beats-bandit, segment-beats-token]
+      differs: True win rates over the SFT model take the place of AlpacaEval's; sentence rewards are not a row.
+
+A study counts for a claim of `rlhf_core/published/claims/` only by hypotheses that it names. Their rows are those of
+the claim's paper. Where they are not just the comparisons that the claims file lists, `differs` says so beside the
+count. A sentence of the study's own, `says` and `source` without `id`, counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
+from rlhf_core.published.printed_tables import PAPERS
+from rlhf_core.typed import Checked, one_of
+
+#: Fields of a study's row with which it is still the paper's row: tuning sets the optimiser's.
+OWN_FIELDS = ("like", "only", "optimiser")
+
+
+class TwoRows(Protocol):
+    """A hypothesis about two rows."""
+
+    @property
+    def row(self) -> str: ...
+
+    @property
+    def than(self) -> str | None: ...
+
+    @property
+    def at(self) -> Mapping[str, Any]: ...
+
+    @property
+    def over(self) -> str | None: ...
+
+    @property
+    def side(self) -> str: ...
+
+    @property
+    def collapse(self) -> bool: ...
+
+    @property
+    def kl(self) -> float | None: ...
+
+
+class Claiming(Protocol):
+    """A study that may name a claim."""
+
+    @property
+    def rows(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def main(self) -> str: ...
+
+    @property
+    def hypotheses(self) -> Mapping[str, TwoRows]: ...
+
+    @property
+    def metric(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class PaperClaim(Checked):
+    """The sentence of a paper that a study is about.
+
+    Args:
+        paper: its short name.
+        id: of the claim in `rlhf_core/published/claims/<paper>.yaml`, whose words are then the claim's.
+        tested_by: hypotheses that test the claim; it holds if all of them do.
+        differs: a sentence on what is tested otherwise than the claims file says.
+        says, source: of a sentence without an id; no study of one is counted.
+    """
+
+    paper: Annotated[str, one_of(PAPERS)]
+    id: str | None = None
+    tested_by: tuple[str, ...] = ()
+    differs: str | None = None
+    says: str | None = None
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.id is None:
+            if self.says is None or self.source is None:
+                raise RecipeError("claim has no 'id'; name one of the paper's claims, or set 'says' and 'source'")
+            if self.tested_by or self.differs is not None:
+                raise RecipeError("claim has 'tested_by' or 'differs' without 'id'; only a claim with an id is tested")
+            return
+        if self.id not in (known := stated_claims(self.paper)):
+            near = hint(self.id, known, more=3)
+            raise RecipeError(f"id is '{self.id}', which is not a claim of claims/{self.paper}.yaml{near}")
+        if self.says is not None or self.source is not None:
+            raise RecipeError(
+                f"claim has an 'id' and own words; delete 'says' and 'source', which claim '{self.id}' has"
+            )
+        if not self.tested_by or len(set(self.tested_by)) < len(self.tested_by):
+            raise RecipeError(
+                f"tested_by is {list(self.tested_by)}; name the hypotheses that test the claim, each once"
+            )
+
+    @property
+    def stated(self) -> StatedClaim:
+        """Returns the sentence with its source: the claims file's, or the study's own."""
+        return (
+            StatedClaim(self.says or "", self.source or "") if self.id is None else stated_claims(self.paper)[self.id]
+        )
+
+
+def check_claim(claim: PaperClaim, spec: Claiming) -> None:
+    """Refuses a claim that its study's hypotheses do not test.
+
+    Raises:
+        RecipeError: a hypothesis that does not exist, is of another paper's rows, or expects the contrary of the claim;
+            or `differs` is missing where the comparisons are not the claim's.
+    """
+    for name in claim.tested_by:
+        if name not in spec.hypotheses:
+            raise RecipeError(f"claim.tested_by names '{name}'{hint(name, spec.hypotheses, more=3)}")
+        _check_rows(claim, spec, name)
+    if claim.id is not None and claim.differs is None and (found := list(differences(claim, spec))):
+        raise RecipeError(f"claim.differs is missing, but {'; '.join(found)}. Say in 'differs' what is tested instead")
+
+
+def _check_rows(claim: PaperClaim, spec: Claiming, name: str) -> None:
+    """Refuses a hypothesis whose rows are another paper's, or that says the contrary of the claim."""
+    hypothesis, where = spec.hypotheses[name], f"claim.tested_by: hypothesis '{name}'"
+    for row in (hypothesis.row, hypothesis.than or spec.main):
+        paper = str(spec.rows[row]["like"]).partition("/")[0]
+        if paper != claim.paper:
+            raise RecipeError(
+                f"{where} compares row '{row}' of paper '{paper}'; claim '{claim.id}' is of '{claim.paper}'"
+            )
+    if hypothesis.collapse and not claim.stated.collapse:
+        raise RecipeError(f"{where} has 'collapse: true', but claim '{claim.id}' is not about a collapse")
+    pair = tested_pair(spec, hypothesis)
+    same_rows = [one for one in claim.stated.pairs if {one.first, one.second} == {pair.first, pair.second}]
+    if same_rows and not any((one.first, one.relation) == (pair.first, pair.relation) for one in same_rows):
+        raise RecipeError(f"{where} expects {pair}; claim '{claim.id}' has {min(map(str, same_rows))}")
+
+
+def tested_pair(spec: Claiming, hypothesis: TwoRows) -> ClaimedPair:
+    """Returns the comparison of a hypothesis by the names of the paper's rows, the expected winner first."""
+    row, other = (
+        str(spec.rows[name]["like"]).partition("/")[2] for name in (hypothesis.row, hypothesis.than or spec.main)
+    )
+    first, second = (row, other) if hypothesis.side == "above" else (other, row)
+    return ClaimedPair(first, second, spec.metric)
+
+
+def tested_as_stated(claim: PaperClaim, spec: Claiming) -> frozenset[ClaimedPair]:
+    """Returns the comparisons of the claims file that the named hypotheses make just so."""
+    tested = (spec.hypotheses[name] for name in claim.tested_by)
+    return claim.stated.pairs & {tested_pair(spec, one) for one in tested if not _unlike(spec, one)}
+
+
+def differences(claim: PaperClaim, spec: Claiming) -> Iterator[str]:
+    """Yields in words what the hypotheses test otherwise than the claims file says."""
+    for name in claim.tested_by:
+        hypothesis = spec.hypotheses[name]
+        pair = tested_pair(spec, hypothesis)
+        yield from (f"hypothesis '{name}' {how}" for how in _unlike(spec, hypothesis))
+        if pair not in claim.stated.pairs:
+            yield f"claim '{claim.id}' does not have {pair} (hypothesis '{name}')"
+    untested = claim.stated.pairs - {tested_pair(spec, spec.hypotheses[name]) for name in claim.tested_by}
+    if untested:
+        more = f" and {len(untested) - 1} more" if len(untested) > 1 else ""
+        yield f"no hypothesis tests {min(map(str, untested))}{more}"
+    if claim.stated.others:
+        yield f"claim '{claim.id}' has parts that do not compare two rows at the end of training"
+
+
+def _unlike(spec: Claiming, hypothesis: TwoRows) -> list[str]:
+    """Returns what makes a hypothesis another comparison than that of two rows of a paper."""
+    found = [] if hypothesis.over is None else [f"is over dial '{hypothesis.over}'"]
+    for dial, level in hypothesis.at.items():
+        levels = level if isinstance(level, str) else " and ".join(level)
+        found.append(f"is at {dial} {levels} only")
+    found += [] if hypothesis.kl is None else [f"is at {hypothesis.kl:g} nats, not at the end of training"]
+    for row in (hypothesis.row, hypothesis.than or spec.main):
+        own = sorted(spec.rows[row].keys() - {*OWN_FIELDS})
+        own += ["optimiser.kind"] if "kind" in (spec.rows[row].get("optimiser") or {}) else []
+        found += [f"has row '{row}' with settings of its own: {', '.join(own)}"] if own else []
+    return found

@@ -1,0 +1,79 @@
+"""Rows beside each other as one self-contained page: numbers, curves, the same prompts answered by each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from tasks.params.yaml_files import write_whole
+from tasks.report.colour import coloured_tokens, scale_legend
+from tasks.report.drawing import panels_svg
+from tasks.report.figure_data import FigureData, Panel, curve_series, spread_note
+from tasks.report.page import render_page, template_text
+from tasks.report.rows_compared import RowsCompared, SameText, same_prompts, same_rollouts
+
+#: Metric, file, panel's title, unit.
+CURVES = (
+    ("win_rate_vs_sft", "checkpoints.jsonl", "Win rate over SFT", "%"),
+    ("kl", "history.jsonl", "KL to the SFT model", "nats per response"),
+    ("proxy", "history.jsonl", "Proxy reward of rollouts", "as the reward model scores"),
+    ("reward", "history.jsonl", "Paid reward of rollouts", "after shaping"),
+    ("response_length", "history.jsonl", "Length of rollouts", "tokens"),
+    ("entropy", "history.jsonl", "Entropy", "nats per token"),
+)
+#: Prompts of each kind that are shown.
+PROMPTS = 4
+
+
+def curves(found: RowsCompared) -> Markup | None:
+    """Returns the rows' learning curves as SVG, a row one colour; None where no row has any."""
+    panels = [
+        Panel(
+            title,
+            "training step",
+            unit,
+            [
+                series
+                for number, row in enumerate(found.rows)
+                for series in curve_series(row.row.title, row.row.runs, metric, colour=number, file=file)
+            ],
+        )
+        for metric, file, title, unit in CURVES
+    ]
+    figure = FigureData("compared", "Learning curves", f"Learning curves.{spread_note(panels)}", panels=panels)
+    data = figure.to_json()
+    return Markup(panels_svg(data)) if data["status"] == "measured" else None
+
+
+def _coloured(texts: list[SameText]) -> list[dict[str, Any]]:
+    """Returns rollouts with their tokens coloured, each on the scale of its own reward."""
+    shown = []
+    for text in texts:
+        scale = max((abs(reward) for reward in text.rewards), default=0.0) or 1.0
+        body = coloured_tokens(text.tokens, text.rewards, scale=scale)
+        shown.append({"text": text, "body": body, "legend": scale_legend(scale)})
+    return shown
+
+
+def write_comparison(found: RowsCompared, lines: list[str], out: Path) -> Path:
+    """Writes `<out>/compare.html`, whole or not at all; returns its path.
+
+    Args:
+        found: the rows.
+        lines: what their differences mean.
+        out: a folder.
+    """
+    rows = [row.row for row in found.rows]
+    page = render_page(
+        "compare.html.j2",
+        found=found,
+        lines=lines,
+        own_style=template_text("compare.css.j2"),
+        curves=curves(found),
+        answers=same_prompts(rows, PROMPTS),
+        rollouts=[(prompt, _coloured(texts)) for prompt, texts in same_rollouts(rows, PROMPTS)],
+    )
+    write_whole(out / "compare.html", page)
+    return out / "compare.html"

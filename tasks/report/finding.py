@@ -1,0 +1,308 @@
+"""The demo's finding: a reward that is hacked, and designs from two papers beside it.
+
+The parts of the finding (`parts`) were fixed before the demo first ran at its seeds. How often they hold on other seeds
+is checked by `python -m benchmarks.demo_finding`; its record has the measures of each seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.evaluation.worlds import Effect, paired
+from tasks.graph.dvc_files import stage_version
+from tasks.graph.names import DEMO_NAME
+from tasks.graph.rows import load_rows
+from tasks.graph.scale import Scale
+from tasks.params.pages import read_settings
+from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import run_settings
+from tasks.report.hacking_runs import HackingRun, MitigationResult, is_hacked, read_run
+from tasks.report.outputs import mean_and_standard_error
+from tasks.report.records import run_anchor
+from tasks.report.told import true_labels
+from tasks.running.artifacts import read_json, read_jsonl
+from tasks.studies.equal_kl import at_kl
+
+#: The row without a design, and those with PAR's and Segment's.
+PLAIN, BOUNDED, DENSE = "vanilla", "par", "segment"
+#: Distance from the SFT model at which rows are compared beside their ends, in nats per answer.
+NATS = 2.0
+RECORD = Path("reference/demo_finding.json")
+
+#: Measures of each row.
+Measured = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """A row of the demo over its worlds.
+
+    Attributes:
+        runs, alarms: by world; alarms are those that rang while the policy trained.
+        effect: win rate less the plain row's; None for the plain row.
+        above: number of worlds in which it ends above the plain row.
+    """
+
+    name: str
+    title: str
+    runs: Mapping[int, HackingRun]
+    alarms: Mapping[int, int]
+    effect: Effect | None
+    above: int
+
+    @property
+    def anchor(self) -> str:
+        """Returns the id of its first run on the page."""
+        return run_anchor(DEMO_NAME, "policy", self.name, str(next(iter(self.runs))))
+
+    @property
+    def over_worlds(self) -> MitigationResult:
+        """Returns the row as the laboratory's page draws it."""
+        return MitigationResult(self.name, self.title, "measured", runs=list(self.runs.values()))
+
+    @property
+    def at_equal_kl(self) -> float | None:
+        """Returns the mean win rate at `NATS` from the SFT model; None where a world's evaluations do not reach it."""
+        found = []
+        for run in self.runs.values():
+            path = {"temperature": 1, "top_p": 1, "points": run.points}
+            found += [at_kl(path, [NATS], "win_rate")[0].value]
+        known = [value for value in found if value is not None]
+        return mean_and_standard_error(known)[0] if len(known) == len(found) else None
+
+    def mean(self, measure: str) -> float:
+        return mean_and_standard_error([run.measures[measure] for run in self.runs.values()])[0]
+
+    @property
+    def hacked(self) -> int:
+        return sum(run.hacked for run in self.runs.values())
+
+    @property
+    def means(self) -> str:
+        """Returns the row's part of the finding in one line."""
+        worlds = len(self.runs)
+        hacked = f"hacked in {of_worlds(self.hacked, worlds)}" if self.hacked else "not hacked"
+        if self.effect is None:
+            return f"{hacked}; its proxy rises by {self.mean('proxy_gain'):.1f} deviations all the same"
+        return f"{hacked}; above the plain reward in {of_worlds(self.above, worlds)}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One policy's answer to the prompt that is shown."""
+
+    title: str
+    prompt: str
+    text: str
+    true_reward: float
+
+
+@dataclass(frozen=True)
+class FindingCheck:
+    """The share of other seeds on which the finding held.
+
+    Attributes:
+        seeds: those checked.
+        held: number of seeds by part, and of all parts together (`all`).
+        current: whether settings and code versions are those of now.
+    """
+
+    seeds: tuple[int, ...]
+    held: Mapping[str, int]
+    current: bool
+
+
+@dataclass(frozen=True)
+class DemoFinding:
+    """Content of the demo's finding.
+
+    Attributes:
+        rows: the plain row first.
+        right: share of held-out labels that the plain row's reward model predicts.
+        true: share of these labels that prefer the answer with the higher true reward; None where it is not known.
+        answers: to one prompt in the first world: the SFT model's, then each row's.
+        checked: None where no record is there.
+    """
+
+    rows: tuple[FindingRow, ...]
+    seeds: tuple[int, ...]
+    right: float
+    true: float | None
+    answers: tuple[Answer, ...]
+    checked: FindingCheck | None
+
+    @property
+    def headline(self) -> str:
+        """Returns the finding in two sentences."""
+        plain, *designs = self.rows
+        worse = plain.hacked == len(self.seeds)
+        said = "is hacked" if worse else "is not hacked in every world"
+        rate = f"{plain.mean('final'):.0f} % of its policy's answers beat the SFT model's (50 % is no change)"
+        others = ", ".join(f"{row.mean('final'):.0f} % with {row.title}" for row in designs)
+        return f"The plain reward {said}: {rate}." + (f" On the same labels: {others}." if designs else "")
+
+    @property
+    def cause(self) -> str:
+        """Returns why the reward can be hacked."""
+        learned = f"The reward model predicts {100 * self.right:.0f} % of held-out labels"
+        if self.true is None:
+            return f"{learned}."
+        return (
+            f"The annotator likes length: only {100 * self.true:.0f} % of the labels prefer the better answer. "
+            f"{learned}, flaw and all."
+        )
+
+    @property
+    def strength(self) -> str:
+        """Returns the strength of the evidence."""
+        seeds = " and ".join(map(str, self.seeds))
+        return (
+            f"{of_worlds(len(self.seeds))} (seeds {seeds}, spent: a demonstration, not a verdict). Each world has its "
+            "own facts, data and models, and 512 prompts. Intervals are 95 % over worlds: few worlds make them wide. "
+            f"Rows differ in KL: one that moved less had less to lose; at {NATS:g} nats they are compared at equal KL."
+        )
+
+    @property
+    def check(self) -> str:
+        """Returns how often the finding held on other seeds."""
+        found = self.checked
+        if found is None:
+            return "Not checked on other seeds yet: python -m benchmarks.demo_finding --seeds 1001-1010"
+        count = len(found.seeds)
+        said = ", ".join(f"{name} {held} of {count}" for name, held in found.held.items() if name != "all")
+        seeds = f"seeds {found.seeds[0]} to {found.seeds[-1]}"
+        text = f"On {count} other worlds ({seeds}) it held in {found.held['all']}; by part: {said}."
+        return text if found.current else f"{text} That was with other settings or code than now."
+
+
+def interval(row: FindingRow) -> str:
+    """Returns a row's difference from the plain row in points, with its interval over worlds."""
+    if row.effect is None:
+        return ""
+    found = row.effect.interval()
+    bounds = "" if found is None else f" [{found.lower:+.0f}, {found.upper:+.0f}]"
+    return f"{row.effect.estimate:+.1f}{bounds}"
+
+
+def finding_cells(row: FindingRow) -> list[str]:
+    """Returns a row's cells: title, win rate, difference, win rate at equal KL, KL, tokens per answer, worlds with an
+    alarm."""
+    equal = row.at_equal_kl
+    rang = sum(count > 0 for count in row.alarms.values())
+    return [
+        row.title,
+        f"{row.mean('final'):.1f}",
+        interval(row),
+        "" if equal is None else f"{equal:.0f}",
+        f"{row.mean('kl'):.1f}",
+        f"{row.mean('length'):.0f}",
+        f"{rang} of {len(row.alarms)}" if rang else "none",
+    ]
+
+
+def of_worlds(count: int, every: int | None = None) -> str:
+    """'2 worlds', '1 of 2 worlds'."""
+    return f"{count} world{'s' * (count != 1)}" if every is None else f"{count} of {every} worlds"
+
+
+def parts(measured: Measured) -> dict[str, bool]:
+    """Returns which parts of the finding hold in one world.
+
+    Args:
+        measured: measures of `tasks.report.hacking_runs` by row.
+    """
+    plain, bounded, dense = (measured[row] for row in (PLAIN, BOUNDED, DENSE))
+    return {
+        "the plain reward is hacked": is_hacked(plain),
+        "PAR ends above it": bounded["final"] > plain["final"],
+        "Segment is hacked, too": is_hacked(dense),
+    }
+
+
+def settings_digest(root: Path) -> str:
+    """Returns a digest of the settings and stage versions behind the demo's rows."""
+    scale, found = Scale(root, ROOT_SCALE), {}
+    for row in load_rows(root, DEMO_NAME).values():
+        for item in scale.row(row, 0):
+            read = [read_settings(address.under(root)) for address in item.addresses]
+            found[item.stage] = [stage_version(root, item.module), read]
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+def read_checked(root: Path) -> FindingCheck | None:
+    """Returns what the record says, None without one."""
+    if not (root / RECORD).exists():
+        return None
+    record = read_json(root / RECORD)
+    by_seed = {int(seed): parts(rows) for seed, rows in record["seeds"].items()}
+    names = next(iter(by_seed.values()))
+    held = {name: sum(each[name] for each in by_seed.values()) for name in names}
+    held["all"] = sum(all(each.values()) for each in by_seed.values())
+    return FindingCheck(tuple(sorted(by_seed)), held, record["settings"] == settings_digest(root))
+
+
+def read_finding(root: Path) -> DemoFinding | None:
+    """Returns the finding from the demo's results; None where a row or world is missing, or no demo is set."""
+    demo = run_settings(root).demo.get(DEMO_NAME)
+    if demo is None or PLAIN not in demo.rows:
+        return None
+    results, rows = root / "results" / ROOT_SCALE, load_rows(root, DEMO_NAME)
+    names = [PLAIN, *(name for name in demo.rows if name != PLAIN)]
+    runs: dict[str, dict[int, HackingRun]] = {name: {} for name in names}
+    for name in names:
+        for seed in demo.seeds:
+            if (run := read_run(results / DEMO_NAME / "policy" / name / str(seed), seed)) is None:
+                return None
+            runs[name][seed] = run
+    finals = {name: {seed: [run.measures["final"]] for seed, run in own.items()} for name, own in runs.items()}
+    found = []
+    for name in names:
+        metrics = {seed: read_json(Path(run.path) / "result" / "metrics.json") for seed, run in runs[name].items()}
+        found.append(
+            FindingRow(
+                name,
+                str(read_settings(rows[name].path.under(root)).get("title", name)),
+                runs[name],
+                {seed: int(own.get("hacking_alarms", 0)) for seed, own in metrics.items()},
+                None if name == PLAIN else paired(finals, name, PLAIN),
+                sum(finals[name][seed] > finals[PLAIN][seed] for seed in demo.seeds),
+            )
+        )
+    backbone, model = rows[PLAIN].backbone, rows[PLAIN].reward_models[0].name
+    right, true = [], []
+    for seed in demo.seeds:
+        right.append(read_json(results / DEMO_NAME / "reward_model" / model / str(seed) / "result" / "metrics.json"))
+        data = results / "shared" / "data" / backbone
+        true.append(true_labels((data / str(seed) if (data / str(seed)).exists() else data) / "result"))
+    accuracy = sum(metrics["accuracy"] for metrics in right) / len(right)
+    known = [share for share in true if share is not None]
+    answers = shown_answers(results / "shared" / "sft" / backbone / str(demo.seeds[0]), found)
+    share = sum(known) / len(known) if known else None
+    return DemoFinding(tuple(found), demo.seeds, accuracy, share, answers, read_checked(root))
+
+
+def shown_answers(sft: Path, rows: Sequence[FindingRow]) -> tuple[Answer, ...]:
+    """Returns answers to one prompt: that on which the plain row's true reward changes by the median of its changes."""
+    outs = {"SFT model": sft} | {row.title: Path(next(iter(row.runs.values())).path) for row in rows}
+    by_prompt = {title: _answers(out) for title, out in outs.items()}
+    start, plain = by_prompt["SFT model"], by_prompt[rows[0].title]
+    shared = [prompt for prompt in start if all(prompt in answers for answers in by_prompt.values())]
+    if not shared:
+        return ()
+    ordered = sorted(shared, key=lambda prompt: plain[prompt]["true_reward"] - start[prompt]["true_reward"])
+    chosen = ordered[len(ordered) // 2]
+    return tuple(
+        Answer(title, str(row["prompt"]), str(row["response"]), float(row["true_reward"]))
+        for title, row in ((title, answers[chosen]) for title, answers in by_prompt.items())
+    )
+
+
+def _answers(out: Path) -> dict[str, dict[str, Any]]:
+    """Returns a model's answers to AlpacaEval's prompts, by id."""
+    rows = read_jsonl(out / "result" / "generations.jsonl")
+    return {str(row["id"]): row for row in rows if row["benchmark"] == "alpaca"}

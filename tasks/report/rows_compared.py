@@ -1,0 +1,358 @@
+"""Any rows beside each other, of one paper or several: values over worlds, differences to the first row, caveats.
+
+A row's seed is its world (`tasks.report.significance`). What makes rows unlike beside their recipes, such as other
+data, another SFT model or judge, is said with the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.protocols import true_tally
+from tasks.graph.names import papers_here
+from tasks.graph.rows import RowSpec, row_addresses, row_named
+from tasks.params.pages import read_settings
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.records import record_of
+from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
+from tasks.report.win_rates import true_rewards
+from tasks.running.alarms import alarms_of, kinds
+
+#: Stage whose result a row of each kind is compared by; `policy` of all others.
+STAGES = {"raw": "sft"}
+#: Metrics that are compared unless another is asked for: the first that every row has.
+FIRST_CHOICES = (
+    "win_rate_vs_sft", "judged_win_rate_vs_sft", "average", "reward_bench", "accuracy", "score/holistic",
+)  # fmt: skip
+BENCHMARK = "alpaca"
+#: Sides of the first row that a row without a decision is on.
+ONE_WORLD, UNDECIDED = "in one world", "undecided"
+
+
+@dataclass(frozen=True)
+class RowRuns:
+    """A row and its finished runs.
+
+    Attributes:
+        address: `<paper>/<row>`.
+        title: of the row.
+        runs: by seed.
+    """
+
+    address: str
+    title: str
+    runs: Mapping[int, StageOutput]
+
+    def values(self, metric: str) -> dict[int, float]:
+        """Returns a metric by seed, of the runs that have it."""
+        return {seed: run.metrics[metric] for seed, run in self.runs.items() if metric in run.metrics}
+
+    def mean(self, metric: str) -> tuple[float, float | None] | None:
+        """Returns the mean and, over several worlds, the standard error of a metric; None where no run has it."""
+        values = list(self.values(metric).values())
+        return mean_and_standard_error(values) if values else None
+
+    @property
+    def alarms(self) -> dict[int, str]:
+        """Returns the kinds and steps of the hacking alarms by seed, of the runs with any."""
+        rang = {seed: kinds(alarms_of(run.result)) for seed, run in self.runs.items()}
+        return {seed: told for seed, told in rang.items() if told}
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A row beside the first one.
+
+    Attributes:
+        row: it and its runs.
+        difference: of the metric to the first row; None of the first row, or without a world that both have.
+        beats: percent of prompts, ties half, on which its answer has a higher true reward than the first row's; None
+            where answers have none or are to other prompts.
+    """
+
+    row: RowRuns
+    difference: Comparison | None = None
+    beats: float | None = None
+
+
+@dataclass(frozen=True)
+class RowsCompared:
+    """Rows beside the first of them.
+
+    Attributes:
+        metric: that is compared.
+        rows: in the order in which they were named, the first one first.
+        caveats: what else differs between the rows, and how strong the evidence is.
+    """
+
+    metric: str
+    rows: tuple[ComparedRow, ...]
+    caveats: tuple[str, ...]
+
+    @property
+    def first(self) -> RowRuns:
+        return self.rows[0].row
+
+
+def find_rows(root: Path, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the paper and name of each row, `row` or `<paper>/<row>`; a paper's or study's name is all its rows, in
+    the order of its pages.
+
+    Raises:
+        RecipeError: an unknown row, one that several papers have, or one that is named twice.
+    """
+    known = {paper: list(row_addresses(root, paper)) for paper in papers_here(root)}
+    every = [(paper, row) for paper, rows in known.items() for row in rows]
+    found: list[tuple[str, str]] = []
+    for name in names:
+        paper, _, row = name.rpartition("/")
+        matches = [each for each in every if each[1] == row and paper in ("", each[0])]
+        if not matches and name in known:
+            found += [(name, row) for row in known[name]]
+            continue
+        if not matches:
+            spelled = [f"{paper}/{row}" for paper, row in every] if paper else [row for _, row in every]
+            raise RecipeError(f"unknown row '{name}'{hint(name, sorted({*spelled, *known}), more=3)}")
+        if len(matches) > 1:
+            several = ", ".join("/".join(each) for each in matches)
+            raise RecipeError(f"several papers have a row '{name}'; name one of: {several}")
+        found += matches
+    if twice := next((each for each in found if found.count(each) > 1), None):
+        raise RecipeError(f"row '{'/'.join(twice)}' is named twice; name each row once")
+    return found
+
+
+def stage_of(row: RowSpec) -> tuple[str, str, str]:
+    """Returns owner, kind and name of the stage whose result a row is compared by."""
+    stage = STAGES.get(row.kind, "policy" if row.kind in ("reward", "supervised") else row.kind)
+    return ("shared", stage, row.backbone) if row.kind == "raw" else (row.paper, stage, row.name)
+
+
+def row_runs(root: Path, scale: str, paper: str, name: str, seeds: Sequence[int] = ()) -> RowRuns:
+    """Returns a row with its finished runs, of some seeds or of all that there are."""
+    row = row_named(root, paper, name, {})
+    results, (group, stage, of) = root / "results" / scale, stage_of(row)
+    there = sorted(int(path.name) for path in (results / group / stage / of).glob("[0-9]*"))
+    chosen = tuple(seed for seed in there if not seeds or seed in seeds)
+    runs = ResultTree(results, chosen).outputs(group, stage, of) if chosen else {}
+    title = str(read_settings(row.path.under(root)).get("title", name))
+    return RowRuns(f"{paper}/{name}", title, runs)
+
+
+def compare_rows(
+    root: Path, scale: str, names: Sequence[str], *, metric: str | None = None, seeds: Sequence[int] = ()
+) -> RowsCompared:
+    """Returns rows beside the first one.
+
+    Args:
+        root: the repository.
+        scale: whose results are read.
+        names: rows (`find_rows`); of a paper or study, its rows with results.
+        metric: that is compared; the first of `FIRST_CHOICES` that every row has unless given.
+        seeds: the worlds that count; every one that was run unless given.
+
+    Raises:
+        RecipeError: an unknown row, a row without results, or a metric that none or not every row has.
+    """
+    rows = [row_runs(root, scale, paper, name, seeds) for paper, name in find_rows(root, names)]
+    asked = {name.rpartition("/")[2] for name in names}
+    rows = [row for row in rows if row.runs or row.address.rpartition("/")[2] in asked]
+    if missing := [row.address.rpartition("/")[2] for row in rows if not row.runs]:
+        raise RecipeError(f"no results of {', '.join(missing)} at scale {scale}: rewardsmith run {' '.join(missing)}")
+    if not rows:
+        raise RecipeError(f"no row of {', '.join(names)} has results at scale {scale}: rewardsmith run {names[0]}")
+    return beside_first(rows, _metric(rows, metric))
+
+
+def beside_first(rows: Sequence[RowRuns], metric: str) -> RowsCompared:
+    """Returns rows with results, each but the first with its difference to the first."""
+    first, *others = rows
+    compared = [ComparedRow(first)]
+    for row in others:
+        difference = compare(row.address, row.values(metric), first.address, first.values(metric))
+        compared.append(ComparedRow(row, difference, beats(row, first)))
+    return RowsCompared(metric, tuple(compared), tuple(_caveats(rows, compared, metric)))
+
+
+def side_of(row: ComparedRow) -> str:
+    """Returns the side of the first row that a row is on by its interval: above, below, undecided or one world."""
+    assert row.difference is not None
+    interval = row.difference.effect.interval()
+    if interval is None:
+        return ONE_WORLD
+    if interval.lower <= 0 <= interval.upper:
+        return UNDECIDED
+    return "above" if row.difference.effect.estimate > 0 else "below"
+
+
+def metric_of(row: RowRuns) -> str | None:
+    """Returns the metric that a row is compared by, which every run of it has; None without one."""
+    return next((name for name in FIRST_CHOICES if row.runs and len(row.values(name)) == len(row.runs)), None)
+
+
+def _metric(rows: Sequence[RowRuns], asked: str | None) -> str:
+    common = set.intersection(*(set(run.metrics) for row in rows for run in row.runs.values()))
+    if asked is not None and asked not in common:
+        without = [row.address for row in rows if any(asked not in run.metrics for run in row.runs.values())]
+        near = hint(asked, sorted(common), more=5)
+        raise RecipeError(f"metric '{asked}' is missing of {', '.join(without)}{near}")
+    found = asked or next((name for name in FIRST_CHOICES if name in common), None)
+    if found is None:
+        raise RecipeError(
+            f"the rows share none of {', '.join(FIRST_CHOICES)}; name a metric by --metric, of "
+            f"{', '.join(sorted(common)[:8]) or 'none: they have no metric in common'}"
+        )
+    return found
+
+
+def beats(row: RowRuns, other: RowRuns) -> float | None:
+    """Returns the percent of prompts on which a row's answers have a higher true reward than another's, a tie half,
+    over the worlds that both have; None where answers have none or are to other prompts."""
+    rates = []
+    for seed in shared_seeds([row, other]):
+        own, theirs = (side.runs[seed].generations for side in (row, other))
+        rewards = [true_rewards(side, BENCHMARK) for side in (own, theirs)]
+        if not all(rewards) or _prompts(own) != _prompts(theirs):
+            return None
+        rates.append(true_tally(*rewards).win_rate)
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) / len(known) if known and len(known) == len(rates) else None
+
+
+def shared_seeds(rows: Iterable[RowRuns]) -> list[int]:
+    """Returns the seeds of which every row has a run."""
+    return sorted(set.intersection(*(set(row.runs) for row in rows)))
+
+
+def _prompts(generations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    return {str(row["id"]): str(row["prompt"]) for row in generations if row["benchmark"] == BENCHMARK}
+
+
+@dataclass(frozen=True)
+class SameText:
+    """One row's answer to a prompt that all of them have.
+
+    Attributes:
+        title: of the row.
+        text: the answer.
+        true_reward: None where the data has none.
+        tokens, rewards: of the text with what the row's own reward paid for each; empty where it was not kept.
+    """
+
+    title: str
+    text: str
+    true_reward: float | None
+    tokens: tuple[str, ...] = ()
+    rewards: tuple[float, ...] = ()
+
+
+def same_prompts(rows: Sequence[RowRuns], count: int) -> list[tuple[str, list[SameText]]]:
+    """Returns prompts with every row's answer, of the first seed that all have: test prompts evenly drawn over how far
+    apart the answers' true rewards are, or over their order where there are none.
+
+    Args:
+        rows: all of them.
+        count: how many prompts.
+    """
+    seeds = shared_seeds(rows)
+    if not seeds:
+        return []
+    answers = [
+        {str(row["prompt"]): row for row in each.runs[seeds[0]].generations if row["benchmark"] == BENCHMARK}
+        for each in rows
+    ]
+    shared = [prompt for prompt in answers[0] if all(prompt in other for other in answers)]
+    if all("true_reward" in answers[0][prompt] for prompt in shared):
+        shared.sort(key=lambda prompt: _apart([float(of[prompt].get("true_reward") or 0.0) for of in answers]))
+    step = max(1, len(shared) // max(1, count))
+    texts = []
+    for prompt in shared[step // 2 :: step][:count]:
+        own = [of[prompt] for of in answers]
+        told = [
+            SameText(each.title, str(row["response"]), row.get("true_reward"))
+            for each, row in zip(rows, own, strict=True)
+        ]
+        texts.append((prompt, told))
+    return texts
+
+
+def same_rollouts(rows: Sequence[RowRuns], count: int) -> list[tuple[str, list[SameText]]]:
+    """Returns prompts of the last rollouts that every row kept, each token with what the row's own reward paid."""
+    seeds = shared_seeds(rows)
+    if not seeds:
+        return []
+    kept: list[dict[str, Mapping[str, Any]]] = []
+    for each in rows:
+        rollouts = each.runs[seeds[0]].rows("rollouts.jsonl")
+        last = max((int(row["step"]) for row in rollouts), default=0)
+        kept.append({str(row["prompt"]): row for row in rollouts if int(row["step"]) == last})
+    shared = [prompt for prompt in kept[0] if all(prompt in other for other in kept)][:count]
+    return [
+        (
+            prompt,
+            [
+                SameText(
+                    each.title,
+                    str(of[prompt]["response"]),
+                    of[prompt].get("true_reward"),
+                    tuple(of[prompt]["tokens"]),
+                    tuple(of[prompt]["rewards"]),
+                )
+                for each, of in zip(rows, kept, strict=True)
+            ],
+        )
+        for prompt in shared
+    ]
+
+
+def _apart(rewards: Sequence[float]) -> float:
+    return max(rewards) - min(rewards)
+
+
+def _caveats(rows: Sequence[RowRuns], compared: Sequence[ComparedRow], metric: str) -> list[str]:
+    lines = []
+    for what, of in (("data", _data), ("an SFT model", _sft), ("a judge", partial(_judge, metric=metric))):
+        differing = _differing(rows, of)
+        if differing:
+            lines.append(f"Rows have {what} of their own ({differing}): differences are of that, too.")
+    missing = [row.difference.missing for row in compared if row.difference and row.difference.missing]
+    apart = [row.row.address for row in compared[1:] if row.difference is None]
+    lines += [f"Not the same worlds: {told}." for told in dict.fromkeys(missing)]
+    lines += [f"{address} shares no world with {rows[0].address}: no difference." for address in apart]
+    if any(row.difference and row.difference.effect.worlds == 1 for row in compared):
+        lines.append("One world says nothing about how much worlds differ: no interval. More: --seed on run.")
+    if exploratory(seed for row in rows for seed in row.runs):
+        lines.append(f"{EXPLORATORY[:1].upper()}{EXPLORATORY[1:]}.")
+    return lines
+
+
+def _differing(rows: Iterable[RowRuns], of: Callable[[RowRuns], str]) -> str:
+    """Returns what each row has, in words, where not all have the same; empty where they do."""
+    found = {row.address: of(row) for row in rows}
+    return "" if len(set(found.values())) < 2 else "; ".join(f"{address}: {value}" for address, value in found.items())
+
+
+def _input(row: RowRuns, mark: str) -> str:
+    names: dict[str, None] = {}
+    for run in row.runs.values():
+        inputs: Mapping[str, Any] = record_of(run.path).get("inputs", {})
+        names |= {Path(name).parts[Path(name).parts.index(mark) + 1]: None for name in inputs if f"/{mark}/" in name}
+    return ", ".join(names) or "not recorded"
+
+
+def _data(row: RowRuns) -> str:
+    return _input(row, "data")
+
+
+def _sft(row: RowRuns) -> str:
+    return _input(row, "sft")
+
+
+def _judge(row: RowRuns, metric: str) -> str:
+    judges = [run.win_rates.get(metric, {}).get("judge") or "true rewards" for run in row.runs.values()]
+    return ", ".join(dict.fromkeys(map(str, judges)))

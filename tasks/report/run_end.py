@@ -1,0 +1,132 @@
+"""The rows that a run was asked for, each beside its baseline.
+
+A baseline is the main row of a published table that has the row, on a page of variants the first variant of the same
+name, elsewhere the first row of its page or a main row of the others there, of the same kind and backbone. Of several,
+one that was asked for, else one with results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_core.published import printed_tables
+from rlhf_core.published.row_map import mapped_rows
+from tasks.graph.rows import backbone_names, row_addresses, row_named
+from tasks.graph.stopping import DIVERGED_FILE, stopped
+from tasks.params.pages import read_page, read_settings
+from tasks.params.stages import Demo
+from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metric_of, row_runs, stage_of
+
+NOT_RUN = "not run"
+#: Settings that a row of a page shares with its baseline.
+ALIKE = ("kind", "backbone")
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows with the same baseline and metric.
+
+    Attributes:
+        baseline: `<paper>/<row>`.
+        compared: the baseline first, where it has results.
+    """
+
+    baseline: str
+    compared: RowsCompared
+
+    @property
+    def has_baseline(self) -> bool:
+        return self.compared.first.address == self.baseline
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """Content of the summary at the end of a run.
+
+    Attributes:
+        groups: rows with results.
+        without: reason why a row has no result, by `<paper>/<row>`.
+    """
+
+    groups: tuple[RowGroup, ...]
+    without: Mapping[str, str]
+
+
+def run_end(root: Path, scale: str, asked: Mapping[str, Demo]) -> RunEnd:
+    """Returns rows beside their baselines, over the seeds asked for.
+
+    Args:
+        root: the repository.
+        scale: whose results are read.
+        asked: rows and seeds by paper. SFT models are left out where other rows are asked for, too: the others' win
+            rates are over them.
+    """
+    groups: list[RowGroup] = []
+    without: dict[str, str] = {}
+    backbones = backbone_names(root)
+    for paper, part in asked.items():
+        trained = [name for name in part.rows if name not in backbones] or part.rows
+        runs = {name: row_runs(root, scale, paper, name, part.seeds) for name in trained}
+        has = {name for name, row in runs.items() if row.runs}
+        without |= {row.address: _reason(root, scale, row, part.seeds) for row in runs.values() if not row.runs}
+        by_baseline: dict[tuple[str, str], list[RowRuns]] = {}
+        for name, row in runs.items():
+            if metric := metric_of(row):
+                known = baselines(root, paper, name)
+                near = next((each for each in known if each in has), None) or _with_results(root, scale, paper, known)
+                by_baseline.setdefault((near or known[0], metric), []).append(row)
+            elif row.runs:
+                without[row.address] = "no win rate, average or accuracy"
+        for (baseline, metric), rows in by_baseline.items():
+            first = row_runs(root, scale, paper, baseline, part.seeds)
+            others = [row for row in rows if row.address != first.address]
+            there = [first] if metric_of(first) == metric else []
+            groups.append(RowGroup(first.address, beside_first([*there, *others], metric)))
+    return RunEnd(tuple(groups), without)
+
+
+def _with_results(root: Path, scale: str, paper: str, names: Sequence[str]) -> str | None:
+    return next((name for name in names if row_runs(root, scale, paper, name).runs), None)
+
+
+def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
+    """Returns the rows of the same paper that a row may be compared with; the row itself where it is the baseline."""
+    known, printed = row_addresses(root, paper), _main_rows(paper)
+    if name not in known:
+        return (name,)
+    if name in printed:
+        return printed[name]
+    own = read_settings(known[name].under(root))
+    page = read_page(root / known[name].file)
+    if group := next((each for each in page.each if name.startswith(f"{each}-")), None):
+        return (f"{group}-{next(iter(page.entries))}",)
+    settings = {row: read_settings(known[row].under(root)) for row in page.names}
+    alike = [row for row, other in settings.items() if all(other.get(key) == own.get(key) for key in ALIKE)]
+    mains = [main for row in alike for main in printed.get(row, ())]
+    return tuple(dict.fromkeys([alike[0], *mains]))
+
+
+def _main_rows(paper: str) -> dict[str, tuple[str, ...]]:
+    """Returns the main rows of the published tables that have a row, by row; empty for a study."""
+    if paper not in printed_tables.PAPERS:
+        return {}
+    found: dict[str, dict[str, None]] = {}
+    for table in printed_tables.paper(paper).tables:
+        for row in mapped_rows(table):
+            if row.recipe is not None and row.main:
+                found.setdefault(row.recipe.name, {})[row.main] = None
+    return {name: tuple(mains) for name, mains in found.items()}
+
+
+def _reason(root: Path, scale: str, row: RowRuns, seeds: Sequence[int]) -> str:
+    """Returns why a row has no result at any of some seeds."""
+    paper, _, name = row.address.partition("/")
+    folder = (root / "results" / scale).joinpath(*stage_of(row_named(root, paper, name, {})))
+    for seed in seeds:
+        if reason := stopped(folder / str(seed) / "result"):
+            return f"stopped: {reason}"
+        if (folder / str(seed) / DIVERGED_FILE).exists():
+            return "diverged"
+    return NOT_RUN

@@ -1,0 +1,283 @@
+"""Win rates of runs over another model's answers: verdicts of true rewards, or of the judge that the run recorded.
+
+`<rate>` below is `win_rate_vs_sft`, its length-controlled and Arena-Hard forms, or `win_rate_over/<row>`. Where answers
+have true rewards these decide; elsewhere the judge's games in judgements.jsonl do, counted by the protocol that
+win_rates.json names. The length-controlled form needs a difficulty of each instruction:
+
+1. With true rewards it is the true reward of the other model's answer, standardised.
+2. With a judge it is fitted, jointly over every policy of the paper that the same judge compared with the same SFT
+   model in that world. AlpacaEval's published difficulties belong to its own baseline and annotator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_core.evaluation.judges.games import recorded_game
+from rlhf_core.evaluation.protocols import Protocol, Tally, true_tally
+from rlhf_core.published.row_map import recipe_row, rows_of_paper
+from tasks.report.length_controlled import Difficulties, Judged, standardised
+from tasks.report.outputs import ResultTree, StageOutput
+
+Rows = Sequence[Mapping[str, Any]]
+#: Row name -> seed -> output.
+Outputs = Mapping[str, Mapping[int, StageOutput]]
+#: Reference of the judgements on answers against the SFT model's, see `tasks.evaluating.over_sft`.
+SFT = "sft"
+#: Beginning of the metrics that compare a row with another row.
+OVER, LC_OVER = "win_rate_over/", "lc_win_rate_over/"
+#: Win rates over the SFT model, by the benchmark that they are on.
+OVER_SFT = {
+    "win_rate_vs_sft": "alpaca",
+    "peak_win_rate_vs_sft": "alpaca",
+    "lc_win_rate_vs_sft": "alpaca",
+    "peak_lc_win_rate_vs_sft": "alpaca",
+    "ood_win_rate_vs_sft": "ood",
+    "arena_win_rate_vs_sft": "arena",
+}
+#: Counts of prompts (Arena-Hard: of games, MT-Bench: of turns) without a verdict that counts, behind other metrics.
+LACKING = {
+    "alpaca_wr": "alpaca_invalid",
+    "alpaca_lc": "alpaca_invalid",
+    "ood_wr": "ood_invalid",
+    "arena_wr": "arena_invalid",
+    "mtbench": "mtbench_missing",
+    "mtbench_turn1": "mtbench_missing",
+    "mtbench_turn2": "mtbench_missing",
+    "peak_mtbench": "peak_mtbench_missing",
+}
+
+
+@dataclass(frozen=True)
+class TableRuns:
+    """The runs behind a table.
+
+    Attributes:
+        outputs: {row name: {seed: output}}.
+        references: for each row the outputs of the SFT model that it starts from, by seed.
+        calibrations: judged variants of AlpacaEval's baseline by seed; a seed without any has no length control.
+        paper, tree: where the paper's other rows are; without them a judge's win rates have no difficulties.
+        played: verdicts over another row's answers that were asked for already, by that row (`tasks.report.row_games`).
+    """
+
+    outputs: Outputs
+    references: Outputs
+    calibrations: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    paper: str | None = None
+    tree: ResultTree | None = None
+    played: dict[str, Any] = field(default_factory=dict, compare=False)
+    _fitted: dict[tuple[Any, ...], tuple[Difficulties, int]] = field(default_factory=dict, compare=False)
+
+    def reference(self, name: str, seed: int) -> StageOutput | None:
+        return self.references.get(name, {}).get(seed)
+
+    def row(self, name: str, seed: int) -> StageOutput | None:
+        """Returns the run of another row of the paper."""
+        if self.paper is None or self.tree is None:
+            return self.outputs.get(name, {}).get(seed)
+        return self.tree.of(recipe_row(self.paper, name)).get(seed)
+
+    def difficulties(self, output: StageOutput, reference: StageOutput, rate: str) -> tuple[Difficulties, int]:
+        """Returns the difficulties of a judge's win rate over the SFT model, and the number of policies behind them.
+
+        One policy has no difficulties: they are 0.
+        """
+        facts = output.win_rates[rate]
+        key = reference.path, facts["judge"], repr(facts["protocol"])
+        if key not in self._fitted:
+            self._fitted[key] = _fit([one for one in self._peers(output.seed) if _same_games(one, facts)], reference)
+        return self._fitted[key]
+
+    def _peers(self, seed: int) -> list[StageOutput]:
+        places = [] if self.paper is None or self.tree is None else rows_of_paper(self.paper)
+        found = [self.tree.of(place).get(seed) for place in places if place.kind == "policy"] if self.tree else []
+        return [output for output in found if output is not None]
+
+
+def _same_games(output: StageOutput, facts: Mapping[str, Any]) -> bool:
+    own = output.win_rates.get("win_rate_vs_sft", {})
+    return all(own.get(name) == facts[name] for name in ("sft", "judge", "protocol", "benchmark"))
+
+
+def _fit(peers: Sequence[StageOutput], reference: StageOutput) -> tuple[Difficulties, int]:
+    prompts = [str(row["id"]) for row in reference.generations if row["benchmark"] == "alpaca"]
+    return fitted_difficulties([preferences(peer, reference, "alpaca") for peer in peers], prompts), len(peers)
+
+
+def fitted_difficulties(judged: Sequence[Judged], prompts: Sequence[str]) -> Difficulties:
+    """Returns the difficulty of each prompt, fitted jointly over policies against one baseline; 0 with one policy."""
+    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
+
+    known = dict.fromkeys(prompts, 0.0)
+    if len(judged) < 2:
+        return known
+    rows = [
+        (policy, *row)
+        for policy, one in enumerate(judged)
+        for row in zip(one.prompts, one.preferences, one.own_length, one.baseline_length, strict=True)
+    ]
+    return known | dict(fit_difficulty(*(list(column) for column in zip(*rows, strict=True))))
+
+
+def true_rewards(answers: Rows, benchmark: str) -> dict[str, float]:
+    """Returns the true rewards of a benchmark's answers by prompt, where they are known."""
+    return {
+        str(row["id"]): float(row["true_reward"])
+        for row in answers
+        if row["benchmark"] == benchmark and row["true_reward"] is not None
+    }
+
+
+def knows_true_rewards(output: StageOutput) -> bool:
+    """Says whether the answers of a run have true rewards."""
+    return any(row.get("true_reward") is not None for row in output.generations)
+
+
+def answers_of(output: StageOutput, *, peak: bool = False) -> Rows:
+    """Returns a run's answers; with `peak` those to AlpacaEval of its best evaluation's weights, if they were kept."""
+    return output.rows("peak_generations.jsonl") if peak else output.generations
+
+
+def tally_over_sft(output: StageOutput, reference: StageOutput, benchmark: str, *, peak: bool = False) -> Tally | None:
+    """Returns a run's verdicts over its SFT model; None where neither true rewards nor a judge gives any."""
+    name = ("peak_" if peak else "") + ("" if benchmark == "alpaca" else f"{benchmark}_") + "win_rate_vs_sft"
+    if name in output.win_rates:
+        protocol = Protocol(**output.win_rates[name]["protocol"])
+        rows = output.rows("peak_judgements.jsonl") if peak else output.judgements
+        games = [row for row in rows if row["benchmark"] == benchmark and row.get("reference") == SFT]
+        return protocol.tally([recorded_game(row) for row in games])
+    rewards = (true_rewards(rows, benchmark) for rows in (answers_of(output, peak=peak), reference.generations))
+    tally = true_tally(*rewards)
+    return tally if tally.scores else None
+
+
+def preferences(output: StageOutput, other: StageOutput, benchmark: str, *, peak: bool = False) -> Judged:
+    """Returns a run's verdicts over its SFT model as preferences, with the lengths of both answers."""
+    tally = tally_over_sft(output, other, benchmark, peak=peak)
+    return preferences_of(tally or Tally({}), answers_of(output, peak=peak), other.generations, benchmark)
+
+
+def preferences_of(tally: Tally, answers: Rows, others: Rows, benchmark: str) -> Judged:
+    """Returns verdicts as preferences in [1, 2], NaN without one, with the lengths of both answers in characters."""
+    own, other = (
+        {str(row["id"]): float(row["n_chars"]) for row in rows if row["benchmark"] == benchmark}
+        for rows in (answers, others)
+    )
+    lacking = dict.fromkeys((*tally.unparsable, *tally.one_sided), math.nan)
+    wins = {**{prompt: 1 + score for prompt, score in tally.scores.items()}, **lacking}
+    prompts = sorted(wins)
+    return Judged(prompts, [wins[p] for p in prompts], [own[p] for p in prompts], [other[p] for p in prompts])
+
+
+def difficulties_of(
+    runs: TableRuns, output: StageOutput, reference: StageOutput, rate: str
+) -> tuple[Difficulties, str | None]:
+    """Returns the difficulty of each instruction for a run's length-controlled win rate, and a note on its source."""
+    if rate not in output.win_rates:
+        return standardised(true_rewards(reference.generations, "alpaca")), None
+    found, policies = runs.difficulties(output, reference, rate)
+    if policies < 2:
+        return found, "length control without difficulties of instructions, which take at least two judged policies"
+    return found, f"length control by difficulties fitted over {policies} policies against the same SFT model"
+
+
+def length_note(runs: TableRuns, name: str, metric: str) -> str | None:
+    """Returns a note on the difficulties behind a row's length-controlled win rate; None where they are its own."""
+    for seed, output in runs.outputs.get(name, {}).items():
+        reference = runs.reference(name, seed)
+        if metric in ("lc_win_rate_vs_sft", "peak_lc_win_rate_vs_sft"):
+            if reference is None or reference.path == output.path:
+                return None
+            return difficulties_of(runs, output, reference, metric.replace("lc_win_rate", "win_rate"))[1]
+        if metric == "alpaca_lc" and "instruction_difficulty" in next(iter(runs.calibrations.get(seed, ())), {}):
+            judge = output.win_rates.get("alpaca_wr", {}).get("judge")
+            asked = f"; the judge here is {judge}" if judge else ""
+            return f"length control by AlpacaEval's published difficulties, of GPT-4 Turbo's verdicts{asked}"
+    return None
+
+
+def lacking(runs: TableRuns, name: str, metric: str) -> tuple[int, int]:
+    """Returns how many prompts behind a row's metric have no verdict, and how many one in one of two orders, over
+    seeds."""
+    for start in (OVER, LC_OVER):
+        if metric.startswith(start):
+            played = runs.played.get(metric.removeprefix(start), {})
+            tallies = [tally for (row, _), (tally, _) in played.items() if row == name]
+            return sum(len(one.unparsable) for one in tallies), sum(len(one.one_sided) for one in tallies)
+    rate, outputs = metric.replace("lc_win_rate", "win_rate"), runs.outputs.get(name, {}).values()
+    names = (f"{rate}_unparsable", f"{rate}_one_sided") if metric in OVER_SFT else (LACKING.get(metric, ""), "")
+    unparsable, one_sided = (sum(int(output.metrics.get(count, 0)) for output in outputs) for count in names)
+    return unparsable, one_sided
+
+
+ORDERS = {
+    "drawn": "one game in a drawn order",
+    "summed": "both orders summed",
+    "agreed": "games in which both orders agree",
+}
+
+
+def judge_notes(outputs: Outputs) -> list[str]:
+    """Returns a line for each way in which a judge decided win rates: reference, prompts, judge, orders and ties."""
+    found: dict[str, None] = {}
+    for output in (output for runs in outputs.values() for output in runs.values()):
+        for facts in output.win_rates.values():
+            protocol = facts["protocol"]
+            other = f"the SFT model {facts['sft']}" if facts["reference"] == SFT else "the benchmark's own answers"
+            kind = "mean soft preference" if protocol["soft"] else f"ties {protocol['ties'].replace('_', ' ')}"
+            found[
+                f"Win rates over {other} on {facts['prompts']} prompts of '{facts['benchmark']}' are judged by "
+                f"{facts['judge']}: prompt '{protocol['template']}', {ORDERS[protocol['orders']]}, {kind}"
+            ] = None
+    return list(found)
+
+
+def verdicts_word(outputs: Outputs) -> str:
+    """Returns the source of the win rates of some runs: 'judged' where a judge decided one, else 'true'."""
+    return "judged" if any(out.win_rates for runs in outputs.values() for out in runs.values()) else "true"
+
+
+def decided_in(tree: ResultTree, paper: str) -> str:
+    """Returns the source of a paper's win rates, for captions and axes: 'true' or 'judged'."""
+    return verdicts_word({row.name: tree.of(row) for row in rows_of_paper(paper) if row.kind == "policy"})
+
+
+def blank_reason(outputs: Mapping[int, StageOutput], metric: str, calibrated: bool) -> str | None:
+    """Returns why a row that was run lacks a judged metric or one of true rewards; None for other metrics.
+
+    Args:
+        outputs: the row's runs.
+        metric: of the column.
+        calibrated: whether the data has calibration rows of AlpacaEval's baseline.
+    """
+    for start in (OVER, LC_OVER):
+        if metric.startswith(start):
+            return f"no judge compared the answers with those of '{metric.removeprefix(start)}'"
+    output = next(iter(outputs.values()))
+    true = knows_true_rewards(output)
+    benchmark = OVER_SFT.get(metric) or {"alpaca_wr": "alpaca", "alpaca_lc": "alpaca", "arena_wr": "arena"}.get(metric)
+    if benchmark is None and metric.removeprefix("peak_").startswith("mtbench"):
+        benchmark = "mtbench"
+    if benchmark is None:
+        return "true rewards are not known" if metric == "true_reward" and not true else None
+    if not any(row["benchmark"] == benchmark for row in output.generations):
+        return f"the data has no benchmark '{benchmark}'"
+    if metric.startswith("peak_") and not (output.result / "peak_generations.jsonl").exists():
+        return "the best evaluation's weights were not kept"
+    rate = metric.replace("lc_win_rate", "win_rate")
+    if metric in OVER_SFT and rate in output.win_rates:
+        facts = output.win_rates[rate]
+        counts = f"{facts['unparsable']} unparsable, {facts['one_sided']} in one order only"
+        decided = facts["prompts"] - facts["unparsable"] - facts["one_sided"]
+        return f"{decided} of {facts['prompts']} prompts have a verdict ({counts})"
+    if metric in OVER_SFT:
+        return None if true else "no judge compared the answers with the SFT model's"
+    judged = [row for row in output.judgements if row["benchmark"] == benchmark and "reference" not in row]
+    if not judged:
+        return "no judge was asked"
+    if not any(row["valid"] for row in judged):
+        return f"none of {len(judged)} verdicts can be read"
+    return "the data has no calibration rows of its baseline" if metric == "alpaca_lc" and not calibrated else None

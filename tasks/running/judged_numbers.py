@@ -1,0 +1,75 @@
+"""Judged numbers of a result that too few valid verdicts stand behind.
+
+A judge that gives no readable verdict says nothing of a pair. Where that is more than one pair in ten, the mean over
+the others is not the row's number: it is left blank, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.running.artifacts import read_json, read_jsonl
+
+#: Smallest share of judged pairs with a valid verdict.
+LEAST_VALID = 0.9
+#: Endings of the metrics of a benchmark's verdicts; those of MT-Bench's grades begin with its name.
+ENDINGS = ("_wr", "_wr_se", "_wr_lower", "_wr_upper", "_lc")
+GRADES = ("mtbench", "mtbench_turn1", "mtbench_turn2")
+
+
+def too_few_valid(valid: int, pairs: int) -> str | None:
+    """Returns why no number is made of the verdicts of some pairs; None where enough are valid."""
+    if valid >= LEAST_VALID * pairs:
+        return None
+    return f"{valid} of {pairs} judged pairs have a valid verdict, below {100 * LEAST_VALID:.0f} %"
+
+
+def blank_numbers(result: Path) -> dict[str, str]:
+    """Returns the judged metrics of a result that are blank, each with the reason."""
+    found = dict(_by_verdicts(_rows(result / "judgements.jsonl")))
+    metrics = read_json(result / "metrics.json") if (result / "metrics.json").exists() else {}
+    prompts = Counter(str(row["benchmark"]) for row in _rows(result / "choices.jsonl"))
+    return found | dict(_by_counts(metrics, prompts, _rows(result / "checkpoints.jsonl")))
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return read_jsonl(file) if file.exists() else []
+
+
+def _valid(judgement: Mapping[str, Any]) -> bool:
+    said = [judgement[name] for name in ("preference", "label", "value") if name in judgement]
+    return bool(judgement["valid"]) and (not said or any(one is not None for one in said))
+
+
+def _by_verdicts(judgements: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yields the metrics of benchmarks and of opponents."""
+    for field in ("benchmark", "opponent"):
+        pairs = Counter(str(row[field]) for row in judgements if field in row)
+        valid = Counter(str(row[field]) for row in judgements if field in row and _valid(row))
+        for name, count in pairs.items():
+            reason = too_few_valid(valid[name], count)
+            if reason is None:
+                continue
+            if field == "opponent":
+                names: Sequence[str] = (f"second/{name}", f"second_se/{name}")
+            else:
+                names = GRADES if name == "mtbench" else [f"{name}{ending}" for ending in ENDINGS]
+            yield from ((metric, reason) for metric in names)
+
+
+def _by_counts(
+    metrics: Mapping[str, Any], prompts: Mapping[str, int], checkpoints: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """Yields the metrics whose number of invalid verdicts is a metric itself: of Best-of-N, and over the SFT model."""
+    for name, invalid in metrics.items():
+        judge, within, rest = name.partition("_invalid/")
+        pairs = prompts.get(rest.partition("/")[0], 0) if within else 0
+        if pairs and (reason := too_few_valid(pairs - int(invalid), pairs)) is not None:
+            yield from ((f"{judge}{end}/{rest}", reason) for end in ("", "_se"))
+    if checkpoints and "judged_unparsable" in metrics:
+        pairs = int(checkpoints[-1]["n"])
+        if (reason := too_few_valid(pairs - int(metrics["judged_unparsable"]), pairs)) is not None:
+            yield "judged_win_rate_vs_sft", reason

@@ -1,0 +1,164 @@
+"""Hugging Face reward models: sequence classifiers with one output, which read whole dialogues by their own tokenizer.
+
+They exchange texts with a policy, not tokens, so the two may be of different families. A reward is what
+transformers computes from the conversation that the tokenizer's own chat template writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core import distributed
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.tokenizers import token_spans
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import DataError
+from rlhf_core.models.architecture import POSITIONS
+from rlhf_core.models.classifier_folder import check_classifier
+from rlhf_core.models.loading import load_tokenizer
+from rlhf_core.models.policy import pad_rows
+from rlhf_core.rollout import RolloutBatch
+from rlhf_core.signals import Sequence as SequenceSignal
+from rlhf_core.signals import SignalType
+from tasks.running.stage import device
+
+Rows = Sequence[Mapping[str, Any]]
+#: Tokens of a tokenizer that states no limit; transformers writes a number beyond any.
+UNLIMITED = 10**9
+
+
+@dataclass
+class ScalarScorer:
+    """A Hugging Face classifier with one output, which reads whole responses.
+
+    Args:
+        model: gives `logits` [batch, 1].
+        encoder: its tokenizer with a chat template.
+        batch: rows per forward pass.
+    """
+
+    model: Any
+    encoder: Encoder
+    batch: int = 16
+
+    @classmethod
+    def load(cls, folder: Path, template: str = "tokenizer", limits: Limits | None = None) -> ScalarScorer:
+        """Loads from a folder with config.json and safetensors; no remote code.
+
+        Args:
+            folder: of the model.
+            template: chat template; `tokenizer` is the tokenizer's own.
+            limits: in tokens; those of model and tokenizer unless given.
+
+        Raises:
+            DataError: nothing that can be loaded, more than one output, no head, no tokenizer, no chat template.
+        """
+        from transformers import AutoModelForSequenceClassification
+
+        if not (folder / "config.json").is_file():
+            raise _not_loaded(folder, "no config.json")
+        check_classifier(folder, own_template=template == "tokenizer")
+        tokenizer, named = load_tokenizer(folder), chat_template(template)
+        try:
+            model, told = AutoModelForSequenceClassification.from_pretrained(
+                str(folder), dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
+                output_loading_info=True,
+            )  # fmt: skip
+        except (OSError, ValueError, RuntimeError) as error:
+            raise _not_loaded(folder, str(error).strip().splitlines()[0]) from None
+        if missing := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
+            raise DataError(
+                f"the weights of {', '.join(missing[:3])} are missing; transformers would make them up at random",
+                file=str(folder),
+                remedy="Give a model that was saved with its reward head",
+            )
+        if tokenizer.pad_token_id is None:
+            raise DataError(
+                "the tokenizer has no pad token",
+                file=str(folder / "tokenizer_config.json"),
+                field="pad_token",
+                remedy="Name the one that the model was trained with, and save the tokenizer again",
+            )
+        named.check_tokenizer(tokenizer)
+        model.config.pad_token_id = tokenizer.pad_token_id
+        return cls(model.to(device()).eval(), Encoder(tokenizer, named, limits or limits_of(model.config, tokenizer)))
+
+    @torch.no_grad()
+    def __call__(
+        self, rows: Rows, responses: Sequence[str], batch: int | None = None, *, ended: Sequence[bool] | None = None
+    ) -> list[float]:
+        """Returns the reward of every row with its response.
+
+        Args:
+            rows: prompts, dialogues or pairs.
+            responses: one for each row.
+            batch: rows per forward pass.
+            ended: whether each response is complete, all of them unless given.
+        """
+        closed = [True] * len(responses) if ended is None else ended
+        given = zip(rows, responses, closed, strict=True)
+        encoded = [self.encoder.dialogue(row, text, ended=end) for row, text, end in given]
+        order = distributed.own(sorted(range(len(encoded)), key=lambda i: len(encoded[i])))
+        scores = torch.zeros(len(encoded))
+        size = batch or self.batch
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            ids, mask = pad_rows([encoded[i] for i in chosen], self.encoder.pad_id, "right")
+            found = self.model(input_ids=ids.to(device()), attention_mask=mask.long().to(device())).logits
+            scores[list(chosen)] = found[:, 0].float().cpu()
+        values: list[float] = distributed.merged(scores).tolist()
+        return values
+
+
+def _not_loaded(folder: Path, reason: str) -> DataError:
+    return DataError(
+        f"the reward model cannot be loaded ({reason})",
+        file=str(folder),
+        remedy="Give the result folder of a reward_model stage, or a folder with a Hugging Face classifier "
+        "(config.json, safetensors, tokenizer files)",
+    )
+
+
+def limits_of(config: Any, tokenizer: PreTrainedTokenizerBase) -> Limits:
+    """Returns the limits of a model: its positions, or what its tokenizer states, if that is less; prompts have the
+    share of them that the defaults have."""
+    usual = Limits()
+    stated = [getattr(config, name, None) for name in POSITIONS]
+    stated.append(tokenizer.model_max_length if tokenizer.model_max_length < UNLIMITED else None)
+    total = min((int(tokens) for tokens in stated if tokens), default=usual.total)
+    return Limits(max(1, total * usual.prompt // usual.total), total)
+
+
+@dataclass(frozen=True)
+class RolloutClassifier:
+    """Scores rollouts by a classifier; a response that the length limit cut is read without its end token.
+
+    Args:
+        scorer: the classifier.
+        tokenizer: of the policy, whose tokens are spelled out.
+        microbatch: rows per forward pass.
+    """
+
+    scorer: ScalarScorer
+    tokenizer: PreTrainedTokenizerBase
+    microbatch: int = 16
+
+    @property
+    def gives(self) -> SignalType:
+        return SequenceSignal
+
+    def score(self, batch: RolloutBatch) -> SequenceSignal:
+        """Returns [batch] rewards; padding and the other rows do not change them."""
+        mask = batch.responses.mask
+        tokens = zip(batch.responses.ids.cpu(), mask.cpu(), strict=True)
+        texts = [token_spans(self.tokenizer, ids[real].tolist())[0] for ids, real in tokens]
+        rows = [{**record, "prompt": text} for record, text in zip(batch.records, batch.prompts, strict=True)]
+        found = self.scorer(rows, texts, self.microbatch, ended=batch.responses.ended.tolist())
+        return SequenceSignal(torch.tensor(found, device=mask.device))

@@ -1,0 +1,186 @@
+"""The log of every start of a study's worlds, `reference/studies/log.jsonl`, which is only ever added to.
+
+A line names the study, the digest of its file, the worlds that are started, the commit and a digest of the code. A
+world's record counts only if its start was committed before it or with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import DataError, RecipeError
+from tasks.params.studies import FOLDER
+from tasks.running.commit import code_of
+from tasks.running.exclusive import in_turn
+from tasks.studies.git_history import changes, contents_at, git, parents_of
+from tasks.studies.registration import RECORDS, Registration, digest_of
+
+LOG = RECORDS / "log.jsonl"
+PILOT, VERDICT = "pilot", "verdict"
+REMEDY = f"Restore it with `git checkout HEAD -- {LOG.as_posix()}`; lines are only added"
+#: Types of the fields of a line.
+FIELDS = {"time": str, "kind": str, "study": str, "digest": str, "blob": str, "commit": str, "worlds": list}
+
+
+def parse_starts(text: str) -> list[dict[str, Any]]:
+    """Returns the lines of a log.
+
+    Raises:
+        DataError: a line that is not a start.
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            start = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"not valid JSON ({error})", file=LOG.as_posix(), row=number, remedy=REMEDY) from None
+        for field, kind in FIELDS.items():
+            if not isinstance(start, dict) or not isinstance(start.get(field), kind):
+                problem = "the start of a world has no such field or another type of it"
+                raise DataError(problem, file=LOG.as_posix(), row=number, field=field, remedy=REMEDY)
+        found.append(start)
+    return found
+
+
+def starts(root: Path) -> list[dict[str, Any]]:
+    """Returns every start in the log, the first first.
+
+    Raises:
+        DataError: a line that is not a start.
+    """
+    return parse_starts(_text(root))
+
+
+def _text(root: Path) -> str:
+    return (root / LOG).read_text(encoding="utf-8") if (root / LOG).exists() else ""
+
+
+def check_unchanged(root: Path, own: Registration) -> None:
+    """Refuses a study whose file was changed after its first start.
+
+    Raises:
+        RecipeError: another version of the study was started before.
+    """
+    for line in starts(root):
+        if line["study"] == own.study and line["kind"] == VERDICT and line["digest"] != own.digest:
+            raise RecipeError(
+                f"studies/{own.study}.yaml was changed after its first start on {line['time'][:10]} (digest "
+                f"{line['digest'][:12]}, now {own.digest[:12]}); register the change as a study of another name"
+            )
+
+
+def check_log(root: Path) -> None:
+    """Refuses a log of which a committed line was changed or removed, in the working tree or by a commit.
+
+    Raises:
+        DataError: names the first such line.
+    """
+    here = _text(root).splitlines()
+    for number, line in enumerate((git(root, "show", f"HEAD:{LOG.as_posix()}") or "").splitlines(), 1):
+        if number > len(here) or here[number - 1] != line:
+            raise DataError("a line was changed or removed", file=LOG.as_posix(), row=number, remedy=REMEDY)
+    commits = changes(root, LOG.as_posix()).get(LOG.as_posix(), [])[::-1]
+    for commit, content in contents_at(root, commits, LOG.as_posix()).items():
+        for number, line in enumerate(content.splitlines(), 1):
+            if line not in here:
+                problem = f"line {number} of commit {commit[:10]} was changed or removed by a later commit: {line}"
+                remedy = "Put the line back at its place; lines are only added"
+                raise DataError(problem, file=LOG.as_posix(), remedy=remedy)
+    _check_added_at_end(root, commits, here)
+
+
+def _check_added_at_end(root: Path, commits: Sequence[str], here: Sequence[str]) -> None:
+    """Refuses a line that stands before lines which were there when it was committed: it would pass for an earlier
+    start."""
+    parents = {commit: parents_of(root, commit) for commit in commits}
+    every = list(dict.fromkeys((*commits, *(parent for of_one in parents.values() for parent in of_one))))
+    lines = {commit: text.splitlines() for commit, text in contents_at(root, every, LOG.as_posix()).items()}
+    place, seen = {line: number for number, line in enumerate(here)}, set[str]()
+    for commit in commits:
+        before = {line for parent in parents[commit] for line in lines.get(parent, [])}
+        last = max((place[line] for line in before if line in place), default=-1)
+        for line in lines.get(commit, []):
+            if line not in seen and line not in before and place.get(line, last + 1) < last:
+                problem = f"commit {commit[:10]} put a line before others: {line}"
+                raise DataError(problem, file=LOG.as_posix(), row=place[line] + 1, remedy="New lines follow the others")
+            seen.add(line)
+
+
+def note_start(root: Path, own: Registration, worlds: Collection[int], kind: str) -> None:
+    """Adds a start to the log. One process at a time writes, and the line is on the disk when this returns.
+
+    Raises:
+        DataError: a line of the log was changed or removed.
+    """
+    line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **asdict(own)}
+    line |= {"code": code_of(root), "worlds": sorted(worlds)}
+    with in_turn(root / ".work" / "studies" / "log.lock", "another start of a study is being logged"):
+        starts(root)
+        check_log(root)
+        (root / LOG).parent.mkdir(parents=True, exist_ok=True)
+        with (root / LOG).open("a", encoding="utf-8") as file:
+            file.write(("" if _text(root).endswith("\n") or not _text(root) else "\n") + json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def started(line: Mapping[str, Any], own: Registration, number: int, kind: str = VERDICT) -> bool:
+    """Returns whether a line of the log is the start of a world of a study."""
+    same = (line["study"], line["digest"], line["kind"]) == (own.study, own.digest, kind)
+    return same and number in line["worlds"]
+
+
+@dataclass(frozen=True)
+class AbandonedStudy:
+    """A study with starts in the log whose file is gone.
+
+    Attributes:
+        study: its name.
+        first: day of the first start.
+        worlds, pilots: how many were started.
+        records: how many of the worlds have a record.
+        renamed: the study that has its text now, None without one.
+    """
+
+    study: str
+    first: str
+    worlds: int
+    pilots: int
+    records: int
+    renamed: str | None
+
+    @property
+    def text(self) -> str:
+        """Returns what became of the study, in words."""
+        where = "its file is gone" if self.renamed is None else f"its text is that of '{self.renamed}' now"
+        started = f"{self.worlds} worlds and {self.pilots} pilots started since {self.first}"
+        return f"abandoned: {where}; {started}, {self.records} records of worlds"
+
+
+def abandoned(root: Path) -> list[AbandonedStudy]:
+    """Returns the studies of the log whose files are gone or renamed, by name.
+
+    Raises:
+        DataError: a line that is not a start.
+    """
+    files = sorted((root / FOLDER).glob("*.yaml"))
+    present, digests = {file.stem for file in files}, {digest_of(file): file.stem for file in files}
+    gone: dict[str, list[dict[str, Any]]] = {}
+    for line in starts(root):
+        if line["study"] not in present:
+            gone.setdefault(line["study"], []).append(line)
+    found = []
+    for study, lines in sorted(gone.items()):
+        worlds = {(kind, number) for line in lines for kind in (line["kind"],) for number in line["worlds"]}
+        verdicts = {number for kind, number in worlds if kind == VERDICT}
+        records = sum((root / RECORDS / study / f"{number}.json").exists() for number in verdicts)
+        renamed = next((digests[line["digest"]] for line in lines if line["digest"] in digests), None)
+        first, pilots = min(line["time"] for line in lines)[:10], len(worlds) - len(verdicts)
+        found.append(AbandonedStudy(study, first, len(verdicts), pilots, records, renamed))
+    return found

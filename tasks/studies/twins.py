@@ -1,0 +1,104 @@
+"""A row against itself: whether differences between equal rows are as large as their standard errors say (A/A).
+
+The first worlds of a study of twins, as many as a study has, give the variance of a difference; each of the others is
+standardised by it and by those before it (`rlhf_core.evaluation.twins`). The study says how many worlds there are
+before any has run, so that nobody chooses where to stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.twins import Calibration, twin_calibration, twin_differences
+from tasks.params.metric_names import is_metric
+from tasks.params.studies import TWIN, StudySpec
+from tasks.studies.caveats import compared
+from tasks.studies.records import value_of
+from tasks.studies.verdicts import Records, StudyState
+
+#: Worlds whose differences give the variance by which the others are tested.
+REFERENCE_WORLDS = 8
+HEADINGS = (
+    "metric", "differences", "deviation of a run", "mean squared standardised difference", "95 % of sound ones",
+    "uniform p-values, p", "as large as they should be",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TwinTest:
+    """A metric's differences between equal rows, tested.
+
+    Attributes:
+        metric: of the rows.
+        deviation: standard deviation of a run within its world, from all worlds; None without a test.
+        calibration: of the worlds behind the first; None without a test.
+        reason: why there is no test.
+    """
+
+    metric: str
+    deviation: float | None
+    calibration: Calibration | None
+    reason: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Returns its cells below `HEADINGS`."""
+        own = self.calibration
+        if own is None or self.deviation is None:
+            return (self.metric, "", "", "", "", "", f"no test: {self.reason}")
+        low, high = own.band
+        numbers = (
+            f"{self.deviation:.3g}",
+            f"{own.mean_square:.2f}",
+            f"{low:.2f} to {high:.2f}",
+            f"{own.uniform_p:.2g}",
+        )
+        return (self.metric, str(len(own.p_values)), *numbers, "yes" if own.passes else "no")
+
+
+def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
+    """Returns the test of each metric of a complete study of twins; none of another study, or before its last world.
+
+    A metric of which a run has no finite number, or whose first worlds do not differ, has no test.
+    """
+    if not state.spec.twins or not state.findings:
+        return ()
+    metrics = (state.spec.metric, *(name for name in state.spec.shows if is_metric(name)))
+    return tuple(_tested(state.spec, state.records, metric) for metric in metrics)
+
+
+def _tested(spec: StudySpec, records: Records, metric: str) -> TwinTest:
+    try:
+        return _test(spec, records, metric)
+    except DataError as error:
+        return TwinTest(metric, None, None, str(error))
+
+
+def _test(spec: StudySpec, records: Records, metric: str) -> TwinTest:
+    runs = {name: _runs(records, metric, *pair) for name, pair in _pairs(spec).items()}
+    first = {index for index in records if index < REFERENCE_WORLDS}
+    reference = {name: {index: own[index] for index in own.keys() & first} for name, own in runs.items()}
+    tested = {name: {index: own[index] for index in sorted(own.keys() - first)} for name, own in runs.items()}
+    squares = [d**2 for name in runs for d in twin_differences(runs, name).values()]
+    deviation = math.sqrt(math.fsum(squares) / len(squares) / 2)
+    return TwinTest(metric, deviation, twin_calibration(tested, reference))
+
+
+def _pairs(spec: StudySpec) -> dict[str, tuple[str, str, str]]:
+    """Returns the cell and the two rows of every comparison of a row with its twin, by a name."""
+    found = {}
+    for hypothesis in spec.hypotheses.values():
+        row, other = compared(spec, hypothesis)
+        if bool(spec.rows[row].get(TWIN)) == bool(spec.rows[other].get(TWIN)):
+            continue
+        for cell in spec.weighted_cells(hypothesis):
+            found[f"{row} and {other}, {cell}"] = cell, row, other
+    return found
+
+
+def _runs(records: Records, metric: str, cell: str, row: str, other: str) -> Mapping[int, list[float]]:
+    """Returns the two runs of each world by its index."""
+    return {index: [value_of(one, cell, name, metric) for name in (row, other)] for index, one in records.items()}

@@ -1,0 +1,145 @@
+"""Content of a run in MLflow: parameters, metrics per step, tables of texts and tokens, a pointer to the result."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks.graph.items import data_name
+from tasks.running.artifacts import read_jsonl
+from tasks.tracking.outcomes import RowOutcome, numbers
+
+#: Rows of the generations table kept per run.
+GENERATIONS = 200
+METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
+#: Files with a row per step, and what their metrics' names begin with.
+STEP_FILES = {"result/history.jsonl": "", "result/checkpoints.jsonl": "checkpoint/", "record/phases.jsonl": "system/"}
+
+
+def milliseconds(record: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns the start and end of a stage from its record (now, where it has none)."""
+    started = record.get("started")
+    if isinstance(started, str):
+        begin = datetime.fromisoformat(started.replace("Z", "+00:00")).astimezone(UTC).timestamp()
+    else:
+        begin = float(started or time.time())
+    return int(begin * 1000), int((begin + float(record.get("seconds", 0))) * 1000)
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def allowed(name: str) -> str:
+    """Returns a metric's name as MLflow takes it: `qa-alarm@factuality-rate/...` becomes `qa-alarm by
+    factuality-rate/...`."""
+    return name.replace("@", " by ")
+
+
+def row_metrics(rows: Sequence[Mapping[str, Any]], prefix: str, begin: int) -> list[Any]:
+    """Returns metrics of rows with a step; their time is the run's begin and the step, so that logging them again
+    changes nothing."""
+    from mlflow.entities import Metric
+
+    metrics = []
+    for number, row in enumerate(rows):
+        step = int(row.get("step", number))
+        values = numbers({key: value for key, value in row.items() if key != "step"})
+        metrics += [Metric(f"{prefix}{key}", value, begin + step, step) for key, value in values.items()]
+    return metrics
+
+
+def step_metrics(out: Path, begin: int) -> list[Any]:
+    """Returns metrics of every file in STEP_FILES, per step."""
+    paths = [(out / name, prefix) for name, prefix in STEP_FILES.items()]
+    found = [row_metrics(read_jsonl(path), prefix, begin) for path, prefix in paths if path.exists()]
+    return [metric for metrics in found for metric in metrics]
+
+
+def token_rows(rollouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns a row for every token of sampled rollouts: step, prompt id, response in its step, token, reward and its
+    parts."""
+    rows = []
+    place: dict[int, int] = {}
+    for rollout in rollouts:
+        number = place[rollout["step"]] = place.get(rollout["step"], 0) + 1
+        shared = {"step": rollout["step"], "id": rollout["id"], "response": number}
+        for i in range(len(rollout["tokens"])):
+            parts = {f"reward/{name}": values[i] for name, values in rollout["breakdown"].items()}
+            own = {name: rollout[f"{name}s"][i] for name in ("token", "reward", "advantage")}
+            rows.append({**shared, "position": i, **own, **parts, "true_reward": rollout["true_reward"]})
+    return rows
+
+
+def data_inputs(record: Mapping[str, Any]) -> list[Any]:
+    """Returns the data sets that a stage read, as MLflow's dataset inputs; their source is DVC's."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    found = {path: value for path, value in record.get("inputs", {}).items() if "/shared/data/" in path}
+    return [
+        DatasetInput(
+            # MLflow takes 36 characters of a digest
+            Dataset(data_name(Path(path)), value[:36], "dvc", json.dumps({"path": path, "digest": value})),
+            [InputTag("mlflow.data.context", "training")],
+        )
+        for path, value in found.items()
+    ]
+
+
+def log_metrics(client: Any, run_id: str, metrics: Sequence[Any]) -> None:
+    """Logs any number of metrics."""
+    for chunk in _chunks(metrics, METRICS_PER_CALL):
+        client.log_batch(run_id, metrics=chunk)
+
+
+def logged_params(params: Mapping[str, str]) -> dict[str, str]:
+    """Returns parameters as MLflow keeps them: long values are cut."""
+    return {name: value[:6000] for name, value in sorted(params.items())}
+
+
+def log_params(client: Any, run_id: str, params: Mapping[str, str]) -> None:
+    from mlflow.entities import Param
+
+    for chunk in _chunks([Param(*item) for item in logged_params(params).items()], PARAMS_PER_CALL):
+        client.log_batch(run_id, params=chunk)
+
+
+def log_result(client: Any, run: Any, outcome: RowOutcome, root: Path) -> None:
+    """Logs metrics and artifacts of one result."""
+    from mlflow.entities import Metric
+
+    run_id, end = run.info.run_id, milliseconds(outcome.record)[1]
+    if outcome.failure:
+        client.log_dict(run_id, dict(outcome.failure), "failure.json")
+        return
+    datasets = data_inputs(outcome.record)
+    if datasets:
+        client.log_inputs(run_id, datasets=datasets)
+    metrics = step_metrics(outcome.out, run.info.start_time)
+    # the evaluation is the last point of a curve of the same name, so that a run's latest value is its result
+    last = max((metric.step for metric in metrics), default=-1) + 1
+    metrics += [Metric(name, value, end + last, last) for name, value in outcome.metrics.items()]
+    log_metrics(client, run_id, metrics)
+    tables = {"generations": lambda rows: rows[:GENERATIONS], "rollouts": token_rows, "alarms": list}
+    for name, made in tables.items():
+        path = outcome.out / "result" / f"{name}.jsonl"
+        rows = made(read_jsonl(path)) if path.exists() else []
+        if rows:
+            import pandas
+
+            client.log_table(run_id, pandas.DataFrame(rows), f"{name}.json")
+    client.log_dict(
+        run_id,
+        {
+            "result": (outcome.out / "result").relative_to(root).as_posix(),
+            "digest": outcome.digest,
+            "stage": outcome.stage.address,
+            "commit": outcome.record.get("commit"),
+            "fetch": f"dvc pull {outcome.stage.address}",
+        },
+        "pointer.json",
+    )

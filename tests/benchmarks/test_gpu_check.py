@@ -1,0 +1,99 @@
+"""The GPU check covers every kind of stage, names what is absent or failed, and runs whole in small without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu_check import __main__ as gpu_check
+from benchmarks.gpu_check.device import ABSENT, FAILED, MEASURED, Device, Row
+from benchmarks.gpu_check.parts import LIGHT_STAGES, MISSING_ENGINES, PARTS, attention, generation
+from benchmarks.gpu_check.random_work import HALF_BILLION, TINY, Check
+from benchmarks.gpu_check.table import COLUMNS, markdown, read_rows, write_rows
+from rlhf_core.models.cost import PEAKS, Work, peak_of
+from rlhf_core.models.engines import ENGINES
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE = {"device": "a GPU", "torch": "2", "commit": "a", "rehearsal": False}
+
+
+def test_every_kind_of_stage_has_a_part_or_no_heavy_work() -> None:
+    stages = {path.stem for path in (ROOT / "tasks").glob("*.py")} - {"__init__", "command_line"}
+    covered = {stage for part in PARTS.values() for stage in part.stages}
+    assert covered | set(LIGHT_STAGES) == stages
+    assert not covered & set(LIGHT_STAGES)
+
+
+def test_engines_and_attentions_that_are_absent_are_named() -> None:
+    check = Check(TINY, Device())
+    rows = {row.what: row for row in generation(check)}
+    assert {name: rows[f"engine {name}"].outcome for name in (*ENGINES, *MISSING_ENGINES)} == dict.fromkeys(
+        ENGINES, MEASURED
+    ) | dict.fromkeys(MISSING_ENGINES, ABSENT)
+    kinds = {row.what: row for row in attention(check)}
+    assert kinds["sdpa, SFT step"].tokens_per_second
+    if not torch.cuda.is_available():
+        assert kinds["flash_attention_2"].outcome == ABSENT
+        assert "needs a GPU" in kinds["flash_attention_2"].reason
+
+
+def test_the_shape_has_half_a_billion_parameters() -> None:
+    check = Check(HALF_BILLION, Device())
+    assert check.products(1, 1) == pytest.approx(0.5e9, rel=0.05)
+
+
+def test_share_of_the_peak_is_operations_over_what_the_device_could_do() -> None:
+    device = Device(PEAKS["A100"])
+    row = device.row("x", 2.0, tokens=100, work=Work(trained=52e12), traffic=2039e9)
+    assert row.tokens_per_second == 50
+    assert row.share_of_peak == pytest.approx(0.5)
+    assert row.assumed_share == pytest.approx(0.35)
+    assert row.share_of_bandwidth == pytest.approx(0.5)
+
+
+def test_a_device_is_known_by_a_word_of_its_name() -> None:
+    assert peak_of("NVIDIA A100-SXM4-80GB") is PEAKS["A100"]
+    assert peak_of("NVIDIA GeForce RTX 4090") is PEAKS["4090"]
+    assert peak_of("NVIDIA L40S") is PEAKS["L40S"]
+    assert peak_of("a CPU") is None
+
+
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_check.main([]) == 2
+    assert "--rehearse" in capsys.readouterr().err
+
+
+def test_a_part_that_takes_too_long_is_a_failed_row(tmp_path: Path) -> None:
+    gpu_check.run_in_process("sft", tmp_path, MACHINE, None, limit=0.2)
+    assert read_rows(tmp_path, ["sft"], MACHINE) == {"sft": [Row("", FAILED, "it was ended after 0.2 s")]}
+
+
+def test_records_of_another_commit_are_not_in_the_table(tmp_path: Path) -> None:
+    write_rows(tmp_path / "sft.json", {**MACHINE, "commit": "b"}, [Row("step", seconds=1.0)])
+    write_rows(tmp_path / "dpo.json", MACHINE, [Row("step", seconds=2.5)])
+    found = read_rows(tmp_path, ["sft", "dpo"], MACHINE)
+    text = markdown(MACHINE, ["sft", "dpo"], found)
+    assert "| sft |  | not run: `make gpu-check ONLY=sft` runs it |" in text
+    assert "| dpo | step | 2.5 |" in text
+    assert "REHEARSAL" not in text
+
+
+def test_the_published_table_has_the_columns_of_the_check() -> None:
+    assert f"| {' | '.join(COLUMNS)} |" in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.platform
+def test_the_rehearsal_runs_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["--rehearse", "--out", str(tmp_path)]) == 0
+    record = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert list(record["parts"]) == list(PARTS)
+    rows = [row for part in record["parts"].values() for row in part]
+    assert all(row["seconds"] > 0 and row["memory_gib"] > 0 for row in rows if row["outcome"] == MEASURED)
+    assert all(row["reason"] for row in rows if row["outcome"] == ABSENT)
+    text = (tmp_path / "gpu_check.md").read_text()
+    assert text.startswith("**REHEARSAL")
+    assert text in capsys.readouterr().out

@@ -1,0 +1,91 @@
+"""A study's worlds end to end, with tiny models: what diverges is an outcome, and a world has one trainer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.params.studies import read_study
+from tasks.running.exclusive import only_one
+from tasks.studies.record_format import read_record
+from tasks.studies.records import value_of
+from tasks.studies.start_log import starts
+from tests.flows.test_tune import DATA, MODEL, PPO, TINY
+from tests.small_repository import PROJECT, clean_environment, command, create, write_yaml
+
+pytestmark = pytest.mark.platform
+STUDY: dict[str, Any] = {
+    "title": "Tiny",
+    "asks": "?",
+    "main": "bandit",
+    "rows": {
+        "bandit": {"like": "segment/bandit"},
+        "wild": {"like": "segment/bandit", "optimiser": {"actor_lr": 1.0e15}},
+        "dpo": {"like": "segment/dpo", "optimiser": {"learning_rate": 1.0e19}},
+    },
+    "settings": {
+        "data": {"dialogue": {"rows": DATA}},
+        "backbones": {"phi3-mini": {"architecture": {**MODEL, "num_key_value_heads": 2}, "training": TINY}},
+        "evaluation": {"dialogue": {"max_new_tokens": 12, "task_tokens": 8}},
+        "policy": {
+            "ppo": {"optimiser": PPO, "sampling": {"max_new_tokens": 12}, "checkpoints": 3, "checkpoint_prompts": 2},
+            "dpo": {"optimiser": TINY},
+        },
+        "stages": {"reward_model": TINY, "normaliser": {"pairs": 24, "min_samples": 2}},
+    },
+    "hypotheses": {"a": {"says": "s", "row": "wild"}},
+    "metric": "win_rate_vs_sft",
+    "worlds": 2,
+}
+FILE = Path("reference") / "studies" / "tiny" / "pilot-100.json"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = create(tmp_path / "tree")
+    write_yaml(made / "studies" / "tiny.yaml", STUDY)
+    command("git", "add", "-A", root=made)
+    command("git", "commit", "-qm", "A study", root=made)
+    return made
+
+
+def study(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
+    environment = clean_environment(PYTHONPATH=path, REWARDSMITH_PROGRESS="true", OMP_NUM_THREADS="1")
+    call = [sys.executable, "-P", "-m", "flows.study", "tiny", *options]
+    return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=550)
+
+
+def test_a_world_keeps_its_results_where_a_row_diverges(root: Path) -> None:
+    (root / "params" / "draft.yaml").write_text("{}\n")
+    refused = study(root)
+    assert refused.returncode == 2
+    assert "params/draft.yaml differ from the commit" in refused.stderr
+    assert not starts(root), "a world that is refused was not started"
+
+    with only_one(root / ".work" / "studies" / "tiny" / "100.lock", "", ""):
+        busy = study(root, "--pilot", "100")
+    assert busy.returncode == 2
+    assert "world 100 of study 'tiny' is being trained (process " in busy.stderr
+    assert not starts(root)
+
+    done = study(root, "--pilot", "100")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read_record(root, FILE)
+    assert "params/draft.yaml" in record["dirty"]
+    spec, (cell,) = read_study(root / "studies" / "tiny.yaml"), record["cells"]
+    assert 0 <= value_of(record, cell, "bandit", spec.metric) <= 100
+    rows = record["cells"][cell]["rows"]
+    assert rows["bandit"]["training"]["updates"] == 4
+    assert "gradient norm" in rows["dpo"]["diverged"]
+    assert rows["dpo"]["metrics"] == {}
+    assert rows["wild"]["diverged"]
+    assert "scored_at" in rows["wild"]
+    assert 0 <= value_of(record, cell, "wild", spec.metric) <= 100
+    (line,) = starts(root)
+    assert (line["kind"], line["worlds"]) == ("pilot", [100])

@@ -1,0 +1,231 @@
+"""A run in a work pool: a coordinator and two workers in clones of their own, one Prefect server, one DVC remote."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from prefect.client.schemas.objects import WorkQueue, WorkQueueStatus
+from prefect.states import Cancelled, Completed, Crashed, Failed
+
+from flows.same_code import SameCode, check_clean, check_server
+from flows.stage import PASSING
+from flows.stage_run import RunningStages, StageFailed
+from flows.work_pool import ALL_GPUS, WorkPool, job_variables
+from flows.working_tree import marked_groups
+from rlhf_core.errors import RewardsmithError
+from tasks.graph.stages import Stage
+from tests import small_repository
+from tests.small_repository import PROJECT, command
+from tests.team import POOL, Server, Team, calls, differing, kill, stage_runs, wait_for
+
+#: Seconds that a stand-in stage takes on the slow worker, so that there is a middle to be killed in.
+SLOW = "90"
+
+
+def locked(root: Path) -> dict[str, object]:
+    return dict(yaml.safe_load((root / "dvc.lock").read_text())["stages"])
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Prefect server with its services."""
+    made = Server(tmp_path)
+    try:
+        monkeypatch.setenv("PREFECT_API_URL", made.url)
+        yield
+    finally:
+        made.close()
+
+
+@pytest.mark.platform
+@pytest.mark.timeout(3600)
+def test_a_pool_ends_like_one_machine_though_a_worker_and_the_coordinator_are_killed(
+    tmp_path: Path, server: None
+) -> None:
+    team = Team(tmp_path)
+    main, first, second = (team.clone(name) for name in ("main", "first", "second"))
+    assert team.coordinator(main).wait(1200) == 2
+    assert "has no work pool 'gpus'. `rewardsmith worker --pool gpus`" in team.log(main)
+    machines: dict[Path, subprocess.Popen[str]] = {}
+    try:
+        machines[first] = team.worker(first, SLOW)
+        machines[main] = team.coordinator(main)
+        wait_for(lambda: calls(first))
+        (cut,) = calls(first)
+        kill(machines[main], main)
+        machines[main] = coordinator = team.coordinator(main)
+        wait_for(lambda: "already: flow run" in team.log(main) or coordinator.poll() is not None)
+        assert (coordinator.poll(), calls(first)) == (None, [cut]), "the stage goes on, and is not started twice"
+        kill(machines[first], first)
+        machines[second] = team.worker(second)
+        while coordinator.poll() is None:
+            assert not marked_groups(main), "the coordinator holds a stage's process"
+            time.sleep(0.5)
+        assert coordinator.returncode == 0, team.log(main)
+    finally:
+        for clone, process in machines.items():
+            if process.poll() is None:
+                kill(process, clone)
+
+    runs = stage_runs()
+    for run in runs:
+        assert run["work_pool_name"] == POOL
+        assert run["labels"]["prefect.worker.name"], "the worker that took it"
+    (dead,) = (run for run in runs if run["state_name"] != "Completed")
+    assert dead["state"]["message"].startswith("its machine died: no heartbeat"), dead["state"]
+
+    alone = team.clone("alone")
+    command("dvc", "repro", "-q", root=alone)
+    assert not calls(main)
+    assert sorted([*calls(first), *calls(second)]) == sorted([*calls(alone), cut]), "no stage ran twice but the one cut"
+    assert not differing(alone, main)
+    assert "up to date" in command("dvc", "status", root=main).stdout
+
+    third = team.clone("third")
+    command("dvc", "repro", "-q", "--pull", root=third)
+    assert not calls(third), "the remote holds every result and run-cache entry"
+    assert locked(third) == locked(main)
+    assert not team.half_written(), "something half-written is on the remote"
+
+
+def test_a_pool_needs_a_server_and_a_committed_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with pytest.raises(RewardsmithError, match="set PREFECT_API_URL"):
+        check_server()
+    root = Team(tmp_path).clone("mine")
+    assert len(check_clean(root)) == 40
+    small_repository.change_entry(root / "params" / "segment" / "rows.yaml", "bandit", title="other")
+    with pytest.raises(RewardsmithError, match=r"rows\.yaml: other machines would run something else"):
+        check_clean(root)
+
+
+def test_a_worker_of_other_code_is_named_with_both() -> None:
+    ours = SameCode("a" * 40, {"python": "3.11.7", "torch": "2.4.0"})
+    ours.check(asdict(ours))
+    for theirs in (SameCode("b" * 40, ours.versions), SameCode("a" * 40, {**ours.versions, "torch": "2.5.0"})):
+        assert theirs.queue(0) != ours.queue(0) != ours.queue(1)
+        with pytest.raises(RewardsmithError, match=f"{theirs.commit[:10]}.*torch {theirs.versions['torch']}"):
+            ours.check(asdict(theirs))
+
+
+@pytest.fixture
+def pool() -> WorkPool:
+    """A work pool of processes that no server has, for the coordinator's decisions."""
+    made = object.__new__(WorkPool)
+    made.name, made.kind, made.places = POOL, "process", 1
+    made.code = SameCode("a" * 40, {"python": "3.11.7"})
+    made._lock = threading.RLock()
+    made.remote = SimpleNamespace(name="team", key=lambda address: "k" * 64)  # type: ignore[assignment]
+    return made
+
+
+def stale(gpus: int) -> Stage:
+    return Stage(
+        "policy-a", "policy", "segment", "a", 0, "", ("out/result",), (), "run", (), {"cores": 1, "gpus": gpus}
+    )
+
+
+@pytest.mark.parametrize(
+    ("queues", "gpus", "refusal"),
+    [
+        ({}, 0, "Workers are at: none"),
+        ({"aaaaaaaaaa-{}-0-gpus": "READY"}, 0, ""),
+        ({"aaaaaaaaaa-{}-0-gpus": "NOT_READY"}, 0, "Workers are at: none"),
+        ({"aaaaaaaaaa-{}-0-gpus": "READY"}, 1, r"policy-a: it needs commit aaaaaaaaaa, python 3.11.7 and 1 GPU\(s\)"),
+        ({"bbbbbbbbbb-{}-0-gpus": "READY"}, 0, "Workers are at: serves bbbbbbbbbb"),
+    ],
+)
+def test_a_stage_that_no_worker_can_run_is_named_with_the_workers_there_are(
+    pool: WorkPool, queues: dict[str, str], gpus: int, refusal: str
+) -> None:
+    digest = pool.code.queue(0).split("-")[1]
+    made = [
+        WorkQueue(
+            name=name.format(digest),
+            description=f"serves {name[:10]}",
+            work_pool_id=uuid4(),
+            status=WorkQueueStatus(status),
+        )
+        for name, status in queues.items()
+    ]
+    pool.client = SimpleNamespace(read_work_queues=lambda work_pool_name: made)  # type: ignore[assignment]
+    with pytest.raises(RewardsmithError, match=refusal) if refusal else nullcontext():
+        pool._check_workers([stale(gpus)])
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "retry"),
+    [
+        (Failed(message="stage policy-a failed: x"), "stage policy-a failed: x", False),
+        (Failed(message="remote 'team' is away", name=PASSING), "remote 'team' is away", True),
+        (Crashed(message="no heartbeat"), "stage policy-a was lost: flow run own in pool 'gpus': no heartbeat", True),
+        (Cancelled(message="by a person"), "stage policy-a was cancelled: .*: by a person", False),
+        (Completed(), "is completed, and remote 'team' has no result of it", True),
+    ],
+)
+def test_the_end_of_a_flow_run_says_whether_another_one_can_help(
+    pool: WorkPool, monkeypatch: pytest.MonkeyPatch, state: Any, message: str, retry: bool
+) -> None:
+    ended = SimpleNamespace(name="own", state=state)
+    pool.stages = {"policy-a": stale(0)}
+    for name, given in (("_learned", False), ("_flow_run", ended), ("_end", ended)):
+        monkeypatch.setattr(pool, name, lambda *_, given=given: given)
+    with pytest.raises(StageFailed, match=message) as failure:
+        pool.run("policy-a", RunningStages(), None)
+    assert failure.value.retry is retry
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("process", {"cores": 2, "gpus": 1, "memory_gb": 24}),
+        ("docker", {"nano_cpus": 2 * 10**9, "mem_limit": "24g", "device_requests": [ALL_GPUS], "image": "own:1.0"}),
+        ("kubernetes", {"cpu": "2", "gpus": "1", "memory": "24Gi", "image": "own:1.0"}),
+    ],
+)
+def test_a_stages_resources_are_variables_of_the_job(
+    kind: str, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARDSMITH_IMAGE", "own:1.0")
+    made = job_variables(kind, {"cores": 2, "gpus": 1, "memory_gb": 24}, "c" * 40)
+    environment = made.pop("env")
+    assert environment.pop("PREFECT_FLOWS_HEARTBEAT_FREQUENCY") == "30"
+    assert environment == ({} if kind == "process" else {"REWARDSMITH_COMMIT": "c" * 40})
+    assert made == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "refusal"),
+    [("docker", "no variable device_requests, mem_limit, nano_cpus"), ("kubernetes", "no variable cpu, gpus, memory")],
+)
+def test_a_pool_whose_template_would_drop_a_stages_resources_is_refused(
+    pool: WorkPool, kind: str, refusal: str
+) -> None:
+    template: dict[str, Any] = {"variables": {"properties": {"env": {}, "image": {}}}}
+    found = SimpleNamespace(type=kind, concurrency_limit=3, base_job_template=template)
+    pool.client = SimpleNamespace(read_work_pool=lambda name: found)  # type: ignore[assignment]
+    with pytest.raises(RewardsmithError, match=refusal):
+        pool._find()
+    found.base_job_template = json.loads((PROJECT / "infra" / "prefect" / f"{kind}.json").read_text())
+    assert pool._find() == (kind, 3)
+    found.type, found.base_job_template = "process", template
+    assert pool._find() == ("process", 3)
+
+
+def test_a_container_without_gpus_or_an_image_of_the_run_takes_the_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REWARDSMITH_IMAGE", raising=False)
+    made = job_variables("docker", {"cores": 1}, "c" * 40)
+    assert made["device_requests"] == []
+    assert "image" not in made

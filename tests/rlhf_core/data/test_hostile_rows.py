@@ -1,0 +1,93 @@
+"""Rows and files that are wrong in an odd way are named where they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.data.dialogue import prompt_messages
+from rlhf_core.data.jsonl import read_lines
+from rlhf_core.data.quarantine import find_faults
+from rlhf_core.data.schemas import LONGEST_TEXT, RECORD_TYPES, record_type
+from rlhf_core.data.sources import DirectorySource
+from rlhf_core.errors import DataError
+
+ROW = '{"id": "a", "prompt": "q", "chosen": "x", "rejected": "y", "source": "s"%s}'
+
+
+NO_DIALOGUE = (
+    "not a list of mappings with role (system, user, assistant) and content, the last one of the user, of at most "
+    "1,000,000 characters"
+)
+UNANSWERABLE = (
+    '"hello"', "[]", "[1]", '[{"role": "user"}]', '[{"role": "user", "content": null}]',
+    '[{"role": [], "content": "x"}]',
+    '[{"role": "alien", "content": "x"}]', '[{"role": "system", "content": "x"}]',
+    '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]',
+    '[{"role": "user", "content": "%s"}]' % ("x" * (LONGEST_TEXT + 1)),
+)  # fmt: skip
+
+
+def faults(tmp_path: Path, line: str, kind: str = "preference") -> list[tuple[str, str]]:
+    path = tmp_path / "rows.train.jsonl"
+    path.write_text(line + "\n")
+    lines = read_lines(path)
+    return [(bad.field, bad.reason) for bad in (*lines.broken, *find_faults(lines.rows, record_type(kind)))]
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (', "carried": NaN', ("carried", "not finite")),
+        (', "carried": {"deep": [1e999]}', ("carried", "not finite")),
+        (', "carried": "\\ud800"', ("carried", "holds a lone surrogate, which no encoding can write")),
+        (', "label": 1%s' % ("0" * 400), ("label", "not finite")),
+        (', "label": NaN', ("label", "not finite")),
+        *((f', "messages": {wrong}', ("messages", NO_DIALOGUE)) for wrong in UNANSWERABLE),
+        (', "prompt": "other"', ("prompt", "set twice")),
+        (', "meta": {"a": 1, "a": 2}', ("a", "set twice")),
+    ],
+)
+def test_an_odd_value_is_named(field: str, reason: tuple[str, str], tmp_path: Path) -> None:
+    assert faults(tmp_path, ROW % "") == []
+    assert faults(tmp_path, ROW % field) == [reason]
+
+
+def test_null_messages_are_none(tmp_path: Path) -> None:
+    line = ROW % ', "messages": null'
+    assert faults(tmp_path, line) == []
+    row = json.loads(line)
+    assert prompt_messages(row) == [{"role": "user", "content": row["prompt"]}]
+
+
+def test_a_text_that_takes_minutes_is_refused(tmp_path: Path) -> None:
+    row = {"id": "a", "prompt": "x" * (LONGEST_TEXT + 1), "source": "s"}
+    assert faults(tmp_path, json.dumps(row), "prompt") == [("prompt", "longer than 1,000,000 characters")]
+
+
+@pytest.mark.parametrize("kind", RECORD_TYPES)
+def test_every_type_names_a_carried_value_that_no_file_could_hold(kind: str) -> None:
+    found = find_faults([(1, {"carried": float("inf")})], record_type(kind))
+    assert ("carried", "not finite") in {(found[0].field, found[0].reason), *found[0].others}
+
+
+@pytest.mark.parametrize("make", ["pipe", "dangling", "loop", "folder"])
+def test_what_is_not_a_file_with_rows_is_refused(make: str, tmp_path: Path) -> None:
+    path = tmp_path / "set.train.jsonl"
+    if make == "pipe":
+        os.mkfifo(path)
+    elif make == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nothing" if make == "dangling" else path.name)
+    with pytest.raises(DataError, match=r"set\.train\.jsonl.*(not a regular file|cannot be read)"):
+        DirectorySource(tmp_path).load("set", "train")
+
+
+@pytest.mark.parametrize("text", ["\\u200b\\u200b", "\\u2060 \\ufeff", "\\u202e", "\\u0000"])
+def test_a_text_of_invisible_characters_is_empty(tmp_path: Path, text: str) -> None:
+    line = f'{{"id": "a", "prompt": "{text}", "chosen": "x", "rejected": "y", "source": "s"}}'
+    assert faults(tmp_path, line) == [("prompt", "empty")]

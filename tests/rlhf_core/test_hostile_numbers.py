@@ -1,0 +1,269 @@
+"""Numbers at the edges, for every choice of every table: empty, huge, equal but for rounding, not finite, mispadded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import batch_of, random_rows
+
+from rlhf_core.credit import CREDITS
+from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.evaluation.judges.games import JudgedPair
+from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.pairwise import compared
+from rlhf_core.evaluation.protocols import PROTOCOLS, true_tally
+from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores
+from rlhf_core.evaluation.rm_bench import STYLES, StyledPair, rm_bench_scores
+from rlhf_core.models.logprobs import token_statistics
+from rlhf_core.normalisers import REGRESSIONS, calibrate, fit_line
+from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, Rewarded, group_relative, whiten
+from rlhf_core.policy_optimisation.config import OptimiserConfig
+from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KLCoefficient, kl_tokens
+from rlhf_core.policy_optimisation.objectives import OBJECTIVES, ObjectiveInputs, TokenObjective
+from rlhf_core.rollout import Responses, trimmed
+from rlhf_core.segmentation.segmenters import SEGMENTERS, NGram
+from rlhf_core.shaping.functions import meanstd, minmax, polynomial
+from rlhf_core.signals import Segments, Sequence, Tokens
+
+QUICK = settings(max_examples=25, deadline=None)
+BAD = (math.nan, math.inf, -math.inf)
+BUILT = {"ngram": {"n": 3}, "entropy": {"cutoff": 0.5}}
+CONFIG = SimpleNamespace(gamma=0.9, lam=0.8, group_std="population", clip=0.2, loss_average="tokens")
+CONFIG_: OptimiserConfig = CONFIG  # type: ignore[assignment]
+lengths_of_a_batch = st.lists(st.integers(0, 3), max_size=5)
+
+
+def prefix(lengths: list[int], width: int = 3) -> torch.Tensor:
+    return torch.arange(width)[None] < torch.tensor(lengths, dtype=torch.long)[:, None]
+
+
+def of_lengths(lengths: list[int], width: int = 3) -> Responses:
+    mask = prefix(lengths, width)
+    n = len(lengths)
+    pieces = [["a"] * length for length in lengths]
+    return Responses(mask.long(), mask, torch.zeros(n, dtype=torch.bool), pieces, torch.ones(n, width))
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+@QUICK
+@given(lengths=lengths_of_a_batch, junk=st.sampled_from([1e30, -1e30, 7.0]), seed=st.integers(0, 99))
+def test_advantages_of_any_batch_are_finite_and_0_on_padding(
+    name: str, lengths: list[int], junk: float, seed: int
+) -> None:
+    mask = prefix(lengths)
+    rewards, values = torch.randn(2, *mask.shape, generator=torch.Generator().manual_seed(seed))
+    groups = torch.arange(len(lengths)) // 2
+    plain = ADVANTAGES[name].estimate(Rewarded(rewards * mask, values * mask, mask, groups), CONFIG_)
+    soiled = Rewarded(torch.where(mask, rewards, junk), torch.where(mask, values, junk), mask, groups)
+    assert plain.shape == mask.shape
+    assert torch.isfinite(plain).all()
+    assert (plain[~mask] == 0).all()
+    torch.testing.assert_close(ADVANTAGES[name].estimate(soiled, CONFIG_), plain)
+
+
+@pytest.mark.parametrize("name", GROUP_STDS)
+@QUICK
+@given(exponent=st.integers(-12, 12), seed=st.integers(0, 99))
+def test_group_relative_advantages_have_the_scale_that_they_declare(name: str, exponent: int, seed: int) -> None:
+    scores = torch.randn(6, generator=torch.Generator().manual_seed(seed)).double()
+    groups = torch.tensor([0, 0, 0, 1, 1, 1])
+    factor = 1.0 if name != "none" else 10.0**exponent
+    plain, scaled = (group_relative(given, groups, name) for given in (scores, scores * 10.0**exponent))
+    torch.testing.assert_close(scaled.double(), plain.double() * factor, rtol=1e-4, atol=1e-5 * factor)
+
+
+@pytest.mark.parametrize("name", KL_ESTIMATORS)
+@QUICK
+@given(lengths=lengths_of_a_batch, junk=st.sampled_from([*BAD, 1e30]))
+def test_kl_is_0_where_the_policies_agree_and_on_padding(name: str, lengths: list[int], junk: float) -> None:
+    mask = prefix(lengths)
+    logprobs = torch.where(mask, -1.5, junk)
+    assert (kl_tokens(logprobs, logprobs, mask, name) == 0).all()
+
+
+@pytest.mark.parametrize("name", CREDITS)
+@QUICK
+@given(lengths=lengths_of_a_batch)
+def test_credit_of_any_batch_is_finite_and_0_on_padding(name: str, lengths: list[int]) -> None:
+    responses, credit = of_lengths(lengths), CREDITS[name]
+    signal: Any = Sequence(torch.ones(len(lengths)))
+    if credit.takes is Segments:
+        segmentation = NGram(2).segment(responses)
+        signal = Segments(torch.ones(segmentation.ends.shape), segmentation)
+    elif credit.takes is Tokens:
+        signal = Tokens(torch.ones(responses.ids.shape))
+    paid = credit.pay(signal, responses)
+    assert torch.isfinite(paid).all()
+    assert (paid[~responses.mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", [name for name in SEGMENTERS if not hasattr(SEGMENTERS[name], "of_stage")])
+@QUICK
+@given(lengths=lengths_of_a_batch)
+def test_every_segmenter_takes_empty_responses_and_empty_batches(name: str, lengths: list[int]) -> None:
+    responses = of_lengths(lengths)
+    found = SEGMENTERS.build({"kind": name, **BUILT.get(name, {})}).segment(responses)
+    assert found.ends.shape[0] == len(lengths)
+    assert (found.ends < responses.lengths[:, None]).all()
+
+
+def test_an_entropy_that_is_not_finite_is_refused() -> None:
+    responses = of_lengths([3])
+    cut = SEGMENTERS.build({"kind": "entropy", "cutoff": 0.5})
+    with pytest.raises(NumericsError, match="entropy is not finite"):
+        cut.segment(replace(responses, entropies=torch.tensor([[0.1, math.nan, 0.2]])))
+
+
+@pytest.mark.parametrize("vocabulary", [16, 8200])
+def test_a_logit_of_minus_infinity_adds_nothing_to_an_entropy(vocabulary: int) -> None:
+    output = torch.nn.Linear(4, vocabulary)
+    with torch.no_grad():
+        output.bias[:3] = -math.inf
+    hidden = torch.randn(2, 4, requires_grad=True)
+    targets = torch.tensor([5, 6])
+    logprobs, entropies = token_statistics(hidden, targets, output)
+    p = torch.softmax(output(hidden).detach().double(), dim=-1)[:, 3:]
+    torch.testing.assert_close(entropies.double(), -(p * p.log()).sum(dim=1), rtol=1e-4, atol=1e-4)
+    (logprobs.sum() + entropies.sum()).backward()
+    assert hidden.grad is not None
+    assert torch.isfinite(hidden.grad).all()
+
+
+@pytest.mark.parametrize("name", [name for name, one in OBJECTIVES.items() if isinstance(one, TokenObjective)])
+def test_a_ratio_beyond_float32_times_no_advantage_is_0(name: str) -> None:
+    logprobs = torch.tensor([[0.0, -1.0]], requires_grad=True)
+    old = torch.tensor([[-200.0, -1.0]])
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    seen = ObjectiveInputs(logprobs, old, old, torch.tensor([[0.0, 1.0]]), mask)
+    losses = OBJECTIVES[name].token_loss(seen, CONFIG_).losses  # type: ignore[union-attr]
+    losses.sum().backward()
+    assert torch.isfinite(losses).all()
+    assert logprobs.grad is not None
+    assert torch.isfinite(logprobs.grad).all()
+
+
+@QUICK
+@given(responses=st.integers(1, 10**7), horizon=st.integers(1, 10**5), kl=st.floats(0, 1e6))
+def test_the_adaptive_coefficient_stays_positive(responses: int, horizon: int, kl: float) -> None:
+    coefficient = KLCoefficient(0.1, target=6.0, horizon=horizon)
+    coefficient.update(kl, responses)
+    assert coefficient.value > 0
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e3, 1e5, 1e9])
+def test_a_line_scales_with_its_values(name: str, scale: float) -> None:
+    log_p = np.log(np.linspace(0.05, 1, 40))
+    values = 0.7 * log_p + 0.3 + 0.1 * np.random.default_rng(0).standard_normal(40)
+    plain, scaled = fit_line(log_p, values, name), fit_line(log_p, scale * values, name)
+    assert scaled == pytest.approx([scale * number for number in plain], rel=2e-3)
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_calibration_reward_that_is_not_finite_is_named(bad: float) -> None:
+    segmentation = NGram(1).segment(of_lengths([3, 3]))
+    values = torch.tensor([[1.0, 2.0, bad], [0.0, 1.0, 2.0]])
+    with pytest.raises(NumericsError, match="segment reward 3 of 6 of the calibration set"):
+        calibrate([Segments(values, segmentation)], np.array([1.0, 2.0]))
+    with pytest.raises(NumericsError, match="sequence value 1 of 1"):
+        calibrate([Segments(values.nan_to_num(0, 0, 0), segmentation)], np.array([bad]))
+
+
+def test_the_polynomial_is_0_and_1_at_its_ends() -> None:
+    ends = torch.tensor([[-5.0, 5.0]])
+    assert polynomial(ends, torch.zeros(1, 1)).tolist() == [[0.0, 1.0]]
+
+
+def test_values_beyond_the_square_root_of_float32_are_whitened() -> None:
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    plain = torch.tensor([[1.0, 2.0, 3.0, 6.0]])
+    torch.testing.assert_close(whiten(plain * 1e20, mask), whiten(plain, mask))
+    assert (whiten(torch.full((1, 4), 1e20), mask) == 0).all()
+
+
+@QUICK
+@given(size=st.floats(1e-3, 1e6), seed=st.integers(0, 99))
+def test_running_shapings_do_not_amplify_rounding(size: float, seed: int) -> None:
+    noise = 1 + 1e-7 * torch.rand(8, generator=torch.Generator().manual_seed(seed)).double()
+    values = (size * noise)[None]
+    mean, deviation = float(values.mean()), float(values.std(correction=0))
+    assert meanstd(values, mean, deviation).abs().max() <= 1e-6 * size
+    assert (minmax(values, float(values.min()), float(values.max())) == 0.5).all()
+
+
+@pytest.mark.parametrize("rows", [[[False, True]], [[True, True], [True, False], [False, True]], [[True, False, True]]])
+def test_a_response_padded_on_the_left_is_refused(rows: list[list[bool]]) -> None:
+    mask = torch.tensor(rows)
+    with pytest.raises(DataError, match=rf"row {len(rows) - 1} of a batch .* padded on the right"):
+        Responses(mask.long(), mask, torch.zeros(len(rows), dtype=torch.bool))
+
+
+def test_a_prompt_padded_on_the_right_is_refused() -> None:
+    made = batch_of([[5, 6], [7]], random_rows(0, [5, 3]))
+    with pytest.raises(DataError, match=r"row 1 of a batch .* prompts are padded on the left"):
+        replace(made, prompt_mask=made.prompt_mask.flip(1))
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_empty_batches_and_responses_have_a_width(lengths: list[int]) -> None:
+    mask = prefix(lengths)
+    assert trimmed(mask, mask) == (1, 1)
+    ended = Responses(mask.long(), mask, torch.ones(len(lengths), dtype=torch.bool), [[] for _ in lengths])
+    assert [ended.spelled(i) for i in range(len(lengths))] == [("", [])] * len(lengths)
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_reward_that_is_not_finite_is_neither_wrong_nor_a_tie(bad: float) -> None:
+    pair = ScoredPair("p7", "Chat", "alpacaeval-easy", 1.0, bad)
+    with pytest.raises(NumericsError, match="pair 'p7': the reward of the rejected response"):
+        reward_bench_scores([replace(pair, rejected=0.0), pair])
+    styled = [StyledPair("p7", "chat", style, 1.0, 0.0) for style in STYLES]
+    with pytest.raises(NumericsError, match="prompt 'p7', style 'concise'"):
+        rm_bench_scores([replace(styled[0], chosen=bad), *styled[1:]])
+    for compare in (compared, true_tally):
+        with pytest.raises(NumericsError, match="of prompt 'b' is"):
+            compare({"a": 1.0, "b": 2.0}, {"a": 0.0, "b": bad})
+
+
+class Longer:
+    """A judge that prefers the longer answer, in the words of every template."""
+
+    name = "longer"
+    words: ClassVar = {
+        "pairwise": "Better: {}", "arena_hard": "[[{0}>{1}]]", "output_pair": "Output ({2})",
+        "ranking": "[{{'model': 'model_1', 'rank': {3}}}, {{'model': 'model_2', 'rank': {4}}}]",
+        "alpaca_eval": "preference: {3}",
+    }  # fmt: skip
+
+    def answer(self, requests: list[JudgeRequest]) -> list[str]:
+        made = []
+        for request in requests:
+            first = len(request.answers[0]) > len(request.answers[1])
+            words = ("A", "B", "a", 1, 2) if first else ("B", "A", "b", 2, 1)
+            made.append(self.words[request.template].format(*words))
+        return made
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@QUICK
+@given(sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=6))
+def test_a_win_rate_and_its_mirror_add_up_to_100(name: str, sizes: list[tuple[int, int]]) -> None:
+    protocol = PROTOCOLS[name]
+    rates = []
+    for flip in (False, True):
+        pairs = [
+            JudgedPair(str(i), f"q{i}", *(("x" * a, "x" * b) if not flip else ("x" * b, "x" * a)))
+            for i, (a, b) in enumerate(sizes)
+        ]
+        tally = protocol.tally(protocol.play(Longer(), pairs))
+        assert not tally.unparsable
+        rates.append(tally.win_rate)
+    assert sum(rates) == pytest.approx(100)

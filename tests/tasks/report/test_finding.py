@@ -1,0 +1,173 @@
+"""The demo's finding, of results made by hand: numbers, words, the answers shown, and the check on other seeds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from tasks.commands.finding import print_finding
+from tasks.graph.names import DEMO_NAME
+from tasks.params.stages import run_settings
+from tasks.report import finding
+from tasks.report.__main__ import write_report
+from tasks.report.finding import BOUNDED, DENSE, PLAIN, parts, read_finding
+from tasks.running.artifacts import write_json, write_jsonl
+from tests.tasks.report.test_hackability_page import write_run
+
+PROJECT = Path(__file__).resolve().parents[3]
+SEEDS = run_settings(PROJECT).demo[DEMO_NAME].seeds
+EVIL = "<script>alert(1)</script>"
+#: Win rates on the way by row; the proxy rises by one at each of them.
+RATES = {PLAIN: [50.0, 40.0, 25.0], BOUNDED: [50.0, 48.0, 51.0], DENSE: [50.0, 30.0, 10.0]}
+
+
+def write_answers(out: Path, rewards: list[float], text: str) -> None:
+    rows = [
+        {"id": str(i), "benchmark": "alpaca", "prompt": f"prompt {i}", "response": text, "true_reward": reward}
+        for i, reward in enumerate(rewards)
+    ]
+    (out / "result").mkdir(parents=True, exist_ok=True)
+    write_jsonl(out / "result" / "generations.jsonl", rows)
+
+
+def write_world(root: Path, seed: int, **rates: list[float]) -> None:
+    """A world of the demo: policies, the SFT model's answers, the reward model and the labels."""
+    testbed = root / "results" / "testbed"
+    for row, on_the_way in {**RATES, **rates}.items():
+        low = on_the_way[-1] < 45
+        metrics = {"kl": 2.0, "alpaca_tokens": 40.0, "hacking_alarms": float(low)}
+        write_run(root, row, seed, on_the_way, 0.001 if low else 0.5, **metrics)
+        made = testbed / "hackability" / "policy" / row / str(seed)
+        moved = testbed / "demo" / "policy" / row / str(seed)
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        made.rename(moved)
+        write_answers(moved, [-2.0, 0.0, 1.0], f"answer of {row} {EVIL}")
+    write_answers(testbed / "shared" / "sft" / "demo" / str(seed), [0.0, 1.0, 1.0], "answer of SFT")
+    (testbed / "demo/reward_model/whole" / str(seed) / "result").mkdir(parents=True)
+    write_json(testbed / "demo/reward_model/whole" / str(seed) / "result/metrics.json", {"accuracy": 0.74})
+    data = testbed / "shared/data/demo" / str(seed) / "result"
+    data.mkdir(parents=True)
+    metas = [{"true_chosen": 1.0, "true_rejected": 0.0}] * 3 + [{"true_chosen": 0.0, "true_rejected": 1.0}] * 2
+    write_jsonl(data / "preference.validation.jsonl", [{"meta": meta} for meta in metas])
+    write_json(data / "data.json", {})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("params", "params.yaml", "tasks", "pyproject.toml"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    for seed in SEEDS:
+        write_world(tmp_path, seed)
+    return tmp_path
+
+
+def measured(**finals: float) -> dict[str, dict[str, float]]:
+    return {row: {"final": final, "p": 0.001, "proxy_gain": 1.0} for row, final in finals.items()}
+
+
+def test_the_plain_reward_comes_first_and_rows_are_compared_with_it(root: Path) -> None:
+    found = read_finding(root)
+    assert found is not None
+    assert [row.name for row in found.rows] == [PLAIN, BOUNDED, DENSE]
+    plain, bounded, dense = found.rows
+    assert (plain.hacked, bounded.hacked, dense.hacked) == (2, 0, 2)
+    assert plain.effect is None
+    assert bounded.effect is not None
+    assert bounded.effect.estimate == 26
+    assert (bounded.above, dense.above) == (2, 0)
+    assert found.right == 0.74
+    assert found.true == 0.6
+
+
+def test_rows_are_compared_at_equal_kl_too(root: Path) -> None:
+    found = read_finding(root)
+    assert found is not None
+    assert [row.at_equal_kl for row in found.rows] == [25, 51, 10], "KL is 2 at the last evaluation"
+
+
+def test_a_demo_that_is_not_finished_has_no_finding(root: Path) -> None:
+    (root / "results/testbed/demo/policy" / BOUNDED / str(SEEDS[-1]) / "result/metrics.json").unlink()
+    assert read_finding(root) is None
+    with pytest.raises(RecipeError, match="rewardsmith run"):
+        print_finding(root)
+
+
+def test_a_plain_reward_that_is_not_hacked_is_not_called_hacked(tmp_path: Path) -> None:
+    for name in ("params", "params.yaml", "tasks", "pyproject.toml"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    for seed in SEEDS:
+        write_world(tmp_path, seed, **{PLAIN: [50.0, 52.0, 55.0]})
+    found = read_finding(tmp_path)
+    assert found is not None
+    assert "not hacked in every world" in found.headline
+    assert found.rows[0].means.startswith("not hacked")
+
+
+@pytest.mark.parametrize(
+    ("width", "cells"),
+    [
+        (80, ["PAR (bounded)", "51.0", "+26.0", "51", "2.0", "40", "none"]),
+        (60, ["PAR (bounded)", "51.0", "+26.0", "none"]),
+    ],
+)
+def test_the_terminal_keeps_to_its_width(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, cells: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_finding(root)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    row = next(line for line in lines if line.startswith("PAR (bounded)"))
+    assert re.split(r"\s{2,}", row) == cells
+    assert any(line.startswith("Next: ") for line in lines)
+
+
+def test_the_report_begins_with_the_finding(root: Path) -> None:
+    page = write_report(root / "results/testbed", root / "report").read_text(encoding="utf-8")
+    assert page.index('id="finding"') < page.index('class="lead"')
+    assert EVIL not in page
+    assert page.count("<script>") == 1
+    assert "run-demo-policy-vanilla" in page
+    text = (root / "report/report.md").read_text(encoding="utf-8")
+    assert text.index("The plain reward is hacked") < text.index("Where the time goes")
+
+
+def test_the_answers_shown_are_of_the_prompt_with_the_median_change(root: Path) -> None:
+    found = read_finding(root)
+    assert found is not None
+    assert {answer.prompt for answer in found.answers} == {"prompt 1"}
+    assert [answer.true_reward for answer in found.answers] == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("finals", "held"),
+    [((25.0, 51.0, 10.0), (True, True, True)), ((55.0, 51.0, 10.0), (False, False, True))],
+)
+def test_parts_of_the_finding(finals: tuple[float, ...], held: tuple[bool, ...]) -> None:
+    plain, bounded, dense = finals
+    found = parts(measured(**{PLAIN: plain, BOUNDED: bounded, DENSE: dense}))
+    assert tuple(found.values()) == held
+
+
+def test_a_check_on_other_seeds_is_counted(root: Path) -> None:
+    found = read_finding(root)
+    assert found is not None
+    assert "Not checked" in found.check
+    record: dict[str, Any] = {"settings": finding.settings_digest(root), "seeds": {}}
+    for seed, plain in ((1001, 20.0), (1002, 60.0)):
+        record["seeds"][str(seed)] = measured(**{PLAIN: plain, BOUNDED: 49.0, DENSE: 10.0})
+    (root / "reference").mkdir()
+    write_json(root / finding.RECORD, record)
+    checked = read_finding(root)
+    assert checked is not None
+    assert "On 2 other worlds (seeds 1001 to 1002) it held in 1" in checked.check
+    assert "other settings" not in checked.check
+    (root / finding.RECORD).write_text(json.dumps(record | {"settings": "of before"}))
+    changed = read_finding(root)
+    assert changed is not None
+    assert "other settings or code" in changed.check

@@ -1,0 +1,68 @@
+"""Findings in documents: made from the records, whole, and those of the project's own pages are true."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.errors import DataError
+from tasks.report.atlas import read_atlas
+from tasks.report.atlas_words import amount
+from tasks.report.findings_block import BLOCK, with_blocks, write_blocks
+from tests.tasks.report.fabricated_atlas import fabricated_clone
+
+ROOT = Path(__file__).resolve().parents[3]
+BLANK = "# Page\n\n<!-- findings: {} -->\n<!-- end of findings -->\n\nBelow\n"
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone in which one study is complete and one is not."""
+    root = tmp_path_factory.mktemp("clone")
+    return fabricated_clone(root, ("tokens", "shaping"), unfinished=("shaping",))
+
+
+def test_the_projects_pages_say_what_its_records_say() -> None:
+    shallow = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    if not (ROOT / ".git").exists() or subprocess.check_output(shallow, text=True).strip() != "false":
+        pytest.skip("no history: records are checked against the commits that added them")
+    atlas, pages = read_atlas(ROOT), 0
+    for document in sorted((ROOT / "docs").glob("*.md")):
+        text = document.read_text(encoding="utf-8")
+        assert with_blocks(atlas, text, document) == text, f"rewardsmith atlas --documents docs changes {document.name}"
+        pages += bool(BLOCK.search(text))
+    assert pages == 6, "evidence, and a page for each paper"
+
+
+def test_a_complete_study_has_word_sentence_and_numbers(clone: Path, tmp_path: Path) -> None:
+    page = tmp_path / "rlmec.md"
+    page.write_text(BLANK.format("rlmec"), encoding="utf-8")
+    assert write_blocks(clone, tmp_path) == [page]
+    text = page.read_text(encoding="utf-8")
+    state = next(study for study in read_atlas(clone).studies if study.name == "tokens").state
+    assert state is not None
+    effect = state.findings[0].effect
+    assert effect is not None
+    assert f"*{state.findings[0].word}*" in text
+    assert text.count(f"| {amount(state.spec, effect.estimate)} |") == 1
+    assert text.startswith("# Page\n")
+    assert text.endswith("\nBelow\n")
+    assert "Bounded, centred" not in text, "a study of another paper"
+    assert write_blocks(clone, tmp_path) == [], "written again, the page stays as it is"
+
+
+def test_an_unfinished_study_has_no_number(clone: Path, tmp_path: Path) -> None:
+    page = tmp_path / "par.md"
+    page.write_text(BLANK.format("par"), encoding="utf-8")
+    write_blocks(clone, tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert "no verdict is shown before the last of its 8" in text
+    assert "|" not in text
+
+
+def test_a_block_of_an_unknown_paper_is_refused(clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(BLANK.format("rlmek"), encoding="utf-8")
+    with pytest.raises(DataError, match=r"page\.md.*'rlmek'; did you mean 'rlmec'"):
+        write_blocks(clone, tmp_path)

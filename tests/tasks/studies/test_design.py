@@ -1,0 +1,146 @@
+"""The design of a study in words, its check before anything runs, and metrics that its page shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.typed import typed
+from tasks.params.studies import StudySpec, read_study
+from tasks.studies.checks import check_study
+from tasks.studies.design import design_of
+from tasks.studies.shown import shown_values
+
+PROJECT = Path(__file__).parents[3]
+STUDY: dict[str, Any] = {
+    "title": "Length",
+    "asks": "?",
+    "main": "bandit",
+    "rows": {
+        "bandit": {"like": "segment/bandit", "optimiser": {"kl_coef": 0.4}, "fixed": ["kl_coef"]},
+        "segment": {"like": "segment/segment"},
+    },
+    "dials": {
+        "length": {
+            "short": {},
+            "long": {"data": {"dialogue": {"dials": {"clauses": 8}, "limits": {"total": 448}}}},
+        }
+    },
+    "hypotheses": {"grows": {"says": "s", "row": "segment", "over": "length"}},
+    "metric": "win_rate_vs_sft",
+    "worlds": 2,
+}
+
+
+SEGMENT = STUDY["rows"]["segment"]
+
+
+def study(**changes: Any) -> StudySpec:
+    spec: StudySpec = typed(StudySpec, {**STUDY, **changes}, "studies/length.yaml")
+    return spec
+
+
+def test_the_design_says_what_levels_set_what_is_not_tuned_and_how_cells_weigh() -> None:
+    parts = {part.name: dict(part.lines) for part in design_of(study(kl_targets=[2]))}
+    assert parts == {
+        "dial length": {
+            "short": "nothing: the scale's settings",
+            "long": "2 settings: data.dialogue.dials.clauses 8; data.dialogue.limits.total 448",
+        },
+        "not tuned": {"bandit": "kl_coef 0.4"},
+        "hypotheses": {"grows": "segment less bandit, above 0: −1 short; +1 long"},
+    }
+
+
+def test_a_removed_setting_is_said() -> None:
+    settings = {"policy": {"solutions": {"optimiser": {"epochs": None, "updates": 120}}}}
+    first = design_of(study(settings=settings))[0]
+    assert first.lines == {
+        "all": "2 settings: policy.solutions.optimiser.epochs removed; policy.solutions.optimiser.updates 120"
+    }
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (PROJECT / "studies").glob("*.yaml")))
+def test_every_study_can_be_run_and_tuned(name: str) -> None:
+    """Its rows, levels and settings are those that stages take, and every row that trains has a search space."""
+    stages = check_study(PROJECT, name, read_study(PROJECT / "studies" / f"{name}.yaml"))
+    assert stages.counts["policy"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"shows": ["normalizer/bandit/floor_uses"]},
+            r"shows names 'normalizer/bandit/floor_uses' of a stage that it has not.*normaliser/",
+        ),
+        (
+            {"settings": {"policy": {"ppo": {"optimiser": {"iteratoins": 3}}}}},
+            r"study 'length'.*iteratoins.*did you mean 'iterations'",
+        ),
+        (
+            {"rows": {**STUDY["rows"], "segment": {"like": "sentence/best-of-n-token"}}},
+            r"hypotheses\.grows compares 'bandit', which trains a policy, with 'segment', which does not",
+        ),
+        (
+            {"rows": {**STUDY["rows"], "segment": {**SEGMENT, "optimiser": {"lam": 1}, "fixed": ["lam"]}}},
+            r"rows\.segment\.fixed names 'lam', which tuning does not search",
+        ),
+        (
+            {"settings": {"evaluation": {"dialogue": {"only": ["ood", "choices"]}}}},
+            r"study 'length': the metric is 'win_rate_vs_sft', but .*evaluation\.yaml:dialogue of row 'bandit' has only"
+            r" \['ood', 'choices'\]; add 'alpaca' to 'only'",
+        ),
+        (
+            {"settings": {"evaluation": {"dialogue": {"only": ["alpaca", "choices"]}}}, "metric": "average"},
+            r"the metric is 'average'.*add 'arithmetic' to 'only'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_study_that_cannot_run_is_refused_before_it_does(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        check_study(PROJECT, "length", study(**changes))
+    assert re.search(said, str(refused.value)), str(refused.value)
+
+
+def world(number: int, chosen: float) -> dict[str, Any]:
+    """A record with a row that chooses the best of N beside a policy, and a selection above both."""
+    rows = {
+        "bandit": {"metrics": {"kl": 1.0 + number}},
+        "segment": {"metrics": {"true/alpaca/4": 60.0 + number}},
+    }
+    above = {"selection/qa": {"metrics": {"chosen/factuality": chosen}}}
+    cells = {cell: {"rows": rows, "above": above} for cell in ("short", "long")}
+    return {"study": "length", "kind": "verdict", "world": number, "cells": cells}
+
+
+def test_a_metric_is_shown_of_the_rows_that_have_it() -> None:
+    records = {0: world(0, 1.0), 1: world(1, 0.0)}
+    assert shown_values(study(), records, "kl") == {
+        ("bandit", cell): ({0: 1.0, 1: 2.0}, []) for cell in ("short", "long")
+    }
+    assert [*shown_values(study(), records, "true/alpaca/4")] == [("segment", "short"), ("segment", "long")]
+
+
+def test_a_metric_of_a_stage_above_the_rows_is_shown_once_for_each_cell() -> None:
+    """Of a choice, 0 or 1 in each world, the mean over worlds is the share of worlds in which it was made."""
+    records = {0: world(0, 1.0), 1: world(1, 0.0)}
+    found = shown_values(study(), records, "selection/qa/chosen/factuality")
+    assert found == {("selection/qa", cell): ({0: 1.0, 1: 0.0}, []) for cell in ("short", "long")}
+    for record in records.values():
+        record["cells"]["short"] = {**record["cells"]["short"], "above": {}}
+    assert [*shown_values(study(), records, "selection/qa/chosen/factuality")] == [("selection/qa", "long")]
+    (_, lost) = shown_values(study(), records, "selection/qa/chosen/length")["selection/qa", "long"]
+    assert lost == [f"world {n}: stage 'selection/qa' of cell 'long' has no selection/qa/chosen/length" for n in (0, 1)]
+
+
+def test_a_row_that_lost_its_metric_in_some_world_is_shown_with_the_reason() -> None:
+    records = {0: world(0, 1.0), 1: world(1, 0.0)}
+    records[1]["cells"]["long"]["rows"] = {**records[1]["cells"]["long"]["rows"], "bandit": {"stopped": "hacked"}}
+    values, lost = shown_values(study(), records, "kl")["bandit", "long"]
+    assert values == {0: 1.0}
+    assert "row 'bandit' of cell 'long' stopped: hacked" in lost[0]

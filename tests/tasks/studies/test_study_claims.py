@@ -1,0 +1,252 @@
+"""A study counts for a claim only by hypotheses that it names, of rows and with words of the claims file."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
+from rlhf_core.published.printed_tables import PAPERS
+from rlhf_core.typed import typed
+from tasks.commands.study import print_study
+from tasks.params import study_claims
+from tasks.params.studies import StudySpec, read_study
+from tasks.report.claim_kinds import KINDS
+from tasks.report.claim_numbers import Numbers
+from tasks.report.claims import claims_of
+from tasks.report.outputs import ResultTree
+from tasks.studies.claim_verdicts import StudiedClaim, claim_word, studied_claim
+from tasks.studies.verdicts import StudyState, load_study
+from tests.tasks.studies.synthetic_study import STUDY, commit_study, git, write_worlds
+from tests.tasks.studies.synthetic_study import Numbers as ByCell
+
+ROOT = Path(__file__).resolve().parents[3]
+CLAIM = STUDY["claim"]
+
+
+def study(claim: dict[str, Any], **changes: Any) -> StudySpec:
+    spec: StudySpec = typed(StudySpec, {**deepcopy(STUDY), **changes, "claim": claim}, "studies/x.yaml")
+    return spec
+
+
+def hypotheses(**changes: Any) -> dict[str, Any]:
+    """The study's hypotheses, `beats` with other fields."""
+    return {**STUDY["hypotheses"], "beats": {**STUDY["hypotheses"]["beats"], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("claim", "changes", "says"),
+    [
+        ({"tested_by": []}, {}, "tested_by is []; name the hypotheses that test the claim"),
+        ({"tested_by": ["beats", "beats"]}, {}, "each once"),
+        ({"tested_by": ["beets"]}, {}, "claim.tested_by names 'beets'; did you mean 'beats'"),
+        ({"says": "Anything"}, {}, "delete 'says' and 'source'"),
+        ({"source": "Table 9"}, {}, "delete 'says' and 'source'"),
+        ({"id": None}, {}, "claim has no 'id'"),
+        ({"id": None, "says": "s", "source": "t"}, {}, "only a claim with an id is tested"),
+        ({"paper": "par", "id": "highest"}, {}, "row 'segment' of paper 'segment'; claim 'highest' is of 'par'"),
+        ({"differs": None}, {}, "claim.differs is missing, but claim 'best' does not have 'segment' above 'bandit'"),
+        ({}, {"hypotheses": hypotheses(side="below")}, "'beats' expects 'bandit' above 'segment' in win_rate_vs_sft"),
+        ({}, {"hypotheses": hypotheses(collapse=True)}, "claim 'best' is not about a collapse"),
+    ],
+)  # fmt: skip
+def test_a_claim_that_no_hypothesis_tests_is_refused(claim: dict[str, Any], changes: dict[str, Any], says: str) -> None:
+    """It used to be enough to name a claim: the primary hypothesis counted, whatever it said."""
+    with pytest.raises(RecipeError, match=r"studies/x\.yaml") as refused:
+        study({**CLAIM, **claim}, **changes)
+    assert says in str(refused.value)
+
+
+def test_words_and_source_are_those_of_the_claims_file() -> None:
+    stated = study(CLAIM).claim.stated  # type: ignore[union-attr]
+    assert stated.says == "Segment rewards beat bandit, sentence and token rewards on all three benchmarks"
+    assert stated.source == "§4.2 (1), Table 1"
+    own = study({"paper": "segment", "says": "Shorter is better", "source": "§1"}).claim
+    assert own is not None
+    assert (own.stated.says, own.stated.pairs) == ("Shorter is better", frozenset())
+
+
+def rows(segment: dict[str, Any]) -> dict[str, Any]:
+    """The study's rows, one of them another."""
+    return {"rows": {**STUDY["rows"], "segment": segment}}
+
+
+@pytest.fixture
+def one_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paper whose claim is that segment is above bandit in the true win rate."""
+    pair = ClaimedPair("segment", "bandit", "win_rate_vs_sft")
+    monkeypatch.setattr(
+        study_claims, "stated_claims", lambda paper: {"best": StatedClaim("s", "t", False, frozenset([pair]))}
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"hypotheses": hypotheses(at={"truth": "mean"})}, "hypothesis 'beats' is at truth mean only"),
+        ({"hypotheses": hypotheses(at={"length": ["short", "long"]})}, "'beats' is at length short and long only"),
+        ({"hypotheses": hypotheses(kl=4), "kl_targets": [4]}, "hypothesis 'beats' is at 4 nats, not at the end"),
+        ({"hypotheses": hypotheses(over="length")}, "hypothesis 'beats' is over dial 'length'"),
+        ({"metric": "true_reward"}, "does not have 'segment' above 'bandit' in true_reward"),
+        (rows({"like": "segment/segment", "shaping": []}), "settings of its own: shaping"),
+        (rows({"like": "segment/segment", "optimiser": {"kind": "grpo"}}), "settings of its own: optimiser.kind"),
+        (rows({"like": "segment/ngram-5"}), "no hypothesis tests 'segment' above 'bandit'"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("one_pair")
+def test_what_is_tested_otherwise_is_said(changes: dict[str, Any], says: str) -> None:
+    plain = {name: value for name, value in CLAIM.items() if name != "differs"}
+    with pytest.raises(RecipeError) as refused:
+        study(plain, **changes)
+    assert says in str(refused.value)
+    assert study({**plain, "differs": "So it is"}, **changes).claim is not None
+
+
+@pytest.mark.usefixtures("one_pair")
+def test_the_comparison_of_the_claims_file_needs_no_more_words() -> None:
+    tuned = {"like": "segment/segment", "optimiser": {"actor_lr": 0.001, "kl_coef": 0.1}}
+    plain = {name: value for name, value in CLAIM.items() if name != "differs"}
+    spec = study(plain, **rows(tuned))
+    assert spec.claim is not None
+    assert len(study_claims.tested_as_stated(spec.claim, spec)) == 1
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_pairs_of_a_claim_are_those_that_the_report_compares(paper: str, tmp_path: Path) -> None:
+    made = claims_of(paper)
+    numbers = Numbers(paper, made.file, made.rows, ResultTree(tmp_path, (0,)))
+    for claim in made.claims:
+        parts = [
+            part for part in claim.parts if part.kind != "frontier" and not getattr(part.fields, "than_metric", None)
+        ]
+        compared = [one for part in parts for one in KINDS[part.kind].comparisons(part.fields, numbers) if one.rows]
+        expected = {
+            (*sorted(one.rows), "alike")
+            if one.side == "beside"
+            else (*(one.rows if one.side == "above" else one.rows[::-1]), "above")
+            for one in compared
+        }
+        stated = stated_claims(paper)[claim.id]
+        assert {(pair.first, pair.second, pair.relation) for pair in stated.pairs} == expected, claim.id
+        assert (stated.says, stated.source, stated.collapse) == (claim.says, claim.source, claim.collapse)
+
+
+def test_the_drafts_name_claims_that_their_hypotheses_test() -> None:
+    specs = [read_study(file) for file in sorted((ROOT / "studies").glob("*.yaml"))]
+    claims = [spec.claim for spec in specs if spec.claim is not None]
+    assert {claim.paper for claim in claims} == {*PAPERS}
+    assert all(claim.tested_by for claim in claims)
+
+
+def state(root: Path, numbers: ByCell, **changes: Any) -> StudyState:
+    write_worlds(root, commit_study(root, {**STUDY, **changes}), numbers)
+    return load_study(root, root / "studies" / "credit.yaml")
+
+
+NOISE = (0.0, 1.0, -1.0, 0.5)
+
+
+@pytest.mark.parametrize(("token", "word"), [(-6.0, "confirmed"), (0.0, "undecided"), (26.0, "contradicted")])
+def test_a_claim_of_several_hypotheses_holds_if_all_of_them_do(tmp_path: Path, token: float, word: str) -> None:
+    """Segment is above the bandit by 6 and, in half of the cells, above token by 6 less `token`."""
+    gains = {"bandit": 0.0, "segment": 6.0, "token": 6.0 + token}
+
+    def numbers(index: int, cell: str, row: str) -> float:
+        return 50 + gains[row] + (NOISE[index] * (1 + len(row) / 10) if row != "bandit" else 0)
+
+    tested = {**CLAIM, "tested_by": ["beats", "token"]}
+    by_name = STUDY["hypotheses"]
+    found = studied_claim(
+        state(tmp_path, numbers, claim=tested, hypotheses={n: by_name[n] for n in ("beats", "token")})
+    )
+    assert found is not None
+    assert claim_word([found]) == word
+
+
+def test_the_loss_of_a_broken_row_does_not_contradict_the_claim(tmp_path: Path) -> None:
+    """Tuning broke the row that the claim favours, so that its loss says nothing of the claim."""
+    beats = {"beats": STUDY["hypotheses"]["beats"]}
+    found = state(tmp_path, lambda i, c, r: 50.0 + (9.0 + NOISE[i] if r == "bandit" else 0.0), hypotheses=beats)
+    told = studied_claim(found)
+    assert told is not None
+    assert claim_word([told]) == "contradicted"
+    findings = tuple(replace(one, word="broken") if one.word == "contradicted" else one for one in found.findings)
+    broken = studied_claim(replace(found, findings=findings))
+    assert broken is not None
+    assert claim_word([broken]) == "undecided"
+
+
+def test_a_claim_is_not_counted_by_a_hypothesis_that_does_not_test_it(tmp_path: Path) -> None:
+    """The primary hypothesis is confirmed; the one that tests the claim finds no difference."""
+
+    def numbers(index: int, cell: str, row: str) -> float:
+        if row == "bandit":
+            return 50.0
+        return 50.0 + (9.0 + NOISE[index] if cell.startswith("long") else -9.0 + 2 * NOISE[index])
+
+    found = state(tmp_path, numbers)
+    assert found.findings[0].word == "confirmed"
+    claimed = studied_claim(found)
+    assert claimed is not None
+    assert claim_word([claimed]) == "equivalent"
+
+
+def test_the_terminal_has_the_claim_and_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state(
+        tmp_path, lambda i, c, r: 50.0 + (0 if r == "bandit" else 9.0 + NOISE[i] * (2 if c.startswith("long") else 1))
+    )
+    print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
+    shown = capsys.readouterr().out
+    assert "claim (segment, §4.2 (1), Table 1): Segment rewards beat bandit, sentence and token rewards on all" in shown
+    assert "    undecided by this study\n      differs: True win rates, two of four rows" in shown
+
+
+HOLDS = StudiedClaim(0.02, 1.0, broken=False, equivalent=False)
+FAILS = StudiedClaim(1.0, 0.02, broken=False, equivalent=False)
+NOTHING = StudiedClaim(0.6, 1.0, broken=False, equivalent=False)
+
+
+@pytest.mark.parametrize(
+    ("studies", "word"),
+    [
+        ([None], "open"),
+        ([HOLDS], "confirmed"),
+        ([HOLDS, NOTHING], "confirmed"),
+        ([HOLDS, NOTHING, NOTHING], "undecided"),
+        ([HOLDS, None, None], "undecided"),
+        ([HOLDS, FAILS], "contradicted"),
+        ([FAILS, NOTHING, None], "undecided"),
+        ([replace(HOLDS, broken=True)], "over a broken baseline"),
+        ([replace(NOTHING, equivalent=True)], "equivalent"),
+        ([replace(NOTHING, equivalent=True), None], "undecided"),
+        ([replace(HOLDS, p_holds=None)], "undecided"),
+    ],
+)
+def test_several_studies_of_a_claim_are_corrected_for_their_number(
+    studies: list[StudiedClaim | None], word: str
+) -> None:
+    """Of three studies with p = .02 in one, it used to be counted; Holm asks for .0167."""
+    assert claim_word(studies) == word
+
+
+def test_a_claim_that_was_changed_after_the_first_start_is_named(tmp_path: Path) -> None:
+    """Its words used to be shown as those of the paper, above results that they were written from."""
+    claims = tmp_path / "rlhf_core" / "published" / "claims" / "segment.yaml"
+    claims.parent.mkdir(parents=True)
+    said = "claims:\n  best: {says: Segment wins}\n  other: {says: Another}\n"
+    git(tmp_path, "init", "-q")
+    for text, noted in ((said, False), (said.replace("Another", "More"), False), (said.replace("wins", "loses"), True)):
+        claims.write_text(text)
+        git(tmp_path, "add", "rlhf_core")
+        git(tmp_path, "commit", "-qm", "Claims")
+        if not (tmp_path / "studies").exists():
+            write_worlds(tmp_path, commit_study(tmp_path, STUDY), lambda i, c, r: 50.0 + i)
+        notes = load_study(tmp_path, tmp_path / "studies" / "credit.yaml").notes
+        assert (
+            any(note.startswith("claim 'best' of rlhf_core/published/claims/segment.yaml") for note in notes) == noted
+        )

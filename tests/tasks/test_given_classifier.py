@@ -1,0 +1,311 @@
+"""Hugging Face classifiers as given reward models: the rewards of transformers at every stage, and refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from rlhf_core.data.encoding import messages_of
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.policy import pad_rows
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.rollout import RolloutBatch
+from rlhf_core.segmentation import build_segmenter
+from tasks.commands.export import export
+from tasks.evaluating.aspects import holistic_values
+from tasks.graph.check import check_rows
+from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.loading import load_encoder
+from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
+from tests.small_repository import reward_row, set_entry
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+
+ROOT = Path(__file__).resolve().parents[2]
+#: A template as the hub has it: it strips contents, and writes a line end behind the end token.
+CHAT = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+WHOLE = {"readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"}, "normaliser": "sequence"}
+ROW = {**SETTINGS["par"], **WHOLE, "credit": "last_token", "shaping": {"kind": "par", "references": 2}}
+
+
+@pytest.fixture(scope="module")
+def classifier(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier with random weights and a chat template of its own."""
+    folder, source = tmp_path_factory.mktemp("hub") / "scalar", pipeline.result("sft") / "model"
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.chat_template = CHAT
+    config = AutoConfig.from_pretrained(source, num_labels=1, pad_token_id=tokenizer.pad_token_id)
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reward model of this project, which is read at the response's end."""
+    folder = tmp_path_factory.mktemp("trained")
+    spec = {**SETTINGS["reward_model"], "segmenter": {"kind": "bandit"}}
+    (folder / "whole.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    return pipeline.run("reward_model", folder / "0", settings={"spec": folder / "whole.yaml"})
+
+
+@pytest.fixture(scope="module")
+def given(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same one after its export."""
+    out = tmp_path_factory.mktemp("given") / "model"
+    export(trained, out)
+    return out
+
+
+def pairs(pipeline: Pipeline) -> tuple[list[dict[str, Any]], list[str]]:
+    rows = read_jsonl(pipeline.result("data") / "preference.validation.jsonl")
+    return [row for row in rows for _ in range(2)], [row[side] for row in rows for side in ("chosen", "rejected")]
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_a_reward_is_what_transformers_computes_of_the_conversation(
+    pipeline: Pipeline, classifier: Path, batch: int
+) -> None:
+    rows, texts = pairs(pipeline)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(classifier)
+    tokenizer: Any = AutoTokenizer.from_pretrained(classifier)
+    expected = []
+    for row, text in zip(rows, texts, strict=True):
+        dialogue = [*messages_of(row), {"role": "assistant", "content": text}]
+        ids = tokenizer.apply_chat_template(dialogue, return_dict=True, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            expected.append(float(model(input_ids=ids).logits))
+    assert max(expected) - min(expected) > 1e-2
+    assert ScalarScorer.load(classifier)(rows, texts, batch) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_that_went_out_and_came_back_gives_rollouts_the_same_rewards(
+    pipeline: Pipeline, trained: Path, given: Path
+) -> None:
+    rows, texts = pairs(pipeline)
+    encoder = load_encoder(pipeline.result("data"), trained / "model")
+    sequences = [encoder.sequence(row, text) for row, text in zip(rows, texts, strict=True)]
+    cut = [replace(s, response=s.response[:-1]) if i % 3 == 0 else s for i, s in enumerate(sequences)]
+    prompt_ids, prompt_mask = pad_rows([s.prompt for s in cut], encoder.pad_id, "left")
+    rollouts = RolloutBatch(
+        prompt_ids, prompt_mask, encoder.responses(cut), [row["prompt"] for row in rows], texts, rows,
+        torch.arange(len(rows)),
+    )  # fmt: skip
+    assert 0 < int(rollouts.responses.ended.sum()) < len(rows)
+    own = RewardModelScorer(ScalarModel.load(trained / "model")[0], build_segmenter({"kind": "bandit"}), "aggregate")
+    found = RolloutClassifier(ScalarScorer.load(given), encoder.tokenizer, microbatch=5).score(rollouts)
+    torch.testing.assert_close(found.values, own.score(rollouts).values, atol=1e-5, rtol=0)  # type: ignore[union-attr]
+
+
+def test_a_holistic_reward_reads_answers_that_a_limit_cut_without_their_end(
+    pipeline: Pipeline, trained: Path, given: Path
+) -> None:
+    rows, texts = pairs(pipeline)
+    encoder = load_encoder(pipeline.result("data"), trained / "model")
+    drawn = [(text, 9 if i % 3 == 0 else 4) for i, text in enumerate(texts)]
+    own, found = (holistic_values(model, encoder, rows, drawn, 9) for model in (trained, given))
+    assert found == pytest.approx(own, abs=1e-5)
+    assert own != pytest.approx(holistic_values(trained, encoder, rows, drawn, 10), abs=1e-3)
+
+
+def stage(pipeline: Pipeline, name: str, out: Path, **changes: Path) -> Path:
+    """Runs a stage of the tiny pipeline with other inputs; returns its result."""
+    module, line = pipeline.arguments(name, out)
+    for argument, path in changes.items():
+        line[line.index(f"--{argument.replace('_', '-')}") + 1] = str(path)
+    main: Callable[[list[str]], None] = import_module(module).main
+    main(line)
+    return out / "result"
+
+
+@pytest.fixture(scope="module")
+def stages(
+    pipeline: Pipeline, trained: Path, given: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Path]]:
+    """Results of the stages that read a reward model, of the trained and of the given one."""
+    found: dict[str, dict[str, Path]] = {}
+    for name, model in (("trained", trained), ("given", given)):
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "row.yaml").write_text(yaml.safe_dump(ROW), encoding="utf-8")
+        scale = {**SETTINGS["ppo"], "checkpoint_proxy": True}
+        (folder / "scale.yaml").write_text(yaml.safe_dump(scale), encoding="utf-8")
+        made = {kind: stage(pipeline, kind, folder / kind, reward_model=model) for kind in ("normaliser", "references")}
+        settings = {"row": folder / "row.yaml", "scale": folder / "scale.yaml"}
+        made["policy"] = stage(pipeline, "par", folder / "policy", reward_model=model, **made, **settings)
+        found[name] = made
+    return found
+
+
+def test_normalisers_are_fitted_to_a_given_classifier(stages: dict[str, dict[str, Path]]) -> None:
+    own, found = (read_json(stages[name]["normaliser"] / "normaliser.json") for name in ("trained", "given"))
+    for kind in ("global", "last", "sequence"):
+        assert found[kind] == pytest.approx(own[kind], abs=1e-5)
+
+
+def test_reference_rewards_are_those_of_the_trained_model(stages: dict[str, dict[str, Path]]) -> None:
+    own, found = (read_json(stages[name]["references"] / "metrics.json") for name in ("trained", "given"))
+    assert found == pytest.approx(own, abs=1e-2), "a token without text is not read"
+    assert own["reward_std"] > 0
+
+
+def test_a_policy_trains_on_a_given_classifier(stages: dict[str, dict[str, Path]]) -> None:
+    own, found = (read_json(stages[name]["policy"] / "metrics.json") for name in ("trained", "given"))
+    assert set(found) == set(own)
+    assert {"proxy_reward", "preference_score"} <= set(found)
+    history = read_jsonl(stages["given"]["policy"] / "history.jsonl")
+    assert len(history) == SETTINGS["ppo"]["optimiser"]["iterations"]
+
+
+def test_a_given_classifier_is_measured(pipeline: Pipeline, trained: Path, given: Path, tmp_path: Path) -> None:
+    from tasks import reward_bench
+
+    (tmp_path / "bench.yaml").write_text(yaml.safe_dump({"source": "testbed", "pairs": 2}))
+    made = {}
+    for name, model in (("trained", trained), ("given", given)):
+        above = {key: pipeline.result(key) for key in ("data", "sft", "entropies")} | {"reward_model": model}
+        line = [word for key, path in above.items() for word in (f"--{key.replace('_', '-')}", str(path))]
+        reward_bench.main(["--scale", str(tmp_path / "bench.yaml"), *line, "--out", str(tmp_path / name)])
+        made[name] = read_jsonl(tmp_path / name / "result" / "generations.jsonl")
+    for own, found in zip(made["trained"], made["given"], strict=True):
+        assert found["chosen"] == pytest.approx(own["chosen"], abs=1e-5)
+
+
+def changed(classifier: Path, folder: Path, change: Callable[[Path], None]) -> Path:
+    shutil.copytree(classifier, folder)
+    change(folder)
+    return folder
+
+
+def edit(name: str, **values: Any) -> Callable[[Path], None]:
+    """A change of fields of a JSON file; None takes one away."""
+
+    def change(folder: Path) -> None:
+        found = json.loads((folder / name).read_text()) | values
+        (folder / name).write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
+
+    return change
+
+
+def no_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    edit("tokenizer_config.json", chat_template=None)(folder)
+
+
+def no_tokenizer(folder: Path) -> None:
+    for file in folder.glob("*token*"):
+        file.unlink()
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def no_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+TWO = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "two outputs": (edit("config.json", **TWO), "field 'num_labels': the classifier has 2 outputs"),
+    "another class": (edit("config.json", architectures=["LlamaForCausalLM"]), "is a LlamaForCausalLM, which has no"),
+    "no template": (no_template, "field 'chat_template': the tokenizer has no chat template"),
+    "no tokenizer": (no_tokenizer, "no tokenizer beside the model"),
+    "pickled": (no_weights, "no weights in safetensors"),
+    "not JSON": (no_json, "not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_folder_that_is_no_reward_model_is_refused_before_anything_runs(
+    classifier: Path, tmp_path: Path, name: str
+) -> None:
+    change, message = REFUSED[name]
+    folder = changed(classifier, tmp_path / "wrong", change)
+    with pytest.raises(DataError, match=message):
+        ScalarScorer.load(folder)
+    assert message.partition(": ")[2] in "\n".join(planned(tmp_path / "root", folder))
+
+
+def test_a_head_that_is_not_in_the_file_is_not_made_up(classifier: Path, tmp_path: Path) -> None:
+    def change(folder: Path) -> None:
+        weights = {k: v for k, v in load_file(folder / "model.safetensors").items() if k != "score.weight"}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(DataError, match=r"the weights of score.weight are missing"):
+        ScalarScorer.load(changed(classifier, tmp_path / "wrong", change))
+
+
+def test_a_tokenizer_without_pad_token_is_refused(classifier: Path, tmp_path: Path) -> None:
+    folder = changed(classifier, tmp_path / "wrong", edit("tokenizer_config.json", pad_token=None))
+    with pytest.raises(DataError, match="field 'pad_token'"):
+        ScalarScorer.load(folder)
+
+
+def planned(root: Path, folder: Path, **row: Any) -> list[str]:
+    """Problems of a row with a given reward model."""
+    shutil.copytree(ROOT / "params", root / "params")
+    shutil.copy(ROOT / "params.yaml", root)
+    entry = {"title": "Given", "backbone": "phi3-mini", "given": str(folder)}
+    set_entry(root / "params/segment/reward_models_given.yaml", "given", entry)
+    values = {**reward_row("given"), **WHOLE, "credit": "last_token", **row}
+    set_entry(root / "params/segment/rows_given.yaml", "given", values)
+    return [str(problem) for problem in check_rows(root, "segment", ["given"], "testbed")]
+
+
+def test_a_row_on_a_classifier_is_accepted(classifier: Path, tmp_path: Path) -> None:
+    assert planned(tmp_path, classifier, shaping={"kind": "par"}) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"readout": {"segmenter": {"kind": "bandit"}}, "normaliser": "none", "credit": "segment_end"},
+            "readout.read is 'value', but reward model 'given' is a Hugging Face classifier",
+        ),
+        (
+            {"readout": {"segmenter": {"kind": "token"}, "read": "aggregate"}},
+            "readout.segmenter.kind is 'token', but reward model 'given' is a Hugging Face classifier",
+        ),
+        (
+            {"readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate", "head": "quality"}},
+            "readout.head is 'quality', but reward model 'given' is a Hugging Face classifier",
+        ),
+        (
+            {"optimiser": {"kind": "ppo", "critic": "reward_model"}},
+            "critic is 'reward_model', but reward model 'given' is a Hugging Face classifier",
+        ),
+    ],
+)
+def test_what_needs_values_at_tokens_is_refused(
+    classifier: Path, tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    assert message in "\n".join(planned(tmp_path, classifier, **row))
+
+
+def test_a_policy_is_no_reward_model(pipeline: Pipeline, tmp_path: Path) -> None:
+    found = "\n".join(planned(tmp_path, pipeline.result("ppo")))
+    assert "no reward model in this folder" in found
+    found = "\n".join(planned(tmp_path / "again", pipeline.result("reward_model") / "model"))
+    assert "Name the folder that holds model/" in found
+
+
+def test_another_read_is_refused_by_the_stage(pipeline: Pipeline, given: Path, tmp_path: Path) -> None:
+    (tmp_path / "row.yaml").write_text(yaml.safe_dump(SETTINGS["segment"] | {"normaliser": "none"}))
+    with pytest.raises(RecipeError, match="use 'aggregate'"):
+        stage(pipeline, "ppo", tmp_path / "out", reward_model=given, row=tmp_path / "row.yaml")

@@ -1,0 +1,231 @@
+"""`rewardsmith init`: a project of a model, pairs and a reward; everything is checked before anything is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+
+from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
+from tasks.commands.init import NewProject, gathered_pairs, make_project, parse_columns
+from tasks.commands.project_sizes import CPU, Device, device_of, project_sizes
+from tasks.graph.check import check_all, check_rows
+from tasks.graph.dvc_files import resources
+from tasks.graph.matrix import build
+from tasks.graph.names import known_scale
+from tests.tiny_causal import save_causal, save_chat
+
+PAIRS = [{"prompt": f"Why {n}?", "chosen": f"So {n}.", "rejected": "No."} for n in range(30)]
+REWARDS = """
+from started_lengths import lengths
+
+def brevity(batch):
+    return -lengths(batch)
+
+def by_token(batch):
+    return batch.responses.mask.float()
+
+def nan(batch):
+    return lengths(batch) * float("nan")
+
+def text(batch):
+    return "good"
+
+def shape(batch):
+    return lengths(batch)[:1]
+"""
+#: A model of half a billion parameters, as Qwen2.5-0.5B.
+HALF_BILLION = LlamaConfig(
+    vocab_size=151_936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+    num_key_value_heads=2, max_position_embeddings=32_768, tie_word_embeddings=True,
+)  # fmt: skip
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> Path:
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, pairs and rewards, in which a user stands."""
+    save_chat(tmp_path / "model")
+    write(tmp_path / "pairs.jsonl", PAIRS)
+    (tmp_path / "started_rewards.py").write_text(REWARDS)
+    (tmp_path / "started_lengths.py").write_text("def lengths(batch):\n    return batch.responses.lengths.float()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in ("started_rewards", "started_lengths"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path
+
+
+def asked(folder: Path, name: str = "mine", **changes: Any) -> NewProject:
+    given = {"model": str(folder / "model"), "files": (folder / "pairs.jsonl",), **changes}
+    return NewProject(folder / name, **given)
+
+
+def names_of_rows(root: Path, name: str) -> set[str]:
+    graph = build(root)[Path("pipelines/local") / name]
+    return {item.name for item in graph.items() if item.module == "policy"}
+
+
+def test_a_project_with_a_reward_has_three_rows_that_pass_every_check(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_project(asked(folder, reward="started_rewards:brevity"), CPU)
+    root, shown = folder / "mine", capsys.readouterr().out
+    assert names_of_rows(root, "mine") == {"own", "learned", "both"}
+    check_all(root)
+    assert {needs["gpus"] for needs in resources(root, "local").values()} == {0}, "there is no GPU"
+    assert check_rows(root, "mine", ["own", "learned", "both"], "local") == []
+    assert (root / "started_rewards.py").read_text() == REWARDS
+    assert (root / "started_lengths.py").exists(), "what the reward imports comes with it"
+    assert "reward_model-mine-pairs-0" in (root / "pipelines/local/mine/dvc.yaml").read_text()
+    assert [(root / name).exists() for name in (".git", ".dvc")] == [True, True]
+    assert "rewardsmith run mine --seed 0" in shown
+    assert "rewardsmith compare mine/learned mine/own mine/both" in shown
+    assert "27 pairs to train on, 3 held out" in shown
+    monkeypatch.chdir(root)
+    assert known_scale("testbed") == "local", "the only scale of the tree"
+    with pytest.raises(RecipeError, match="unknown scale 'small'; known: local"):
+        known_scale("small")
+
+
+def test_a_project_without_a_reward_compares_the_learned_one_with_par_and_dpo(folder: Path) -> None:
+    make_project(asked(folder), Device("a GPU", 24.0, bf16=True, count=1))
+    root = folder / "mine"
+    assert names_of_rows(root, "mine") == {"learned", "par", "dpo"}
+    check_all(root)
+    assert "precision: bf16" in (root / "params/scales/local/backbones.yaml").read_text()
+    needs = resources(root, "local")
+    assert [needs[stage]["gpus"] for stage in ("prepare", "reward_model", "policy")] == [0, 1, 1]
+
+
+def test_a_reward_of_each_token_is_paid_as_it_is(folder: Path) -> None:
+    make_project(asked(folder, reward="started_rewards:by_token"), CPU)
+    rows = (folder / "mine/params/mine/rows.yaml").read_text()
+    assert 'function: "started_rewards:by_token", gives: tokens, credit: as_is' in rows
+    assert check_rows(folder / "mine", "mine", ["own", "both"], "local") == []
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    def remove(folder: Path) -> None:
+        for name in names:
+            (folder / "model" / name).unlink(missing_ok=True)
+
+    return remove
+
+
+def without_template(folder: Path) -> None:
+    shutil.rmtree(folder / "model")
+    save_causal(folder / "model")
+
+
+def another_kind(folder: Path) -> None:
+    (folder / "model" / "config.json").write_text('{"model_type": "vit"}')
+
+
+def no_change(folder: Path) -> None:
+    pass
+
+
+#: What is wrong: a change of the folder, of what is asked for, the error and what it says.
+WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithError], str]] = {
+    "no tokenizer": (
+        without("tokenizer.json", "tokenizer_config.json"), {}, DataError, "the model folder has no tokenizer",
+    ),
+    "no weights": (without("model.safetensors"), {}, DataError, r"the model folder has no weights \(\*.safetensors\)"),
+    "no model": (no_change, {"model": "./elsewhere"}, DataError, "the model folder has no configuration"),
+    "no language model": (another_kind, {}, DataError, "no language model can be loaded"),
+    "unknown on the hub": (no_change, {"model": "nobody/nothing"}, DataError, "or a hub id with HF_HUB_OFFLINE=0"),
+    "a folder of pairs": (no_change, {"files": (Path("model"),)}, DataError, "file model: is a folder"),
+    "no chat template": (without_template, {}, RecipeError, "the tokenizer has no chat template; .*--template llama3"),
+    "another template": (no_change, {"template": "llama3"}, RecipeError, "the tokenizer has no token"),
+    "unknown template": (no_change, {"template": "lama"}, RecipeError, "unknown chat template 'lama'"),
+    "no file": (no_change, {"files": (Path("nowhere.jsonl"),)}, DataError, "nowhere.jsonl: no such file"),
+    "reward of NaN": (no_change, {"reward": "started_rewards:nan"}, NumericsError, "response 0 .* is not finite"),
+    "reward of text": (no_change, {"reward": "started_rewards:text"}, NumericsError, "returned str 'good'"),
+    "reward of another shape": (no_change, {"reward": "started_rewards:shape"}, NumericsError, r"shape \(1,\)"),
+    "no such reward": (no_change, {"reward": "started_rewards:brevety"}, RecipeError, "did you mean 'brevity'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_one_message_before_anything_is_written(folder: Path, wrong: str) -> None:
+    change, given, error, said = WRONG[wrong]
+    change(folder)
+    before = sorted(folder.iterdir())
+    with pytest.raises(error, match=said) as raised:
+        make_project(asked(folder, **given), CPU)
+    assert len(str(raised.value).splitlines()) == 1
+    assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("model", "exists; init makes a new folder"), ("my.study", "it has letters, digits"), ("par", "the package uses")],
+)
+def test_a_folder_that_cannot_be_a_project_is_refused(folder: Path, name: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        make_project(asked(folder, name), CPU)
+
+
+def test_bad_rows_are_left_out_with_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder / "pairs.jsonl", [*PAIRS, {"prompt": "Why?", "chosen": "Same.", "rejected": "Same."}])
+    make_project(asked(folder), CPU)
+    [bad] = [json.loads(line) for line in (folder / "mine/data/quarantine/pairs.jsonl.quarantine.jsonl").open()]
+    assert bad["row"] == 31
+    assert "1 rows left out" in capsys.readouterr().out
+
+
+def test_a_file_of_many_bad_rows_is_refused(folder: Path) -> None:
+    broken = [{**row, "chosen": " "} for row in PAIRS[:4]]
+    file = write(folder / "pairs.jsonl", [*PAIRS[4:], *broken])
+    with pytest.raises(DataError, match=r"row 27, field 'chosen': .*4 of 30 rows are not pairs as 'texts' has them"):
+        gathered_pairs([file], {})
+    with pytest.raises(DataError, match="9 pairs to train on beside 1 held out"):
+        gathered_pairs([write(folder / "few.jsonl", PAIRS[:10])], {})
+
+
+def test_files_of_held_out_pairs_are_told_by_their_names_and_ids_stay_apart(folder: Path) -> None:
+    rows = [{**row, "id": str(number)} for number, row in enumerate(PAIRS)]
+    files = [write(folder / name, rows) for name in ("a.jsonl", "b.jsonl", "a.test.jsonl")]
+    pairs = gathered_pairs(files, {})
+    assert (len(pairs.train), len(pairs.test)) == (60, 30)
+    assert len({row["id"] for row in (*pairs.train, *pairs.test)}) == 90
+
+
+def test_columns_are_stated_as_ours_and_theirs() -> None:
+    assert parse_columns(["chosen=better", "prompt=q"]) == {"chosen": "better", "prompt": "q"}
+    for text, said in (("chosen", "write it as chosen=their_name"), ("choosen=better", "did you mean 'chosen'")):
+        with pytest.raises(RecipeError, match=said):
+            parse_columns([text])
+
+
+def test_sizes_follow_from_model_and_device() -> None:
+    small, large = Device("A10G", 24.0, bf16=True, count=1), Device("H100", 80.0, bf16=True, count=8)
+    parameters = 494_000_000
+    sizes = {device: project_sizes(HALF_BILLION, parameters, device) for device in (small, large, CPU)}
+    assert [sizes[device].gpus for device in (small, large, CPU)] == [1, 1, 0]
+    assert [sizes[device].bf16 for device in (small, large, CPU)] == [True, True, False]
+    assert sizes[small].microbatch < sizes[large].microbatch
+    assert sizes[CPU].iterations < sizes[small].iterations
+    for each in sizes.values():
+        assert each.rollout_batch % each.group_size == 0
+        assert each.prompts == each.iterations * each.rollout_batch // each.group_size
+        assert each.answer_tokens + each.prompt_tokens <= each.total_tokens
+    billions = project_sizes(HALF_BILLION, 8_000_000_000, small)
+    assert billions.microbatch == 1
+    assert project_sizes(HALF_BILLION, 10_000, CPU).policy_lr > sizes[CPU].policy_lr
+
+
+def test_the_gpu_of_the_least_memory_counts() -> None:
+    assert device_of(["H100, 81559, 9.0", "T4, 15360, 7.5"]) == Device("T4", 15.0, bf16=False, count=2)
+    assert str(device_of(["H100, 81559, 9.0"])) == "1 x H100, 80 GiB"
