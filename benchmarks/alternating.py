@@ -28,7 +28,7 @@ Work = Callable[[], float]
 
 @dataclass(frozen=True)
 class Side:
-    """Who runs: a module of `benchmarks`, one of its sides, with which Python and which options."""
+    """One side of a benchmark: a module of `benchmarks`, the name of its side, its Python and its options."""
 
     module: str
     name: str
@@ -48,7 +48,7 @@ class Run:
 
 
 class Process:
-    """A side at work."""
+    """A running side."""
 
     def __init__(self, side: Side, logs: Path) -> None:
         logs.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ class Row:
         what: is compared.
         ours, peer: medians, in `unit`.
         ratio: median over the repeats of ours against the peer's, with the smallest and the largest.
-        processor_ratio: the same of processor seconds, which other work on the machine disturbs less.
+        processor_ratio: median ratio in processor seconds, which other work on the machine disturbs less.
         target: what the ratio should reach.
         more_is_better: whether the target is a lower bound.
     """

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from tasks.running.platform_state import alive, note_of, read_private, write_private
 
-#: How long a killed process holds its slots; Prefect takes no less.
+#: Seconds for which a killed process still holds its slots; Prefect accepts no less.
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 15.0
-#: Where the platform's folder notes which process holds which lease.
+#: Subfolder of the platform's folder with the notes of which process holds which lease.
 FOLDER = "leases"
 
 

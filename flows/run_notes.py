@@ -15,9 +15,9 @@ import psutil
 from flows.cancelling import ends_when_cancelled
 from tasks.running.platform_state import FOLDER, alive, note_of, read_private, write_private
 
-#: What the tag of a flow run begins with that names the machine of its process.
+#: Prefix of the tag of a flow run that names the machine of its process.
 HOST = "host:"
-#: What the modules begin with that a worker starts for a run: what prepares it, then the engine.
+#: Prefix of the modules that a worker starts for a run: the run's preparation, then the engine.
 ENGINE = "prefect."
 
 

@@ -47,7 +47,7 @@ HEARTBEAT_SECONDS, DEAD_SECONDS = 30, 120
 BEGIN_SECONDS = 120
 #: Stages in flight in a pool that has no concurrency limit.
 IN_FLIGHT = 100
-#: What the tag of a stage's flow run begins with; the rest is the key of its result.
+#: Prefix of the tag of a stage's flow run; the rest is the key of its result.
 KEY = "key:"
 #: Prefect's type of a pool whose workers start processes.
 PROCESS = "process"

@@ -19,7 +19,7 @@ from tasks.running.platform_state import alive, note_of
 WORK = ".work"
 #: The variables that mark the processes of a stage, and all that a run without a platform starts.
 MARK, RUN = "REWARDSMITH_STAGE", "REWARDSMITH_RUN"
-#: What Prefect sets for the temporary server of a run without a platform.
+#: Variable that Prefect sets for the temporary server of a run without a platform.
 TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
 
 
@@ -54,7 +54,7 @@ def _end_temporary_servers(root: Path) -> int:
 
 
 def marked_groups(root: Path) -> dict[int, dict[str, Any]]:
-    """Process groups of the stages at work in a tree, each with its mark, whoever started them."""
+    """Returns the process groups of the stages that run in a tree, each with its mark, whoever started them."""
     found: dict[int, dict[str, Any]] = {}
     for process in psutil.process_iter():
         try:

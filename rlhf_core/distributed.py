@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rows = TypeVar("Rows", "Tensor", Sequence[int])
 
-#: How long a rank waits for another one that evaluates, judges or writes.
+#: Longest wait of a rank for another rank that evaluates, judges or writes.
 COLLECTIVE_TIMEOUT = timedelta(hours=12)
 #: Most elements of the gradients that are summed in one message.
 BUCKET_ELEMENTS = 2**24

@@ -71,7 +71,7 @@ class DataError(RewardsmithError):
         self.problem, self.file, self.row, self.field, self.remedy = problem, file, row, field, remedy
 
 
-#: What the file system refuses for a reason that the caller can mend.
+#: Errors of the file system that the caller can mend.
 PATH_ERRORS = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 

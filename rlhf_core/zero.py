@@ -23,7 +23,7 @@ from rlhf_core.errors import RecipeError
 
 T = TypeVar("T")
 MOMENTS = ("exp_avg", "exp_avg_sq")
-#: Where torch keeps compiled extensions without TORCH_EXTENSIONS_DIR.
+#: Folder of torch's compiled extensions if TORCH_EXTENSIONS_DIR is not set.
 DEFAULT_EXTENSIONS = Path.home() / ".cache" / "torch_extensions"
 
 

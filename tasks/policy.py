@@ -48,7 +48,7 @@ VERSION = 6
 STAGE = "policy"
 
 
-#: What the last evaluation adds to the metrics of a run.
+#: Metrics of the last evaluation that are added to the metrics of a run.
 PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 
 

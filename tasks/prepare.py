@@ -265,7 +265,7 @@ def _distinct_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(seen.values())
 
 
-#: What makes the sets of each kind of data.
+#: Functions that make the sets of each kind of data.
 MAKERS: Mapping[type[Any], Callable[[Any, Path], tuple[Sets, dict[str, Any]]]] = {
     WorldSpec: world_sets,
     RealSpec: real_sets,

@@ -44,7 +44,7 @@ WAIT_SECONDS = 900
 
 @dataclass
 class Report:
-    """What was killed, and what was found wrong afterwards."""
+    """Kills, and the problems found afterwards."""
 
     kills: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
@@ -120,7 +120,7 @@ class Platform:
         return sum(limit.active_slots for limit in self.client.read_global_concurrency_limits(limit=200))
 
     def stages(self) -> list[int]:
-        """Process groups of the stages at work."""
+        """Returns the process groups of the running stages."""
         return list(marked_groups(self.root))
 
 
@@ -189,7 +189,7 @@ def one_round(platform: Platform, kills: int, rng: random.Random, report: Report
 
 
 def _wait_for_stage(platform: Platform, run: str) -> None:
-    """Until a stage is at work, or the run is over without one."""
+    """Waits until a stage runs, or the run is over without one."""
     until = time.monotonic() + WAIT_SECONDS
     while not platform.stages() and not platform.state(run).is_final():
         assert time.monotonic() < until, f"no stage of run {run} starts"
@@ -204,7 +204,7 @@ def _wait_for_start(platform: Platform, run: str) -> None:
 
 
 def results_of(root: Path) -> dict[str, bytes]:
-    """What every stage made: bytes of each file by its name."""
+    """Returns the bytes of each file that a stage made, by its name."""
     paths = (path for path in root.glob("results/**/result/**/*") if path.is_file())
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 

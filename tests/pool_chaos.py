@@ -34,7 +34,7 @@ STAGE_SECONDS, ROUND_SECONDS = "3", 3600.0
 
 @dataclass
 class Report:
-    """What was killed, and what was found afterwards.
+    """Kills, and the problems found afterwards.
 
     Attributes:
         again: stages that ran a second time, since a kill cut them.

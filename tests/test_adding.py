@@ -25,7 +25,7 @@ from tests.tasks.tiny_pipeline import SETTINGS as TINY
 DOCUMENT = PROJECT / "docs" / "adding.md"
 ARCHITECTURE = PROJECT / "docs" / "architecture.md"
 BLOCK = re.compile(r"^```python\n# ([A-Z_]+), ([\w/]+\.py): (\"(\w+)\": (\w+),)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-#: Folders of which the choices in a project of one's own are one module.
+#: Module with all choices of your own project.
 OWN_MODULE = "my_choices"
 PACKAGES = ("rlhf_core", "tasks", "flows")
 
@@ -218,7 +218,7 @@ class Study:
         return json.loads(self.python("-c", DRIVER, given=json.dumps(given)).stdout)
 
 
-@pytest.fixture(scope="module", params=["in the project", "in a folder of one's own"])
+@pytest.fixture(scope="module", params=["in the project", "in your own folder"])
 def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The package outside the clone, with the page's choices in its tables or in a module of the user's."""
     library, root = tmp_path_factory.mktemp("library"), tmp_path_factory.mktemp("study")

@@ -1,4 +1,4 @@
-"""What the documents say exists: commands with their options, files, links, rows and settings."""
+"""Everything that the documents name exists: commands with their options, files, links, rows and settings."""
 
 from __future__ import annotations
 

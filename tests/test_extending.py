@@ -19,7 +19,7 @@ from tests.small_repository import PROJECT, clean_environment, command
 DOCUMENT = PROJECT / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MOST_LINES = 60
-#: What a copy of the project holds, be it a clone or unpacked.
+#: Contents of a copy of the project, be it a clone or unpacked.
 PARTS = (
     ".dvc/.gitignore", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "constraints.txt", "dvc.yaml", "flows",
     "infra", "params", "params.yaml", "prefect.yaml", "pyproject.toml", "rlhf_core", "tasks",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What no module of a package may import.
+#: Modules that no module of a package may import.
 DVC = {"dvc", "dvc_data", "dvc_objects"}
 FORBIDDEN = {
     "rlhf_core": {"tasks", "flows", "prefect", "mlflow", *DVC},

@@ -322,7 +322,7 @@ def test_job_templates_are_work_pools_that_prefect_takes(name: str) -> None:
 
 
 def resolved(configuration: Any, name: str, **values: Any) -> Any:
-    """What a worker makes of a run by its own class; the templates name no blocks, so no server is asked."""
+    """Returns a run's configuration by the worker's own class; the templates name no blocks, so no server is asked."""
     from prefect.client.schemas.objects import FlowRun
 
     made = asyncio.run(configuration.from_template_and_values(TEMPLATES[name], values, client=SimpleNamespace()))

@@ -12,7 +12,7 @@ import pytest
 from tests.small_repository import PROJECT, clean_environment, write_yaml
 
 pytestmark = pytest.mark.platform
-#: What a small study reads of params/: its reward models come by themselves.
+#: Folders of params/ that a small study reads; its reward models come by themselves.
 SETTINGS = ("params/segment", "params/scales/testbed")
 
 
@@ -49,7 +49,7 @@ def project(library: Path, tmp_path: Path) -> Path:
 
 
 def command(project: Path, library: Path, *words: str) -> str:
-    """What a program of the installed package prints in a user's project."""
+    """Returns what a program of the installed package prints in a user's project."""
     environment = clean_environment(PYTHONPATH=str(library), HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
     done = subprocess.run(words, cwd=project, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -28,7 +28,7 @@ ORDER = (
     "commands",
 )
 STAGES, COMMAND_LINE = "stages", "command_line"
-#: What no room has: `tasks/__init__.py`, which every module imports by being there.
+#: Package outside all rooms: `tasks/__init__.py`, which every module in the package imports without naming it.
 PACKAGE = "tasks"
 
 Arrows = dict[str, set[str]]

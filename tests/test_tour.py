@@ -14,7 +14,7 @@ from tests.small_repository import clean_environment
 from tests.test_documentation import ROOT, blocks, text_of
 
 TOUR = ROOT / "docs" / "tour.md"
-#: What is smaller than in the demo, by page and entry.
+#: Settings that are smaller than in the demo, by page and entry.
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "data": {"demo": {"rows": {
         "sft": 200, "sft_validation": 20, "prompts": 64, "preference_train": 120, "preference_validation": 40,

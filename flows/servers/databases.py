@@ -23,7 +23,7 @@ from tasks.tracking.databases import mark_of, upgrade
 
 #: Every database, and what writes it.
 TOOLS = {"prefect": "prefect", "mlflow": "mlflow", "auth": "mlflow"}
-#: Where its tool keeps the revisions of its schema, and the table that names the database's own.
+#: Folder of each database's schema revisions in its tool, and the table that names the database's own revision.
 REVISIONS = {
     "prefect": ("server/database/_migrations/versions", "alembic_version"),
     "mlflow": ("store/db_migrations/versions", "alembic_version"),

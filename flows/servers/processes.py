@@ -20,7 +20,7 @@ from flows.working_tree import end_group
 from rlhf_core.errors import RewardsmithError
 from tasks.running.platform_state import STATE, alive, boot_id, is_noted, note_of, read_private, write_private
 
-#: What answers when a server is ready.
+#: Path that answers once a server is ready.
 HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
 #: The worker goes first when the platform stops: one without a server tries again for minutes.
 STOPPING = ("worker", "page", "mlflow", "prefect")

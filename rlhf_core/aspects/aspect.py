@@ -21,7 +21,7 @@ class Density(StrEnum):
     SEQUENCE = "sequence"
 
 
-#: How the slices of a density are cut.
+#: Functions that cut the slices of a density.
 SLICERS: dict[Density, Callable[[str], list[Span]]] = {Density.SPAN: sub_sentences, Density.SENTENCE: sentences}
 
 

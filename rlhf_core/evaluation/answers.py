@@ -45,13 +45,13 @@ _SPELLINGS = (
     (re.compile(r"(\\frac\s{0,9}\{(?:[^{}]|\{[^{}]{0,200}\}){0,200}\})\s*([0-9A-Za-z])"), r"\1{\2}"),
 )
 
-#: How lm-evaluation-harness reads an answer: the first `#### n`, or the last number.
+#: Ways in which lm-evaluation-harness reads an answer: the first `#### n`, or the last number.
 HarnessMode = Literal["strict", "flexible"]
 _HARNESS = {
     "strict": (re.compile(r"#### (\-?[0-9\.\,]+)"), 0),
     "flexible": (re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)"), -1),
 }
-#: Where a generation ends: of the harness's task gsm8k, and of RLMEC, whose prompt has the marks of Alpaca's form.
+#: Stop strings of a generation: in the harness's task gsm8k, and in RLMEC, whose prompt has the marks of Alpaca's form.
 HARNESS_STOPS = ("Question:", "</s>", "<|im_end|>")
 RLMEC_STOPS = ("### Instruction:", "### Response:", "</s>")
 HARNESS_INVALID = "[invalid]"

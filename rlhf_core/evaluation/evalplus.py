@@ -17,12 +17,12 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.answers import cut_at
 from rlhf_core.evaluation.sandbox import ProgramLimits
 
-#: What a user asks, and how the assistant's answer is opened, of models with a chat template.
+#: Request to a model with a chat template, and the opening of the assistant's answer.
 ASKED = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
 OPENED = (
     "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
 )
-#: Where a generation ends.
+#: Stop strings of a generation.
 STOPS = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(", "\n```\n")
 _CLOSE = "np.allclose(out, exp,"
 #: Limits of a program whose tests import numpy.

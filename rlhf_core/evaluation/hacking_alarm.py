@@ -82,7 +82,7 @@ class Evaluated:
     Attributes:
         step: 0 is the SFT policy.
         proxy, proxy_error: mean proxy reward of its rollouts, and the standard error of that mean.
-        paid, paid_error: the same of the reward that it was trained on.
+        paid, paid_error: mean of the reward that it was trained on, and the standard error of that mean.
         scores: wins against the SFT policy by prompt: 1, 0, 1/2 for a tie, or a judge's soft preference.
     """
 

@@ -160,7 +160,7 @@ class Protocol(Checked):
         return outcome
 
 
-#: How each paper's judge compares two answers, and how its verdicts are counted.
+#: Protocols of the papers' judges: the comparison of two answers, and the counting of verdicts.
 PROTOCOLS: Choices[Protocol] = Choices(
     "protocol",
     {

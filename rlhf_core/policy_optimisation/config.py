@@ -202,7 +202,7 @@ _PLAIN = {**_NO_CRITIC, "advantage": "token_reward", "whitening": "none", "kl_pl
 #: Settings that say how big a run is, whatever the algorithm.
 SIZES = ("iterations", "rollout_batch", "minibatch", "microbatch", "epochs", "actor_lr")
 
-#: What each algorithm is made of, where it differs from PPO.
+#: Settings of each algorithm that differ from PPO's.
 OPTIMISERS: Choices[Mapping[str, Any]] = Choices(
     "optimiser",
     {

@@ -118,8 +118,9 @@ class Component:
         return {name: step for name, step in steps.items() if isinstance(step, Stateful)}
 
 
-#: What each component pays, given what all of them say: name -> [batch, response_len] float32. The names are those of
-#: the breakdown; a combination may gate a component by another one's signal or add parts of its own.
+#: Function from the parts of all components to the reward that each component pays: name -> [batch, response_len]
+#: float32. The breakdown has the same names; a combination may gate a component by another component's signal or add
+#: parts of its own.
 Combination = Callable[[Mapping[str, Part], RolloutBatch], dict[str, "Tensor"]]
 
 

@@ -25,7 +25,7 @@ from rlhf_core.signals import Sequence, Tokens
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: What a callable may give, by the word that a recipe uses.
+#: Types of signal that a callable may give, by the word that a recipe uses.
 GIVES: Choices[type[Sequence] | type[Tokens]] = Choices("signal", {"sequence": Sequence, "tokens": Tokens})
 
 

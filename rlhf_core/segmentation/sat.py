@@ -25,8 +25,8 @@ from rlhf_core.segmentation.boundary_tokens import boundary_tokens, closing_posi
 from rlhf_core.segmentation.segments import Segmentation, from_ends
 from rlhf_core.typed import Checked, at_least, between
 
-#: Where a sentence over the limit is cut again, the first marker that occurs in it first. Source: appendix A.5, whose
-#: list the print garbles.
+#: Markers behind which a sentence over the limit is cut again, in the order in which they are tried. Source: appendix
+#: A.5, whose list the print garbles.
 SPLIT_MARKERS = ("...", "\n", "!", "?", ";", ":", ".", ",", "\t")
 SETTINGS_FILE = "segmenter.json"
 KNOWN_FILE = "sentences.json"

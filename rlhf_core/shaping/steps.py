@@ -22,7 +22,7 @@ from rlhf_core.typed import Checked, above, at_least, between
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: What a shaping does to the order of two responses to one prompt.
+#: Effect of a shaping on the order of two responses to one prompt.
 Order = Literal["strict", "weak", "none"]
 EVERY: tuple[SignalType, ...] = (Sequence, Segments, Tokens)
 BY_RESPONSE: tuple[SignalType, ...] = (Sequence, Segments)

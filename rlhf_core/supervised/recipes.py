@@ -30,8 +30,8 @@ from rlhf_core.typed import Checked, above, at_least, check_given, init_fields, 
 if TYPE_CHECKING:
     from rlhf_core.data.encoding import EncodedSequence, Encoder
 
-#: What a recipe may learn from: preference pairs of the data set, sampled solutions, a teacher's rewrites of them, and
-#: a generative reward model's.
+#: Material that a recipe may learn from: preference pairs of the data set, sampled solutions, and rewrites of these
+#: solutions by a teacher or by a generative reward model.
 PREFERENCE, SAMPLES, TEACHER, GENERATED = "preference", "samples", "teacher", "generated"
 ROW = Mapping[str, Any]
 

@@ -50,7 +50,7 @@ MODEL_CHOSEN = ("rewrites.jsonl", "grm_rewrites.jsonl", "credit.jsonl")
 #: Kinds of stages that compute nothing with models.
 EXACT_KINDS = ("prepare", "tokenizer")
 DIGITS = 6
-#: What libraries write beside a model, and what repeats other files.
+#: Files that libraries write beside a model, and files that repeat other files.
 LEFT_OUT = ("config.json", "generation_config.json", "tokenizer_config.json", "tables.json", "figures.json")
 #: Entries of a JSON file from which on it is read as rows.
 MANY = 64

@@ -24,7 +24,7 @@ from tasks.running.commit import code_of
 from tasks.running.platform_state import read_private
 
 FOLDER = Path(".work") / "ended"
-#: What a run writes beside the results, and MLflow's default store.
+#: Report that a run writes beside the results, and MLflow's default store.
 REPORT, MLFLOW = Path("report") / "index.html", Path("mlflow.db")
 PROJECT = Path(__file__).resolve().parents[2]
 

@@ -34,11 +34,11 @@ from tasks.params.scales import KINDS as SCALE_PAGES
 from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
 
-#: Where re-evaluation is set up, and which rows and seeds are run together.
+#: File with the settings of re-evaluation.
 REEVALUATION = "params/reevaluation.yaml"
-#: What a stage refuses that depends on several settings.
+#: Checks of each stage that depend on several settings.
 ALL_CHECKS: Mapping[str, Callable[[Reached], None]] = {**CHECKS, "policy": check_policy, "selection": check_selection}
-#: How entries of a paper's pages are typed.
+#: Functions that type the entries of a paper's pages, by kind.
 PAPER_TYPES: Mapping[str, Make] = {
     "rows": parse_row,
     "reward_models": reward_model_spec,
@@ -46,7 +46,7 @@ PAPER_TYPES: Mapping[str, Make] = {
     "selections": TYPES["selection", "spec"],
     "aspect_models": TYPES["aspect_model", "spec"],
 }
-#: How entries of a scale's pages are typed.
+#: Functions that type the entries of a scale's pages, by kind.
 SCALE_TYPES: Mapping[str, Make] = {
     "backbones": TYPES["sft", "spec"],
     "data": TYPES["prepare", "spec"],
@@ -56,7 +56,7 @@ SCALE_TYPES: Mapping[str, Make] = {
     "aspects": TYPES["selection", "aspect"],
     "segmenters": TYPES["segmenter", "spec"],
 }
-#: How a scale's settings of stages are typed, by the stage.
+#: Functions that type a scale's settings of stages, by the stage.
 STAGE_TYPES: Mapping[str, Make] = {
     RESOURCES: stage_needs,
     "entropies": TYPES["entropies", "spec"],

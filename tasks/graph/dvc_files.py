@@ -55,7 +55,7 @@ DISTRIBUTION = "rewardsmith"
 NOT_PATHS = ("seed", "seeds", "world", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
 
-#: What a stage needs while it runs, where `resources` of params/scales/<scale>/stages.yaml says nothing.
+#: Resources of a running stage by default; `resources` of params/scales/<scale>/stages.yaml overrides them.
 CPU = {"cores": 1, "gpus": 0, "memory_gb": 2}
 ON_CPU = ("check", "tokenizer", "tables")
 RESOURCES: Mapping[str, Mapping[str, Mapping[str, int]]] = {

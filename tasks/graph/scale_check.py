@@ -62,7 +62,7 @@ TRAIN_ROWS = {
     "HuggingFaceH4/ultrafeedback_binarized": 61_135,
     "Unified-Language-Model-Alignment/Anthropic_HH_Golden": 42_500,
 }
-#: What a row has of its limit, and a sampled response of its own, on average.
+#: Average length of a row, or of a sampled response, as a share of its limit.
 LENGTH_SHARE = 0.25
 SLICE = re.compile(r"\[(-?\d+)?(%)?:(-?\d+)?(%)?\]$")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tasks.params.yaml_files import read_mapping
 
-#: What a stage that stopped leaves in its result, and nothing beside it.
+#: The only file in the result of a stage that stopped.
 STOPPED_FILE = "stopped.json"
-#: What a policy whose numbers diverged leaves beside its result, which it does not have.
+#: File of a policy whose numbers diverged, in its output directory; such a policy has no result.
 DIVERGED_FILE = "diverged.json"
 
 

@@ -142,7 +142,7 @@ class RunTimes:
         """Shares of the run's slot-seconds; they sum to 1.
 
         `stages`: their own work; `start of processes`: Python and its libraries; `DVC and Prefect`: the rest of the
-        calls; `before and after`: no stage at work (what is stale, MLflow, the report); `free slots`: while others
+        calls; `before and after`: no running stage (what is stale, MLflow, the report); `free slots`: while others
         worked, since nothing was ready.
         """
         whole = max(self.slots * self.seconds, 1e-9)

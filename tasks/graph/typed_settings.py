@@ -36,7 +36,7 @@ def _of(cls: type[Any]) -> Make:
     return partial(typed, cls)
 
 
-#: How the settings among a stage's arguments are typed.
+#: Functions that type the settings among a stage's arguments, by stage and argument.
 TYPES: Mapping[tuple[str, str], Make] = {
     ("prepare", "spec"): data_spec,
     ("tokenizer", "spec"): _of(TokenizerSpec),

@@ -18,7 +18,7 @@ from rlhf_core.models.sampling import Sampling, Temperature
 from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, one_of
 from tasks.params.settings import Count, InnerShare, Size, check_stated
 
-#: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
+#: Parts of an evaluation: dialogue benchmarks, and tasks with right answers.
 PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code", "tasks")
 #: Benchmarks on which a judge can compare a policy with its SFT model.
 OVER_SFT_BENCHMARKS = ("alpaca", "arena")

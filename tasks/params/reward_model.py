@@ -23,7 +23,7 @@ from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import Checked, Seed, above, accepted_by, between, check_given, init_fields, one_of, typed
 from tasks.params.settings import Count, Share, overrides
 
-#: What a reward model learns from: pairs of the backbone's data, or of sampled solutions.
+#: Material that a reward model learns from: pairs of the backbone's data, or of sampled solutions.
 PREFERENCE, SAMPLES = "preference", "samples"
 
 
@@ -133,7 +133,7 @@ def check_whole_responses(readout: ReadOut, where: str, name: str) -> None:
         raise RecipeError(f"{where}: readout.head is '{readout.head}', {asked}; leave 'head' out")
 
 
-#: What a file of params/<paper>/reward_models/ may be.
+#: Specs that a file of params/<paper>/reward_models/ may hold.
 AnyRewardModel = RewardModelSpec | MergeSpec | GivenSpec
 
 

@@ -22,7 +22,7 @@ from tasks.params.pages import Address, entries, page_files, read_settings
 KINDS = ("backbones", "data", "tokenizers", "evaluation", "policy", "aspects", "segmenters", "stages")
 STAGES = "stages"
 RESOURCES = "resources"
-#: What the name of a rehearsed scale begins with; no number of such a scale is a result.
+#: Prefix of the name of a rehearsed scale; no number of such a scale is a result.
 REHEARSAL = "rehearsal-"
 
 

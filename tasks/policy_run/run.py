@@ -232,5 +232,5 @@ def check_comparable(evaluator: Evaluator, sft: list[Generation], watched: str) 
             check_answered(items, answered, name)
 
 
-#: What trains a started run: returns its metrics, and what watched for hacking if anything did.
+#: Function that trains a started run: returns its metrics, and its hacking watch if it has one.
 Learn = Callable[[PolicyRun, RunCheckpoints], tuple[Metrics, HackingWatch | None]]

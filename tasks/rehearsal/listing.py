@@ -32,7 +32,7 @@ NAMING = {"data": "data", "tokenizer": "tokenizers", "evaluation": "evaluation"}
 
 @dataclass
 class Listing:
-    """What a rehearsal found.
+    """List of what a rehearsal found.
 
     Attributes:
         scale, rows: what was rehearsed: rows by paper.

@@ -21,7 +21,7 @@ Settings = dict[str, Any]
 UPDATES, BATCH = 2, 2
 #: Tokens of an answer, and of the longest one where a stage cuts it in parts.
 ANSWER = 12
-#: What every stage has of the machine.
+#: Resources of every stage.
 NEEDS = {"cores": 1, "gpus": 0, "memory_gb": 2}
 #: A supervised run.
 RUN = {"epochs": None, "updates": UPDATES, "batch": BATCH, "microbatch": BATCH}
@@ -36,7 +36,7 @@ CAPS = {
 
 @dataclass
 class Shrinking:
-    """What the settings of one rehearsal are made with.
+    """Material from which the settings of one rehearsal are made.
 
     Attributes:
         rows: of its data.

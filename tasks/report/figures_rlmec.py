@@ -34,7 +34,7 @@ CREDIT = {"auc": "AUC", "auc_within": "AUC within", "precision": "Precision", "r
 #: The generative reward model's probabilities, whose order clipping takes from tokens it holds to be right.
 UNCLIPPED, UNCLIPPED_COLOUR = "RLMEC before clipping", 6
 GROUND_TRUTH = "GT (ground truth)"
-#: Who refines wrong solutions in Figure 4, and the metrics of a generative reward model that tell.
+#: Refiners of wrong solutions in Figure 4, and the metrics of a generative reward model that measure them.
 REFINED = {
     "TM (teacher)": ("teacher_edit_distance", "teacher_rewrite_accuracy"),
     "GRM (generative reward model)": ("edit_distance", "rewrite_accuracy"),

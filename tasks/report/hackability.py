@@ -117,7 +117,7 @@ def describe(root: Path, scale: str, name: str) -> str:
     return f"a reward model of labels by an annotator who adds {' and '.join(said)}" if said else str(spec["title"])
 
 
-#: What an annotator's bias pays, in reward units; a requested true fact earns 1.
+#: Words for the pay of an annotator's bias, in reward units; a requested true fact earns 1.
 PAYS = {
     "length_bias": "{:+g} for every ten words",
     "flattery_bias": "{:+g} for every clause of flattery",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     pass
 
 KINDS = ("wins", "win-test", "mean-test")
-#: What a paper's column of evaluators says, in small letters and dashes, as the name of a score.
+#: Name of a score by a paper's word for its evaluator, in small letters and dashes.
 EVALUATORS = {
     "holistic-reward": "holistic",
     "factuality-rate": "factuality",

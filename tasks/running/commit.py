@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf_core.errors import RewardsmithError
 
-#: What a run executes: a deployment stays at the commit of these.
+#: Files and folders that a run executes or reads; a deployment stays at their commit.
 CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "constraints.txt")
 
 

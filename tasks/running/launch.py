@@ -21,7 +21,7 @@ from tasks.running import machine
 PROCESSES_VARIABLE = "REWARDSMITH_PROCESSES"
 THREADS_VARIABLE = "REWARDSMITH_THREADS"
 DEEPSPEED_VARIABLE = "REWARDSMITH_DEEPSPEED"
-#: What `accelerate launch` with a DeepSpeed configuration names it by.
+#: Variable in which `accelerate launch` names its DeepSpeed configuration.
 ACCELERATE_VARIABLE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 JOIN_VARIABLE = "REWARDSMITH_JOIN_SECONDS"
 #: prctl's number for the signal that a process gets when its parent dies.

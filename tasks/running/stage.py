@@ -176,7 +176,8 @@ def set_threads() -> int:
     """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
 
     Raises:
-        RecipeError: several processes were started for a stage that runs in one, or a number that is none.
+        RecipeError: several processes were started for a stage that runs in one, or REWARDSMITH_THREADS is not a
+            whole number of at least 1.
     """
     import torch
 

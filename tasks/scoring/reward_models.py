@@ -29,7 +29,7 @@ from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import response_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import NO_SENTENCES, segmented
 
-#: What tells the results of upstream stages apart.
+#: Checks that tell the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
     "data": lambda path: (path / "data.json").is_file(),
     "sft": lambda path: (path / "generations.jsonl").is_file(),

@@ -13,7 +13,7 @@ from tasks.studies.origins import placed
 from tasks.studies.tuned import TunedRow, tuned_rows
 from tasks.studies.tuning_match import tuning_differences
 
-#: What both rows of a comparison have as much of.
+#: Amounts that should be equal for both rows of a comparison.
 EQUAL = ("updates", "rollouts")
 #: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
 LEAST = {"updates": 60, "iterations": 30}

@@ -22,7 +22,7 @@ OPEN: Literal["open"] = "open"
 
 @dataclass(frozen=True)
 class StudiedClaim:
-    """What a complete study says of the claim that it names.
+    """Evidence of a complete study on the claim that it names.
 
     Attributes:
         p_holds: the largest p of the hypotheses that test it, each on its expected side; None where one has no test.

@@ -25,7 +25,7 @@ OPTIMISER = "optimiser"
 DRAWN = {"prepare": "world", "sft": "seed"}
 #: Fields of a row that change no result.
 WORDS = ("title", "notes")
-#: What rows that are compared have in common, and its name in messages.
+#: Parts that compared rows have in common, and their names in messages.
 SHARED = {"data": "data", "sft": "SFT models", "evaluation": "evaluation settings"}
 
 

@@ -20,7 +20,7 @@ from tasks.running.commit import changed_since, commit_of, listed
 from tasks.studies.origins import DRAWN, WORDS
 from tasks.studies.tree import WorldTree
 
-#: What a record says of each stage's process, from the stage's own record.
+#: Fields on each stage's process that a record takes from the stage's own record.
 ENVIRONMENT = (
     "commit", "dirty", "sources", "threads", "device", "host_cpu", "cpu_capability", "python", "versions",
 )  # fmt: skip

@@ -26,7 +26,7 @@ from tasks.studies.start_log import PILOT, VERDICT
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
 
-#: What a record says of the machine that its first row ran on.
+#: Fields of a record on the machine that its first row ran on.
 MACHINE = ("threads", "device", "host_cpu", "python", "versions")
 
 

@@ -25,9 +25,9 @@ from tasks.studies.trials import Trial, TrialRows, TuningPlan
 TUNING = Path("reference") / "tuning"
 #: Metrics that compare with the SFT model, which itself has this value.
 OVER_SFT, EVEN = "win_rate_vs_sft", 50.0
-#: What a failure's message says of numbers that are not finite.
+#: Pattern of a failure's message about numbers that are not finite.
 DIVERGED = re.compile(r"not finite|gradient norm is (nan|inf)|loss \S+, gradient norm \S+")
-#: What it says before the stage's own words.
+#: Pattern of the start of such a message, before the stage's own words.
 STAGE_FAILED = re.compile(r"^stage \S+ failed with exit code -?\d+: ")
 Record = dict[str, Any]
 

@@ -29,9 +29,9 @@ from tasks.studies.settled_tuning import settled_tuning
 from tasks.studies.start_log import VERDICT, check_log, check_unchanged, starts
 from tasks.studies.tuned import broken_rows
 
-#: Why a study has no verdict whose commits are lost.
+#: Reason why a study whose commits are lost has no verdict.
 EXPLORATORY = "exploratory: nothing in this history shows that the study was registered before its worlds ran"
-#: Why a hypothesis beside the primary one is not tested.
+#: Reason why a hypothesis beside the primary one is not tested.
 NOT_TESTED = "not tested, since the primary hypothesis is not significant"
 Word = Literal[
     "confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken", "exploratory"
@@ -48,7 +48,8 @@ class StudyFinding:
         hypothesis: its row, the row it is compared with, and its words.
         primary: whether it is the study's primary one.
         effect: mean over worlds of the hypothesis' number; None where a world has none.
-        p: the primary one's own; of others corrected for their number and never below it; None without a test.
+        p: of the primary hypothesis, not corrected; of the others, corrected for their number and never below the
+            primary hypothesis' p; None without a test.
         word: what was found.
         sees: the smallest effect that these worlds find with a power of 80 %; None without a test, or if held
             back.

@@ -4,7 +4,7 @@
 
 A flow starts this process and tells it by standard input, one line each, which stages start and end: `start ADDRESS`,
 `end ADDRESS`. A stage that ended has its result recorded as `tasks.tracking.mirror` does it. Where the input ends, the
-runs of stages that are still at work become KILLED; they go on where the stage does.
+runs of stages that are still running become KILLED; they go on when their stage does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS = 2.0
 
 
 class LiveRuns:
-    """Runs of the stages at work.
+    """Runs of the stages that are running.
 
     Args:
         root: the repository.

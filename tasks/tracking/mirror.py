@@ -37,9 +37,9 @@ from tasks.tracking.outcomes import RowOutcome, TrackedStage, outcomes, table_me
 from tasks.tracking.run_content import allowed, log_metrics, log_params, log_result, logged_params, milliseconds
 from tasks.tracking.searches import note_experiment
 
-#: Tag of a run whose stage is at work or was interrupted: the tree that it works in.
+#: Tag of a run whose stage is running or was interrupted; its value is the stage's tree.
 LIVE = "live"
-#: What MLflow's pages open an experiment as: model training, with its runs.
+#: Tag for which MLflow's pages open an experiment as model training, with its runs.
 EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 
 

@@ -1,4 +1,4 @@
-"""What a run makes after its stages: a paper's tables of what is there, then the report; a link to its runs."""
+"""Work of a run after its stages: a paper's tables of what is there, then the report; a link to its runs."""
 
 from __future__ import annotations
 

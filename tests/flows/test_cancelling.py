@@ -34,7 +34,7 @@ from tests.small_repository import PROJECT, clean_environment, command
 
 
 class Ended(BaseException):
-    """What Prefect raises in a flow that gets SIGTERM."""
+    """Stand-in for the exception that Prefect raises in a flow that gets SIGTERM."""
 
 
 class Server:

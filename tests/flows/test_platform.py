@@ -33,7 +33,7 @@ pytestmark = pytest.mark.platform
 #: Minutes from making the schedule to its run.
 AHEAD = 2
 ZONE = "Asia/Kolkata"
-#: What the schedule runs: a recipe from the form.
+#: Recipe from the form, which the schedule runs.
 RECIPE = {
     "name": "own",
     "start": "segment/bandit",
@@ -387,7 +387,7 @@ def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(p
 
 
 def granted(run: Any, needs: dict[str, int]) -> Any:
-    """What a run asks of the slots, once other runs have left them."""
+    """Returns the slots that a run asks for, once other runs have left them."""
     found: list[Any] = []
 
     def taken() -> bool:

@@ -236,7 +236,7 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
     process.kill()
     process.wait()
     left = set(marked_groups(root))
-    assert left, "the killed scheduler's stages are still at work"
+    assert left, "the killed scheduler's stages are still running"
     run_flow(root)
     for pid in left:
         assert not [p for p in psutil.process_iter() if p.pid == pid and p.status() != psutil.STATUS_ZOMBIE]

@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} missing: pip install -c constraints.txt -e '.[dev,platform]'"),
 ]
 PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
-#: What has to be escaped in an address, and in an ini file.
+#: Password that has to be escaped in an address, and in an ini file.
 PASSWORD = "p@s/s:w#%rd'?"
 
 
@@ -60,7 +60,7 @@ def objects() -> Iterator[Moto]:
 
 
 def variables(database: PostgreSQL, objects: Moto, key: tuple[str, str] | None = None) -> dict[str, str]:
-    """What a user sets."""
+    """Returns the environment variables that a user sets."""
     key = key or objects.writer
     return {
         "REWARDSMITH_DATABASE": f"postgresql://lab:{quote(PASSWORD, safe='')}@{database.place}/lab",
@@ -108,7 +108,7 @@ print(json.dumps({"where": experiment.artifact_location, "runs": runs}))
 
 
 def tracked(root: Path) -> dict[str, Any]:
-    """What TRACKED finds; the server holds the store's key, its clients need none."""
+    """Returns what TRACKED finds; the server holds the store's key, its clients need none."""
     environment = {**client_environment(root), "PYTHONPATH": str(PROJECT)}
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "MLFLOW_S3_ENDPOINT_URL"):
         environment[name] = ""

@@ -1,4 +1,4 @@
-"""What killed processes leave behind, and two schedulers at once."""
+"""Leftovers of killed processes, and two schedulers at once."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def results(folder: Path, processes: int, names: tuple[str, ...], deepspeed: dict[str, Any] | None = None) -> Results:
-    """What `ranks.py` gives."""
+    """Returns the results of `ranks.py`."""
     file = folder / f"{processes}.pt"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     line = [sys.executable, *(launcher if processes > 1 else []), str(HERE / "ranks.py"), ",".join(names), str(file)]

@@ -112,7 +112,7 @@ FILES: dict[str, list[Values]] = {
         for split, count in (("train", 20), ("test", 5))
     },
 }
-#: Where they are written.
+#: Folder that FILES are written to.
 FILES_FOLDER = "files"
 OWN: Values = {"source": "directory", "directory": FILES_FOLDER, "template": "plain"} | {
     "limits": {"prompt": 64, "total": 128}

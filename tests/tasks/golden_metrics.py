@@ -35,7 +35,7 @@ REFRESH = "python -m tests.tasks.refresh_golden"
 RELATIVE, ABSOLUTE = 2e-4, 5e-6
 #: Numbers that step when a value crosses a bound, with their smallest tolerance.
 COUNTED = {"*clip_fraction": 0.02, "*ece": 0.1}
-#: What a library writes beside a model; it changes with the library.
+#: Files that a library writes beside a model; they change with the library.
 LIBRARY_FILES = ("config.json", "generation_config.json", "adapter_config.json", "tokenizer*.json", "*.txt", "*.md")
 #: Files whose numbers are looked at one by one.
 METRICS, STOPPED, HISTORY = "metrics.json", "stopped.json", "history.jsonl"
@@ -43,7 +43,7 @@ METRICS, STOPPED, HISTORY = "metrics.json", "stopped.json", "history.jsonl"
 
 @dataclass
 class Measured:
-    """What a run gave: digests of texts by file, and numbers by name."""
+    """Measurements of a run: digests of texts by file, and numbers by name."""
 
     texts: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)

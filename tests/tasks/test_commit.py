@@ -1,4 +1,4 @@
-"""What differs in a tree from a commit."""
+"""Differences of a tree from a commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is missing on a machine, and the completeness of the pinned set."""
+"""Requirements that a machine lacks, and the completeness of the pinned set."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 ROOT = Path(__file__).resolve().parents[2]
 DATA = scale_entries(ROOT, "testbed", "data")
 FLAWS = ("flattery", "keyword", "length", "repetition")
-#: What each flaw looks like in a text: a clause kind, or a word.
+#: Checks that find each flaw in a row: by a kind of clause, a word or the number of words.
 TRAITS = {
     "flattery": lambda row: any(kind == "flattery" for _, _, kind, _ in row["meta"]["clauses"]),
     "keyword": lambda row: "indeed" in row["response"].lower(),

@@ -136,7 +136,7 @@ def no_change(folder: Path) -> None:
     pass
 
 
-#: What is wrong: a change of the folder, of what is asked for, the error and what it says.
+#: Mistakes: a change of the folder, changed arguments, the error, and a pattern of its message.
 WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithError], str]] = {
     "no tokenizer": (
         without("tokenizer.json", "tokenizer_config.json"), {}, DataError, "the model folder has no tokenizer",

@@ -150,7 +150,7 @@ def result(small: Path, name: str) -> Path:
 
 
 def outcomes(small: Path, name: str) -> dict[str, float | None]:
-    """What the judge makes of a row's answers, by hand: 1, .5, 0, or None where it says too little."""
+    """Returns the judge's outcome of each answer of a row, by hand: 1, .5, 0, or None where it says too little."""
     own, other = (
         {r["id"]: r for r in read_jsonl(result(small, side) / "generations.jsonl") if r["benchmark"] == "alpaca"}
         for side in (name, "gemma2-2b")

@@ -170,7 +170,7 @@ def test_a_run_is_filled_while_the_stage_trains_and_goes_on_after_a_kill(root: P
 
 
 def write_result(root: Path) -> None:
-    """What the policy leaves."""
+    """Writes the result of the policy."""
     result = root / OUT / "result"
     result.mkdir(parents=True)
     (result / "metrics.json").write_text(json.dumps({"alpaca_wr": 61.0}))

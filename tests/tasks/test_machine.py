@@ -1,4 +1,4 @@
-"""What the machine has, by affinity, quota and declaration."""
+"""Resources of the machine, by affinity, quota and declaration."""
 
 from __future__ import annotations
 

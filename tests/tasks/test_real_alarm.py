@@ -15,7 +15,7 @@ from tests.tasks.alarm_run import FILES, Run
 from tests.tasks.test_real_aspects import MT, QA, shortened
 
 ROOT = Path(__file__).parents[2]
-#: What is small, whatever the task; no judge, as at the scale `feedback`.
+#: Small settings, whatever the task; no judge, as at the scale `feedback`.
 TINY: dict[str, Any] = {
     "tokenizer": {"vocabulary": 500, "full_byte_alphabet": True},
     "evaluation": {"max_new_tokens": 8, "task_tokens": 1, "temperature": 0},

@@ -1,4 +1,4 @@
-"""What machines share by a DVC remote: inputs checked by content, results pushed whole, refusals that lose nothing."""
+"""Machines that share a DVC remote: inputs checked by content, results pushed whole, refusals that lose nothing."""
 
 from __future__ import annotations
 

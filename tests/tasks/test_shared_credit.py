@@ -1,4 +1,4 @@
-"""What several rows credit the tokens of the same wrong solutions with."""
+"""Credit that several rows give to the tokens of the same wrong solutions."""
 
 from __future__ import annotations
 

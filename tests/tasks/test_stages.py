@@ -1,4 +1,4 @@
-"""What every stage promises, on the tiny pipeline."""
+"""Promises of every stage, on the tiny pipeline."""
 
 from __future__ import annotations
 

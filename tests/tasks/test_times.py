@@ -1,4 +1,4 @@
-"""Where the time goes: of kinds of stages by their records, of a run by its file."""
+"""Time of kinds of stages, by their records, and of a run, by its file."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def asked(run: Run, place: str) -> list[dict[str, Any]]:
-    """What each step asked the tool."""
+    """Returns the phases of each step, with its calls of the tool."""
     return read_jsonl(run.out(place) / "record" / "phases.jsonl")
 
 

@@ -24,7 +24,7 @@ MT_BENCH_RANGE = (1.0, 10.0)
 
 #: Markdown around a verdict: emphasis, code and heading.
 _MARKUP = r"[*_`# \t]{0,9}"
-#: What may follow the last verdict of a reply: white space, closing marks and a full stop.
+#: Text that may follow the last verdict of a reply: white space, closing marks and a full stop.
 _END = re.compile(r"[\s*_`#.\"')\]}]*")
 #: A negation right before a verdict.
 _NEGATED = re.compile(r"\b(?:not|never|no|neither|cannot)\b[^.,:;!?]{0,30}$|n't\b[^.,:;!?]{0,30}$", re.IGNORECASE)

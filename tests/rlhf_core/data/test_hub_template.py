@@ -20,7 +20,7 @@ DIALOGUES = [
     ],
 ]
 ANSWER = "The cow, of course."
-#: What the hub's templates do: strip contents, write a line end behind an answer, or close it not at all.
+#: Templates as the hub has them: they strip contents, and write a line end behind an answer or do not close it.
 OWN = {
     "line end": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",

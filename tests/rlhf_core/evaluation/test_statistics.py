@@ -69,7 +69,7 @@ def test_wilson_against_scipy_and_at_the_ends():
 
 
 def naive_holm(p_values):
-    """By the definition: the largest of (m - j) p_(j) over the p-values up to and including one's own."""
+    """By the definition: the largest of (m - j) p_(j) over the p-values up to and including its own."""
     order = sorted(p_values)
     return [min(1.0, max((len(order) - j) * q for j, q in enumerate(order) if q <= p)) for p in p_values]
 

@@ -1,4 +1,4 @@
-"""What is known of models without torch is what transformers builds."""
+"""Facts about models that are known without torch agree with what transformers builds."""
 
 from __future__ import annotations
 

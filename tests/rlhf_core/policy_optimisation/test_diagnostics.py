@@ -1,4 +1,4 @@
-"""What each step reports: entropy, spreads, repetition, the gap since the rollout, and where the time went."""
+"""Diagnostics of each step: entropy, spreads, repetition, the gap since the rollout, and seconds by phase."""
 
 from __future__ import annotations
 

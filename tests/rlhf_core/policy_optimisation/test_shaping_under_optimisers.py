@@ -1,4 +1,4 @@
-"""What becomes of a shaping under each optimiser: what GRPO cancels, online DPO never sees and PPO's critic is given.
+"""Effect of a shaping under each optimiser: what GRPO cancels, online DPO never sees and PPO's critic is given.
 
 The same batches go through the whole reward and the optimiser's own experience. Source: PAR, §5, §11 and Theorem 13.1.
 """

@@ -310,7 +310,7 @@ def test_the_graph_knows_which_shapings_need_references() -> None:
     assert not needs_references({"kind": "ceil", "ceiling": 5.0})
 
 
-# What is of no use.
+# Useless combinations.
 
 
 def test_useless_combinations_are_named() -> None:

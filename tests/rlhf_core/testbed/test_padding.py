@@ -13,7 +13,7 @@ from rlhf_core.testbed.responses import PADDINGS, pad
 
 
 def traits(world: World, row: dict, text: str, kind: str) -> int:
-    """How often a text has what a kind of padding adds."""
+    """Counts the additions of a kind of padding in a text."""
     if kind == "keyword":
         return text.lower().count(KEYWORD)
     return sum(clause.kind == kind for clause in world.clauses(row["meta"], text))

@@ -22,7 +22,7 @@ OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 def consistent(solution: str) -> bool:
-    """Whether each line computes what it says and the answer is the last result."""
+    """Returns whether each line computes what it says and the answer is the last result."""
     *lines, final = solution.split("\n")
     value = None
     for line in lines:

@@ -37,7 +37,7 @@ FREE = ("title", "notes", "name", "source", "model")
 
 @dataclass
 class Outcome:
-    """What became of broken settings.
+    """Outcome of breaking settings.
 
     Attributes:
         accepted: those that were not refused.
@@ -122,7 +122,7 @@ def _constrained(hint: Any) -> bool:
 
 
 def pages(root: Path) -> Iterator[tuple[Any, Address]]:
-    """How each entry of every page is typed, and its address."""
+    """Yields the function that types each entry of every page, and the address of the entry."""
     for paper in sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales"):
         for kind, make in PAPER_TYPES.items():
             for address in entries(root, Path("params") / paper, kind).values():

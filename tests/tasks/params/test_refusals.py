@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What became of each broken setting, in one fresh process."""
+    """Returns the outcome of breaking settings, from one fresh process."""
     folder = tmp_path_factory.mktemp("refusals")
     code = "from tests.tasks.params.broken_settings import report; report()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,4 +1,4 @@
-"""What ALARM says of its results: verdicts are computed from the runs. All numbers are invented."""
+"""Claims of ALARM: verdicts are computed from the runs. All numbers are invented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PAR says of its results: verdicts, intervals and costs are computed from the runs. All numbers are invented."""
+"""Claims of PAR: verdicts, intervals and costs are computed from the runs. All numbers are invented."""
 
 from __future__ import annotations
 

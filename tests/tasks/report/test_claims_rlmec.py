@@ -1,4 +1,4 @@
-"""What RLMEC says of its results: verdicts are computed from the runs. All numbers are invented."""
+"""Claims of RLMEC: verdicts are computed from the runs. All numbers are invented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures of RLMEC draw from results."""
+"""Figures of RLMEC, drawn from results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says of a finished stage."""
+"""Lines of a run about finished stages."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def commit_study(root: Path, study: dict[str, Any], name: str = "credit") -> Reg
     return registration(root, file)
 
 
-#: What every stage of a synthetic world ran with.
+#: Environment of every stage of a synthetic world.
 ENVIRONMENT: dict[str, Any] = {
     "dirty": False, "sources": "5" * 64, "threads": 1, "device": "cpu", "host_cpu": "x86_64", "cpu_capability": "AVX2",
     "python": "3.12.1", "versions": {"torch": "2.9.0", "numpy": "2.3.0"},

@@ -15,7 +15,7 @@ from tasks.studies.records import _measured, value_of
 
 
 def measured(root: Path, valid: int) -> dict[str, Any]:
-    """What a record says of a run with ten verdicts."""
+    """Returns a record of a run with ten verdicts, of which `valid` are valid."""
     result, record = (root / "results" / "bandit" / name for name in ("result", "record"))
     result.mkdir(parents=True)
     record.mkdir()
