@@ -266,6 +266,7 @@ def on_pty(root: Path, *, until: str, **environment: str) -> tuple[str, int]:
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
     os.close(terminal)
     shown, deadline = b"", time.monotonic() + 60
