@@ -55,6 +55,21 @@ def prompt_messages(record: Mapping[str, Any]) -> list[Message]:
     return [*(dict(message) for message in record.get("history") or ()), *parse_dialogue(record["prompt"])]
 
 
+def asks_prompt(messages: Sequence[Mapping[str, str]], prompt: str) -> bool:
+    """Returns whether the last message is a prompt, or the prompt is the whole dialogue as text.
+
+    White space around a text does not count.
+    """
+    bare = _bare(messages)
+    if bare[-1] == ("user", prompt.strip()) or bare == _bare(parse_dialogue(prompt)):
+        return True
+    return render_dialogue(messages).strip() == prompt.strip()  # a message may quote "Human:", which parsing splits
+
+
+def _bare(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"].strip()) for message in messages]
+
+
 def check_messages(messages: Sequence[Mapping[str, str]]) -> None:
     """Refuses messages that no answer can follow.
 
