@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from rlhf_core.errors import DataError
 Record = dict[str, Any]
 #: Characters of a text; a longer one takes minutes to tokenise and no model reads it.
 LONGEST_TEXT = 1_000_000
+#: Characters that are neither white space nor printed in ASCII.
+_PERHAPS_MARK = re.compile(r"[^ -~\s]")
 _Test = Callable[[Any], bool]
 
 
@@ -96,7 +99,16 @@ def _is_texts(value: Any) -> TypeGuard[list[str]]:
 
 def _is_visible(text: str) -> bool:
     """Returns whether a text has a character that is neither white space nor an invisible mark."""
-    return any(not char.isspace() and unicodedata.category(char) not in ("Cf", "Cc") for char in text)
+    return any(not char.isspace() and not _is_mark(char) for char in text)
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char) in ("Cf", "Cc")
+
+
+def _seen(text: str) -> str:
+    """Returns a text without invisible marks, such as a zero-width space, and without white space at its ends."""
+    return _PERHAPS_MARK.sub(lambda found: "" if _is_mark(found[0]) else found[0], text).strip()
 
 
 _PRESENT = _check(lambda value: value is not None, "missing")
@@ -169,7 +181,7 @@ def _index_names_answer(row: Mapping[str, Any]) -> bool:
 
 def _responses_differ(row: Mapping[str, Any]) -> bool:
     chosen, rejected = row.get("chosen"), row.get("rejected")
-    return not isinstance(chosen, str) or not isinstance(rejected, str) or chosen.strip() != rejected.strip()
+    return not isinstance(chosen, str) or not isinstance(rejected, str) or _seen(chosen) != _seen(rejected)
 
 
 def _spans_fit(row: Mapping[str, Any]) -> bool:

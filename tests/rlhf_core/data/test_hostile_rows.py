@@ -124,3 +124,17 @@ def test_what_is_not_a_file_with_rows_is_refused(make: str, tmp_path: Path) -> N
 def test_a_text_of_invisible_characters_is_empty(tmp_path: Path, text: str) -> None:
     line = f'{{"id": "a", "prompt": "{text}", "chosen": "x", "rejected": "y", "source": "s"}}'
     assert faults(tmp_path, line) == [("prompt", "empty")]
+
+
+@pytest.mark.parametrize(
+    ("rejected", "differ"),
+    [
+        ("a\u200bb", False), ("\ufeffab", False), ("ab \u200b", False), ("a\u00adb\u200e", False), ("a\x00b\n", False),
+        ("a b", True), ("a\nb", True), ("a\u00a0b", True), ("ab\u0301", True), ("a\u200bc", True),
+    ],
+)  # fmt: skip
+def test_responses_that_differ_in_invisible_characters_alone_are_identical(
+    tmp_path: Path, rejected: str, differ: bool
+) -> None:
+    line = json.dumps({"id": "a", "prompt": "q", "chosen": "ab", "rejected": rejected, "source": "s"})
+    assert faults(tmp_path, line) == ([] if differ else [("rejected", "identical responses")])
