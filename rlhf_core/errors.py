@@ -41,7 +41,7 @@ class DataError(RewardsmithError):
     Args:
         problem: what is wrong, in one sentence without a full stop.
         file: the file or source that holds it.
-        row: 1-based line or row number, when one row is at fault.
+        row: 1-based line or row number, or the row's id, when one row is at fault.
         field: the field at fault.
         remedy: what to do about it.
     """
@@ -51,7 +51,7 @@ class DataError(RewardsmithError):
         problem: str,
         *,
         file: str | None = None,
-        row: int | None = None,
+        row: int | str | None = None,
         field: str | None = None,
         remedy: str | None = None,
     ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from rlhf_core.errors import DataError
@@ -53,6 +54,27 @@ def prompt_messages(record: Mapping[str, Any]) -> list[Message]:
     if record.get("messages") is not None:
         return [dict(message) for message in record["messages"]]
     return [*(dict(message) for message in record.get("history") or ()), *parse_dialogue(record["prompt"])]
+
+
+def asks_prompt(messages: Sequence[Mapping[str, str]], prompt: str) -> bool:
+    """Returns whether the last message is a prompt, or the prompt is the whole dialogue as text.
+
+    White space around a text does not count.
+    """
+    bare = _bare(messages)
+    if bare[-1] == ("user", prompt.strip()) or bare == _bare(parse_dialogue(prompt)):
+        return True
+    return render_dialogue(messages).strip() == prompt.strip()  # a message may quote "Human:", which parsing splits
+
+
+def repeated_role(messages: Sequence[Mapping[str, str]]) -> int | None:
+    """Returns the number of the first message, from 1, that has the role of the message before it."""
+    pairs = enumerate(pairwise(message["role"] for message in messages), start=2)
+    return next((number for number, (before, role) in pairs if role == before), None)
+
+
+def _bare(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"].strip()) for message in messages]
 
 
 def check_messages(messages: Sequence[Mapping[str, str]]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.data.templates import ChatTemplate
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.data.truncation import CutCounts, Limits, truncate_prompt, truncate_sequence
+from rlhf_core.errors import DataError
 from rlhf_core.rollout import Responses
 
 
@@ -32,6 +34,19 @@ def messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
     if row.get("history"):
         return [*row["history"], {"role": "user", "content": row["prompt"]}]
     return prompt_messages(row)
+
+
+@contextmanager
+def _named(row: Mapping[str, Any]) -> Iterator[None]:
+    """Adds a row's id to an error about its data."""
+    try:
+        yield
+    except DataError as error:
+        if error.row is not None or not isinstance(row.get("id"), str):
+            raise
+        raise DataError(
+            error.problem, file=error.file, row=row["id"], field=error.field, remedy=error.remedy
+        ) from error
 
 
 @dataclass
@@ -63,18 +78,20 @@ class Encoder:
 
     def prompt(self, row: Mapping[str, Any]) -> list[int]:
         """Returns the prompt ids of a row, up to and including the assistant's opening."""
-        ids = self.template.prompt_ids(self.tokenizer, messages_of(row))
-        return truncate_prompt(ids, self.limits, self.counts)
+        with _named(row):
+            ids = self.template.prompt_ids(self.tokenizer, messages_of(row))
+            return truncate_prompt(ids, self.limits, self.counts)
 
     def sequence(self, row: Mapping[str, Any], response: str) -> EncodedSequence:
         """Returns the prompt and response ids of a row within the limits."""
-        prompt, answer = truncate_sequence(
-            self.template.prompt_ids(self.tokenizer, messages_of(row)),
-            self.template.response_ids(self.tokenizer, response),
-            self.limits,
-            self.eos_id,
-            self.counts,
-        )
+        with _named(row):
+            prompt, answer = truncate_sequence(
+                self.template.prompt_ids(self.tokenizer, messages_of(row)),
+                self.template.response_ids(self.tokenizer, response),
+                self.limits,
+                self.eos_id,
+                self.counts,
+            )
         return EncodedSequence(prompt, answer)
 
     def sampled(self, row: Mapping[str, Any], response: str, drawn: int, longest: int) -> EncodedSequence:
@@ -97,7 +114,8 @@ class Encoder:
         cut = self.counts.prompts_cut + self.counts.responses_cut
         made = self.sequence(row, response)
         if self.counts.prompts_cut + self.counts.responses_cut == cut:
-            ids = self.template.dialogue_ids(self.tokenizer, messages_of(row), response, ended=ended)
+            with _named(row):
+                ids = self.template.dialogue_ids(self.tokenizer, messages_of(row), response, ended=ended)
             if len(ids) <= self.limits.total:
                 return ids
         ids = [*made.prompt, *made.response]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from typing import Any, TypeGuard, cast
 import pandas as pd
 import pandera.pandas as pa
 
-from rlhf_core.data.dialogue import check_messages
+from rlhf_core.data.dialogue import asks_prompt, check_messages
 from rlhf_core.errors import DataError
 
 Record = dict[str, Any]
 #: Characters of a text; a longer one takes minutes to tokenise and no model reads it.
 LONGEST_TEXT = 1_000_000
+#: Characters that are neither white space nor printed in ASCII.
+_PERHAPS_MARK = re.compile(r"[^ -~\s]")
 _Test = Callable[[Any], bool]
 
 
@@ -96,7 +99,16 @@ def _is_texts(value: Any) -> TypeGuard[list[str]]:
 
 def _is_visible(text: str) -> bool:
     """Returns whether a text has a character that is neither white space nor an invisible mark."""
-    return any(not char.isspace() and unicodedata.category(char) not in ("Cf", "Cc") for char in text)
+    return any(not char.isspace() and not _is_mark(char) for char in text)
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char) in ("Cf", "Cc")
+
+
+def _seen(text: str) -> str:
+    """Returns a text without invisible marks, such as a zero-width space, and without white space at its ends."""
+    return _PERHAPS_MARK.sub(lambda found: "" if _is_mark(found[0]) else found[0], text).strip()
 
 
 _PRESENT = _check(lambda value: value is not None, "missing")
@@ -169,7 +181,7 @@ def _index_names_answer(row: Mapping[str, Any]) -> bool:
 
 def _responses_differ(row: Mapping[str, Any]) -> bool:
     chosen, rejected = row.get("chosen"), row.get("rejected")
-    return not isinstance(chosen, str) or not isinstance(rejected, str) or chosen.strip() != rejected.strip()
+    return not isinstance(chosen, str) or not isinstance(rejected, str) or _seen(chosen) != _seen(rejected)
 
 
 def _spans_fit(row: Mapping[str, Any]) -> bool:
@@ -243,15 +255,33 @@ def _are_messages(value: Any) -> bool:
     return sum(len(one["content"]) for one in value) <= LONGEST_TEXT
 
 
+def _are_earlier(value: Any) -> bool:
+    """Returns whether a value is a list of messages that a prompt can follow."""
+    return isinstance(value, list) and _are_messages([*value, {"role": "user", "content": ""}])
+
+
+def _asks_its_prompt(row: Mapping[str, Any]) -> bool:
+    """Returns whether a row's messages, where it has any, ask what the judge reads: its prompt, or its first turn."""
+    messages: Any = row.get("messages")
+    turns = row.get("turns")
+    prompt = turns[0] if _is_texts(turns) and turns else row.get("prompt")
+    return not _are_messages(messages) or not isinstance(prompt, str) or asks_prompt(messages, prompt)
+
+
+_MESSAGES = _column(
+    _are_messages,
+    f"not a list of mappings with role (system, user, assistant) and content, the last one of the user, of at most "
+    f"{LONGEST_TEXT:,} characters",
+    required=False,
+)
+_HISTORY = _column(
+    _are_earlier, "not a list of mappings with role (system, user, assistant) and content", required=False
+)
 #: Fields that every record of a prompt may have.
-_OF_PROMPTS = {
-    "messages": _column(
-        _are_messages,
-        f"not a list of mappings with role (system, user, assistant) and content, the last one of the user, of at most "
-        f"{LONGEST_TEXT:,} characters",
-        required=False,
-    )
-}
+_OF_PROMPTS = {"messages": _MESSAGES, "history": _HISTORY}
+_SAME_PROMPT = _rows(
+    _asks_its_prompt, "messages", "the last message is not the prompt, and the prompt is not the dialogue as text"
+)
 _TEXTS = "not a list of non-empty texts"
 
 PREFERENCE = _record_type(
@@ -267,10 +297,10 @@ PREFERENCE = _record_type(
         "margin": _number(),
         **_OF_PROMPTS,
     },
-    [_rows(_responses_differ, "rejected", "identical responses")],
+    [_rows(_responses_differ, "rejected", "identical responses"), _SAME_PROMPT],
 )
-PROMPT = _record_type("prompt", {"prompt": _text(), **_OF_PROMPTS})
-SFT = _record_type("sft", {"prompt": _text(), "response": _text(), "score": _number(), **_OF_PROMPTS})
+PROMPT = _record_type("prompt", {"prompt": _text(), **_OF_PROMPTS}, [_SAME_PROMPT])
+SFT = _record_type("sft", {"prompt": _text(), "response": _text(), "score": _number(), **_OF_PROMPTS}, [_SAME_PROMPT])
 QUESTION = _record_type(
     "question",
     {
@@ -321,7 +351,9 @@ BENCHMARK = _record_type(
             "neither a text nor a list of non-empty texts",
             required=False,
         ),
+        "messages": _MESSAGES,
     },
+    [_SAME_PROMPT],
 )
 CODE = _record_type(
     "code",

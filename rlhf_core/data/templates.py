@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
-from rlhf_core.data.dialogue import check_messages
+from rlhf_core.data.dialogue import check_messages, repeated_role
 from rlhf_core.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -338,9 +338,18 @@ def _apply(tokenizer: PreTrainedTokenizerBase, messages: Messages, *, answer_fol
         return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=answer_follows))
     except TemplateError as error:
         raise DataError(
-            f"the tokenizer's chat template refuses the dialogue ({error})",
-            remedy="Change the order or roles of its messages, or use the template phi3, llama3 or plain",
+            f"the tokenizer's chat template refuses the dialogue{_repeated(messages)} ({error})",
+            remedy="Change the order or roles of its messages, leave the row out, or use the template phi3, llama3 or "
+            "plain",
         ) from error
+
+
+def _repeated(messages: Messages) -> str:
+    """Returns which messages of a dialogue follow one of the same role, as part of a message."""
+    second = repeated_role(messages)
+    return (
+        f", in which messages {second - 1} and {second} are both the {messages[second - 1]['role']}'s" if second else ""
+    )
 
 
 def _token_id(tokenizer: PreTrainedTokenizerBase, token: str, template: str) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from rlhf_core.errors import JudgeError, NumericsError, RecipeError
 from rlhf_core.lazy import httpx, torch
+from rlhf_core.rewards.echoed_tokens import OtherTokens, first_behind
 from rlhf_core.typed import Checked, above, at_least, one_of
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class EndpointZeroShot:
         for chosen in _groups(rows, self.settings.batch):
             choices = self._choices([asked[i][0] + asked[i][1] for i in chosen])
             for i, choice in zip(chosen, choices, strict=True):
-                found[i] = _mean_behind(choice, len(asked[i][0]), self.settings)
+                found[i] = _mean_behind(choice, asked[i][0] + asked[i][1], len(asked[i][0]), self.settings)
         _check_finite(found, self.settings.model)
         return found
 
@@ -191,29 +192,39 @@ class EndpointZeroShot:
         return ordered
 
 
-def _mean_behind(choice: dict[str, Any], start: int, settings: ZeroShotSettings) -> float:
+def _mean_behind(choice: dict[str, Any], text: str, start: int, settings: ZeroShotSettings) -> float:
     """Returns the mean log-probability of the tokens that end behind a place of the text.
 
     Raises:
-        JudgeError: no token ends there, or one has a value that is not a log-probability.
+        JudgeError: the tokens do not spell the text behind that place, or one has a value that is not a
+            log-probability.
     """
     try:
         told = choice["logprobs"]
-        tokens, values, offsets = told["tokens"], told["token_logprobs"], told["text_offset"]
-        own = [
-            value
-            for token, value, offset in zip(tokens, values, offsets, strict=True)
-            if value is not None and offset + len(token) > start
-        ]
+        tokens = list(zip(told["tokens"], told["token_logprobs"], strict=True))
+        first = first_behind([token for token, _ in tokens], text, start)
+        own = tokens[first:]
+        if first == 0 and own and own[0][1] is None:  # nothing is before the first token
+            first, own = 1, own[1:]
         if not own:
             raise ValueError("no token of the answer has one")
-        if wrong := [value for value in own if isinstance(value, bool) or value > ROUNDING]:
-            raise ValueError(f"{wrong[0]} is not a log-probability")
-        return sum(own) / len(own)
+        for token, value in own:
+            if value is None:
+                raise ValueError(f"the answer's token {token!r} has none")
+            if isinstance(value, bool) or value > ROUNDING:
+                raise ValueError(f"{value} is not a log-probability")
+        if first == 0:
+            raise ValueError("the tokens begin with the answer's")
+        return sum(value for _, value in own) / len(own)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise JudgeError(
-            f"{settings.base_url}: a choice has no tokens, token_logprobs and text_offset of its prompt ({error}); ask "
-            "an endpoint that echoes prompts with their log-probabilities"
+            f"{settings.base_url}: a choice has no tokens and token_logprobs of its prompt ({error}); ask an endpoint "
+            "that echoes prompts with their log-probabilities"
+        ) from error
+    except OtherTokens as error:
+        raise JudgeError(
+            f"{settings.base_url}: the scored tokens are not those of the whole answer ({error}); raise the endpoint's "
+            "limit on the length of a prompt, or ask one that returns every token of a prompt as text"
         ) from error
 
 

@@ -233,6 +233,16 @@ def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:
     return try_reward(reward, text_batch(encoder, rows, responses)).gives
 
 
+def of_each_order(rows: Sequence[Record]) -> list[Record]:
+    """Returns the first row of each order of roles that dialogues have."""
+    from rlhf_core.data.encoding import messages_of
+
+    found: dict[tuple[str, ...], Record] = {}
+    for row in rows:
+        found.setdefault(tuple(message["role"] for message in messages_of(row)), row)
+    return list(found.values())
+
+
 def make_project(asked: NewProject, device: Device | None = None) -> None:
     """Makes a project and prints what is in it and what to do next.
 
@@ -254,7 +264,8 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     config, parameters, device = shapes.config, trainable(shapes), device or found_device()
     sizes = project_sizes(config, parameters, device)
     encoder = Encoder(tokenizer, chat_template(asked.template), Limits(sizes.prompt_tokens, sizes.total_tokens))
-    encoder.sequence(pairs.train[0], pairs.train[0]["chosen"])  # the template may refuse the dialogue
+    for row in of_each_order([*pairs.train, *pairs.test]):
+        encoder.sequence(row, row["chosen"])  # the template may refuse the dialogue
     gives = checked_reward(asked.reward, encoder, pairs) if asked.reward else None
     values = {
         "name": name, "scale": SCALE, "model": json.dumps(model), "template": asked.template, "reward": asked.reward,

@@ -29,6 +29,11 @@ def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str],
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
 
 
+def with_prompt(row: Mapping[str, Any], prompt: str) -> dict[str, Any]:
+    """Returns a row that asks a prompt of this project's making, without the messages of another one."""
+    return {name: value for name, value in row.items() if name not in ("messages", "history")} | {"prompt": prompt}
+
+
 def moved_dials(dials: Dials) -> dict[str, Any]:
     """Returns the dials that are not at their default, as facts of data.json about the world."""
     moved = dials.moved()

@@ -25,6 +25,7 @@ from tasks.data_specs.data_sets import (
     pair_example,
     source_facts,
     split_off,
+    with_prompt,
 )
 from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec
 
@@ -105,7 +106,7 @@ def long_form_directory_sets(spec: LongFormDirectorySpec, quarantine: Path) -> t
     prompts = {row["id"]: row["prompt"] for rows in questions.values() for row in rows}
     pairs = {
         split: [
-            {**row, "prompt": prompts.get(row["question_id"], row["prompt"])}
+            with_prompt(row, prompts[row["question_id"]]) if row["question_id"] in prompts else row
             for row in source.load(spec.preference, split, record_type("preference").name)
         ]
         for split in ("train", "test")
@@ -151,7 +152,7 @@ def long_form_directory_sets(spec: LongFormDirectorySpec, quarantine: Path) -> t
 
 def _question(row: Record, context_chars: int) -> Record:
     prompt = shortened_prompt(row["question"], row["passages"], context_chars)
-    return {**row, "prompt": prompt, "gold_answer": (row.get("gold_answer") or "").strip()}
+    return with_prompt(row, prompt) | {"gold_answer": (row.get("gold_answer") or "").strip()}
 
 
 def _prompt(row: Record) -> Record:

@@ -17,7 +17,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.reasoning.grading import question_prompt, with_answer
 from rlhf_core.reasoning.templates import SHORT, template_words
 from rlhf_core.testbed.reasoning import TESTS, VERSION
-from tasks.data_specs.data_sets import Sets, file_digests, open_directory, screened
+from tasks.data_specs.data_sets import Sets, file_digests, open_directory, screened, with_prompt
 from tasks.params.questions import QuestionsSpec
 
 
@@ -81,7 +81,7 @@ def _asked(rows: Sequence[Mapping[str, Any]]) -> list[Record]:
     """Returns rows with their prompt; what is no supervised response becomes a solution that tells its answer."""
     asked = []
     for row in rows:
-        found = {**row, "prompt": question_prompt(row["question"], row.get("choices"))}
+        found = with_prompt(row, question_prompt(row["question"], row.get("choices")))
         if "answer" in row:
             found["solution"] = with_answer(row.get("solution"), str(row["answer"]))
         asked.append(found)

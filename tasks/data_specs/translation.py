@@ -22,6 +22,7 @@ from tasks.data_specs.data_sets import (
     pair_example,
     source_facts,
     split_off,
+    with_prompt,
 )
 from tasks.params.data import TranslationDirectorySpec, TranslationWorldSpec
 from tasks.running.amounts import note_amount
@@ -58,7 +59,7 @@ def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path)
         _check_direction(rows, spec)
         kept = [r for r in rows if max(len(r["source_text"]), len(r["target_text"])) <= spec.max_chars]
         left_out += len(rows) - len(kept)
-        split_rows[split] = [{**row, "prompt": row["source_text"]} for row in kept]
+        split_rows[split] = [with_prompt(row, row["source_text"]) for row in kept]
     fitted, validation = split_off(split_rows["train"], spec.validation_share, ", ".join(spec.sets))
     known = {row["prompt"] for row in split_rows["train"]}
     test = [row for row in split_rows["test"] if row["prompt"] not in known]

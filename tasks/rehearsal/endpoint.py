@@ -86,7 +86,7 @@ def echoed(body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns echoed prompts with log-probabilities for a request's body."""
     choices = []
     for index, prompt in enumerate(body["prompt"]):
-        found = list(re.finditer(r"\s*\S+", prompt))
+        found = list(re.finditer(r"\s*\S+(?:\s+\Z)?", prompt))
         values = [None, *(-1.0 - len(token[0]) % 7 / 10 for token in found[1:])][: len(found)]
         told = {"tokens": [token[0] for token in found], "text_offset": [token.start() for token in found]}
         choices.append({"index": index, "text": prompt, "logprobs": {**told, "token_logprobs": values}})

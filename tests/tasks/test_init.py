@@ -168,6 +168,20 @@ def test_what_is_wrong_is_one_message_before_anything_is_written(folder: Path, w
     assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before
 
 
+def test_a_dialogue_that_the_template_refuses_is_named_wherever_it_is(folder: Path) -> None:
+    config = json.loads((folder / "model" / "tokenizer_config.json").read_text())
+    template = folder / "model" / "chat_template.jinja"
+    own = template.read_text() if template.exists() else config["chat_template"]
+    template.write_text(f"{{% if messages | length > 2 %}}{{{{ raise_exception('two answers') }}}}{{% endif %}}{own}")
+    odd = {name: f"Human: Why?\n\nAssistant: So.\n\nAssistant: Yes.\n\nHuman: Who?\n\nAssistant: {name}"
+           for name in ("chosen", "rejected")}  # fmt: skip
+    plain = [{name: f"Human: {row['prompt']}\n\nAssistant: {row[name]}" for name in odd} for row in PAIRS]
+    write(folder / "pairs.jsonl", [*plain, odd])
+    with pytest.raises(DataError, match=r"row pairs-000031: .* messages 2 and 3 are both the assistant's \(two answ"):
+        make_project(asked(folder), CPU)
+    assert not (folder / "mine").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [("model", "exists; init makes a new folder"), ("my.study", "it has letters, digits"), ("par", "the package uses")],

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from rlhf_core.data.encoding import messages_of
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.reasoning.grading import extract_answer, is_right
+from rlhf_core.reasoning.grading import extract_answer, is_right, question_prompt
 from tasks import prepare
 from tasks.evaluating.solving import averages, graded
 from tasks.running.artifacts import read_jsonl
@@ -66,6 +67,15 @@ def test_a_folder_gives_every_set(tmp_path: Path) -> None:
     for row in read_jsonl(made / "sft.jsonl"):
         number = int(row["id"].removeprefix("sum-"))
         assert row["response"].endswith(f"\nThe answer is {number + 1}")
+
+
+def test_messages_of_a_question_are_not_asked_in_place_of_its_prompt(tmp_path: Path) -> None:
+    other = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Nobody."}]
+    made = prepared(tmp_path, [{**row, "messages": other, "history": other} for row in sums(10)], {})
+    for name in ("questions", "sft", "prompts"):
+        for row in read_jsonl(made / f"{name}.jsonl"):
+            number = int(row["id"].removeprefix("sum-"))
+            assert [one["content"] for one in messages_of(row)] == [question_prompt(f"What is {number} + 1?", None)]
 
 
 def test_sets_are_mixed_before_questions_are_held_out_the_same_way_again(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.data.encoding import messages_of
 from rlhf_core.data.slices import sentences
 from rlhf_core.errors import DataError, RecipeError
 from tasks.data_specs.long_form import labels_of, shortened_prompt
@@ -108,6 +109,21 @@ def test_pairs_in_an_unexpected_language_are_refused_by_row(tmp_path: Path) -> N
     spec = {**MT, "directory": str(directory(tmp_path, rows)), "sets": ["pairs"]}
     with pytest.raises(DataError, match=r"row 4, field 'source_lang': translates fr to en, not es to en"):
         run("prepare", spec=settings(tmp_path, "mt", spec), out=tmp_path / "out")
+
+
+def test_messages_of_a_sentence_are_not_asked_in_place_of_it(tmp_path: Path) -> None:
+    other = [{"role": "user", "content": "Who?"}]
+    rows = [{**PAIR, "source_text": f"Hola {i}.", "messages": other, "history": other} for i in range(20)]
+    files = directory(tmp_path, rows)
+    tests = [{**row, "id": f"test-{i}", "source_text": f"Adiós {i}."} for i, row in enumerate(rows)]
+    (files / "pairs.test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tests), encoding="utf-8")
+    made = run("prepare", spec=settings(tmp_path, "mt", {**MT, "directory": str(files), "sets": ["pairs"]}),
+               out=tmp_path / "out")  # fmt: skip
+    for name in ("sft", "prompts", "preference.train", "benchmarks/alpaca"):
+        for row in read_jsonl(made / f"{name}.jsonl"):
+            assert [one["content"] for one in messages_of({"prompt": row["source_text"], **row})] == [
+                row["source_text"]
+            ]
 
 
 def test_too_few_pairs_and_an_empty_list_of_sets_are_refused(tmp_path: Path) -> None:

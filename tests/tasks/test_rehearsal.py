@@ -162,7 +162,8 @@ def test_the_endpoints_answer_every_template_in_protocol(monkeypatch: pytest.Mon
 def test_the_endpoints_play_a_zero_shot_model() -> None:
     with endpoints() as served:
         model = load_zero_shot(ZeroShotSettings("any", base_url=served["REWARDSMITH_JUDGE_URL"]))
-        assert all(value < 0 for value in model.rewards(["What?"], ["the cow gives milk"]))
+        answers = ["the cow gives milk", " milk \n", "\n"]
+        assert all(value < 0 for value in model.rewards(["What?"] * 3, answers))
 
 
 def test_a_request_out_of_protocol_is_refused() -> None:

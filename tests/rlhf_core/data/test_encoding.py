@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from rlhf_core.data.encoding import EncodedSequence, Encoder, messages_of
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import DataError
 
 ROW = {"id": "1", "prompt": "Where is the library?", "source": "made up"}
 
@@ -54,6 +56,41 @@ def test_history_comes_before_the_prompt(encoder: Encoder) -> None:
     messages = messages_of({**ROW, "history": history})
     assert [m["role"] for m in messages] == ["user", "assistant", "user"]
     assert messages[-1]["content"] == ROW["prompt"]
+
+
+ALTERNATE = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}<|user|>{{ m.content }}{% endfor %}"
+)
+TWO_ANSWERS = "Human: Why?\n\nAssistant: So.\n\nAssistant: That is why.\n\nHuman: Who?\n\nAssistant:"
+
+
+@pytest.mark.parametrize("encode", ["prompt", "sequence", "dialogue"])
+def test_a_row_that_the_tokenizers_template_refuses_is_named(marked_tokenizer: Any, encode: str) -> None:
+    tokenizer = copy.deepcopy(marked_tokenizer)
+    tokenizer.chat_template = ALTERNATE
+    encoder = Encoder(tokenizer, chat_template("tokenizer"), Limits(prompt=60, total=90))
+    answer = () if encode == "prompt" else ("So.",)
+    assert getattr(encoder, encode)(ROW, *answer)
+    with pytest.raises(DataError) as refused:
+        getattr(encoder, encode)({**ROW, "id": "hh-7", "prompt": TWO_ANSWERS}, *answer)
+    assert str(refused.value).startswith(
+        "row hh-7: the tokenizer's chat template refuses the dialogue, in which messages 2 and 3 are both the "
+        "assistant's (Conversation roles must alternate)"
+    )
+
+
+@pytest.mark.parametrize("name", ["phi3", "llama3", "plain"])
+def test_two_answers_in_a_row_are_kept_by_the_named_templates(marked_tokenizer: Any, name: str) -> None:
+    encoder = Encoder(marked_tokenizer, chat_template(name), Limits(prompt=200, total=220))
+    text = marked_tokenizer.decode(encoder.prompt({**ROW, "prompt": TWO_ANSWERS}))
+    assert text.index("So.") < text.index("That is why.") < text.index("Who?")
+
+
+def test_a_long_prompt_that_is_not_cut_is_named(marked_tokenizer: Any) -> None:
+    encoder = Encoder(marked_tokenizer, chat_template("phi3"), Limits(4, 8, on_long_prompt="error"))
+    with pytest.raises(DataError, match=r"row 1, field 'prompt': the prompt has \d+ tokens, the cap is 4"):
+        encoder.prompt(ROW)
 
 
 def test_responses_are_padded_on_the_right_with_pieces_and_entropies(encoder: Encoder) -> None:

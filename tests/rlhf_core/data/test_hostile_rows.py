@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.data.dialogue import prompt_messages
+from rlhf_core.data.dialogue import prompt_messages, render_dialogue
 from rlhf_core.data.jsonl import read_lines
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import LONGEST_TEXT, RECORD_TYPES, record_type
@@ -22,6 +22,9 @@ NO_DIALOGUE = (
     "not a list of mappings with role (system, user, assistant) and content, the last one of the user, of at most "
     "1,000,000 characters"
 )
+NO_HISTORY = "not a list of mappings with role (system, user, assistant) and content"
+NO_TURNS = ('"a post"', '[["q", "a"]]', '[{"role": "user"}]', '[{"role": "alien", "content": "x"}]')
+ANOTHER_PROMPT = ("messages", "the last message is not the prompt, and the prompt is not the dialogue as text")
 UNANSWERABLE = (
     '"hello"', "[]", "[1]", '[{"role": "user"}]', '[{"role": "user", "content": null}]',
     '[{"role": [], "content": "x"}]',
@@ -47,6 +50,7 @@ def faults(tmp_path: Path, line: str, kind: str = "preference") -> list[tuple[st
         (', "label": 1%s' % ("0" * 400), ("label", "not finite")),
         (', "label": NaN', ("label", "not finite")),
         *((f', "messages": {wrong}', ("messages", NO_DIALOGUE)) for wrong in UNANSWERABLE),
+        *((f', "history": {wrong}', ("history", NO_HISTORY)) for wrong in NO_TURNS),
         (', "prompt": "other"', ("prompt", "set twice")),
         (', "meta": {"a": 1, "a": 2}', ("a", "set twice")),
     ],
@@ -54,6 +58,35 @@ def faults(tmp_path: Path, line: str, kind: str = "preference") -> list[tuple[st
 def test_an_odd_value_is_named(field: str, reason: tuple[str, str], tmp_path: Path) -> None:
     assert faults(tmp_path, ROW % "") == []
     assert faults(tmp_path, ROW % field) == [reason]
+
+
+def said(*contents: str) -> list[dict[str, str]]:
+    """Messages of the user and the assistant in turn."""
+    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(contents)]
+
+
+@pytest.mark.parametrize("kind", ["preference", "prompt", "sft", "benchmark"])
+@pytest.mark.parametrize(
+    ("prompt", "messages", "same"),
+    [
+        ("Why?", said("Who?"), False),
+        ("Why?", said("Why?", "So.", "Who?"), False),
+        ("Human: Why?\n\nAssistant: So.\n\nHuman: Who?\n\nAssistant:", said("Why?", "No.", "Who?"), False),
+        ("Human: Who?\n\nAssistant:", said("Why?", "So.", "Who?"), False),
+        ("Why?", said(" Why?\n"), True),
+        ("Who?", said("Why?", "So.", "Who?"), True),
+        ("Who?", [{"role": "system", "content": "Be brief."}, *said("Who?")], True),
+        ("\n\nHuman:Why?\n\nAssistant: So.\n\nHuman: Who?\n\nAssistant:", said("Why?", "So. ", "Who?"), True),
+        (render_dialogue(said("He said:\n\nHuman: a", "b", "c")), said("He said:\n\nHuman: a", "b", "c"), True),
+    ],
+)
+def test_messages_ask_the_prompt_that_a_judge_reads(
+    kind: str, prompt: str, messages: list[dict[str, str]], same: bool
+) -> None:
+    row = {"id": "a", "prompt": prompt, "chosen": "x", "rejected": "y", "response": "x", "source": "s"}
+    row |= {"category": "c", "turns": [prompt, "And then?"]} if kind == "benchmark" else {}
+    found = find_faults([(1, row | {"messages": messages})], record_type(kind))
+    assert [(bad.field, bad.reason) for bad in found] == ([] if same else [ANOTHER_PROMPT])
 
 
 def test_null_messages_are_none(tmp_path: Path) -> None:
@@ -91,3 +124,17 @@ def test_what_is_not_a_file_with_rows_is_refused(make: str, tmp_path: Path) -> N
 def test_a_text_of_invisible_characters_is_empty(tmp_path: Path, text: str) -> None:
     line = f'{{"id": "a", "prompt": "{text}", "chosen": "x", "rejected": "y", "source": "s"}}'
     assert faults(tmp_path, line) == [("prompt", "empty")]
+
+
+@pytest.mark.parametrize(
+    ("rejected", "differ"),
+    [
+        ("a\u200bb", False), ("\ufeffab", False), ("ab \u200b", False), ("a\u00adb\u200e", False), ("a\x00b\n", False),
+        ("a b", True), ("a\nb", True), ("a\u00a0b", True), ("ab\u0301", True), ("a\u200bc", True),
+    ],
+)  # fmt: skip
+def test_responses_that_differ_in_invisible_characters_alone_are_identical(
+    tmp_path: Path, rejected: str, differ: bool
+) -> None:
+    line = json.dumps({"id": "a", "prompt": "q", "chosen": "ab", "rejected": rejected, "source": "s"})
+    assert faults(tmp_path, line) == ([] if differ else [("rejected", "identical responses")])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,69 @@ def test_an_endpoint_gives_the_same_rewards_as_the_model_that_it_serves(local: L
     assert served(local).rewards(questions, answers) == pytest.approx(local.rewards(questions, answers), abs=1e-5)
 
 
+ASKED = ("Human:", " x\n", "Assistant:")
+
+
+def scored(local: LocalZeroShot, answer: str, tokens: Sequence[str], values: Sequence[float | None]) -> float:
+    """The reward of an answer to "x" by an endpoint that returns these tokens; the prompt's have -9."""
+    before = [None, *[-9.0] * (len(tokens) - len(values) - 1)]
+    offsets = [*accumulate(map(len, tokens[:-1]), initial=0)]
+    choice = {"tokens": [*tokens], "token_logprobs": [*before, *values], "text_offset": offsets}
+    return served(local, {"choices": [{"index": 0, "logprobs": choice}]}).rewards(["x"], [answer])[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens", "problem"),
+    [
+        ("the cat sat", (" the", " cat"), "' cat' is not what 'the cat sat' ends in"),
+        ("the cat sat", (" the",), "' the' is not what 'the cat sat' ends in"),
+        ("no no no", (" no", " no"), "'Assistant:' is not what 'no' ends in"),
+        ("the cat sat", (" the", " sat"), "' the' is not what 'the cat' ends in"),
+        ("the cat sat", (" the", " cat", " sat", " on"), "' on' is not what 'the cat sat' ends in"),
+        ("the cat sat", (" the", " cat", " sat", "</s>"), "'</s>' is not what 'the cat sat' ends in"),
+        ("日本語", (" ", "日", "本"), "'本' is not what '日本語' ends in"),
+        ("so \U0001f600", (" so",), "' so' is not what"),
+        ("so ", (" so",), "' so' is not what 'so ' ends in"),
+    ],
+)
+def test_an_endpoint_that_scores_another_text_than_the_answer_is_refused(
+    local: LocalZeroShot, answer: str, tokens: tuple[str, ...], problem: str
+) -> None:
+    with pytest.raises(JudgeError, match=rf"are not those of the whole answer \(the token {problem}.*\); raise"):
+        scored(local, answer, [*ASKED, *tokens], [-1.0] * len(tokens))
+
+
+def test_tokens_of_an_answer_alone_are_refused(local: LocalZeroShot) -> None:
+    with pytest.raises(JudgeError, match=r"\('the ' has no token\)"):
+        scored(local, "the cat", ["cat"], [])
+    with pytest.raises(JudgeError, match="the answer's token ' cat' has none"):
+        scored(local, "the cat sat", [*ASKED, " the", " cat", " sat"], [-1.0, None, -1.0])
+
+
+@pytest.mark.parametrize("before", [(), ("<s>",), ("[gMASK]", "<sop>"), ("<|begin_of_text|>",)])
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ("the cat sat", (" the", " cat", " sat")),
+        ("the cat sat", ("the", "cat", "sat")),  # blanks left out, as of single tokens of Llama 2
+        ("the\n  cat ", (" the", "\n", " ", " cat", " ")),
+        ("\U0001f600!", (" \ufffd", "\ufffd", "\ufffd", "!")),  # each part of a character decoded alone
+        ("\U0001f600!", (" ", "", "", "\U0001f600", "!")),
+        ("\U0001f600 é\U0001f600", (" ", "", "", " é", "", "")),
+        ("\U0001f600\U0001f600", (" ", "\ufffd", "\ufffd\ufffd", "\ufffd")),
+        ("so \U0001f600", (" so", " ", r"bytes:\xf0\x9f", r"bytes:\x98\x80")),
+        ("so \ufffd.", (" so", " \ufffd", ".")),
+        ("日本", (" ", "日", "本")),
+    ],
+)
+def test_every_token_of_an_answer_counts_and_no_other(
+    local: LocalZeroShot, before: tuple[str, ...], answer: str, tokens: tuple[str, ...]
+) -> None:
+    values = [-float(place) for place in range(1, len(tokens) + 1)]
+    counted = values[1:] if tokens[0] == " " else values  # the blank before an answer is the prompt's
+    assert scored(local, answer, [*before, *ASKED, *tokens], values) == sum(counted) / len(counted)
+
+
 def told(value: Any, offset: int = 999) -> dict[str, Any]:
     """Log-probabilities of one token."""
     return {"tokens": ["no"], "token_logprobs": [value], "text_offset": [offset]}
@@ -165,13 +230,13 @@ def told(value: Any, offset: int = 999) -> dict[str, Any]:
     [
         ({"choices": []}, "returned 0 choices for 1 prompts"),
         ({"error": "no"}, "did not return the log-probabilities of 1 prompts"),
-        ({"choices": [{"index": 0, "logprobs": None}]}, "has no tokens, token_logprobs and text_offset"),
+        ({"choices": [{"index": 0, "logprobs": None}]}, "has no tokens and token_logprobs"),
         ({"choices": [{"index": 1, "logprobs": told(-1.0)}]}, r"choices of index \[1\] for 1 prompts"),
         ({"choices": [{"index": 0, "logprobs": told(3.0)}]}, r"3\.0 is not a log-probability"),
         ({"choices": [{"index": 0, "logprobs": told(False)}]}, "False is not a log-probability"),
-        ({"choices": [{"index": 0, "logprobs": told(-(10**400))}]}, "has no tokens, token_logprobs and text_offset"),
+        ({"choices": [{"index": 0, "logprobs": told(-(10**400))}]}, "has no tokens and token_logprobs"),
         ({"choices": [{"index": 0, "logprobs": told(None)}]}, "no token of the answer has one"),
-        ({"choices": [{"index": 0, "logprobs": told(-1.0, offset=0)}]}, "no token of the answer has one"),
+        ({"choices": [{"index": 0, "logprobs": told(-1.0, offset=0)}]}, "the tokens begin with the answer's"),
     ],
 )
 def test_an_endpoint_that_does_not_answer_in_protocol_is_named(local: LocalZeroShot, reply: Any, message: str) -> None:
