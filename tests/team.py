@@ -122,7 +122,11 @@ class Server:
 
     def start(self) -> None:
         """Starts it, and returns when it answers."""
-        environment = clean_environment(PREFECT_HOME=str(self.folder / "prefect"), PREFECT_UI_ENABLED="false")
+        environment = clean_environment(
+            PREFECT_HOME=str(self.folder / "prefect"),
+            PREFECT_UI_ENABLED="false",
+            PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE="prefect.server.concurrency.lease_storage.filesystem",
+        )
         call = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
         with (self.folder / "server.log").open("a") as log:
             self.process = subprocess.Popen(call, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)

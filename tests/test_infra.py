@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,6 +182,23 @@ def test_the_worker_of_compose_shares_slots_whose_limits_a_documented_command_ma
     assert COMPOSE["services"]["worker"]["environment"]["REWARDSMITH_SLOTS"]
     command = "docker compose -f infra/compose.yaml run --rm worker python -m flows.shared_slots"
     assert command in (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+
+
+def test_every_server_keeps_its_leases_on_a_volume() -> None:
+    """Slots that a killed worker held when its server was killed, too, come free again."""
+    own = COMPOSE["services"]["prefect"]
+    pod = next(one for _, one in MANIFESTS if one["kind"] == "Deployment" and one["metadata"]["name"] == "prefect")
+    inner = pod["spec"]["template"]["spec"]
+    (container,) = inner["containers"]
+    values = {one["name"]: one.get("value") for one in container["env"]}
+    for found in (own["environment"], values):
+        storage = found["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]
+        assert hasattr(import_module(storage), "ConcurrencyLeaseStorage")
+        assert storage.endswith(".filesystem")
+    home = re.search(r"PREFECT_HOME=(\S+)", (INFRA / "docker" / "Dockerfile").read_text())
+    assert home is not None
+    assert own["volumes"] == [f"leases:{home[1]}"]
+    assert container["volumeMounts"] == [{"name": "leases", "mountPath": home[1]}]
 
 
 def test_compose_publishes_ports_on_the_loopback_address_alone() -> None:
