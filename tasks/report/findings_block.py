@@ -56,7 +56,7 @@ def with_blocks(atlas: Atlas, text: str, document: Path) -> str:
 def block_of(atlas: Atlas, name: str) -> str:
     """Returns the findings of the studies of a paper, or of all studies below the count of claims."""
     studies = [study for study in atlas.studies if name == ALL or _paper(study) == name]
-    parts = [textwrap.fill(counts_sentence(atlas.total), WIDTH)] if name == ALL else []
+    parts = [_filled(counts_sentence(atlas.total))] if name == ALL else []
     parts += [_study(study) for study in studies]
     return "\n\n".join(parts).strip() + "\n"
 
@@ -69,15 +69,21 @@ def _paper(study: AtlasStudy) -> str | None:
 def _study(study: AtlasStudy) -> str:
     head = f"**{study.title}** (`studies/{study.name}.yaml`)"
     if study.state is None:
-        return textwrap.fill(f"{head}: refused, {study.problem}", WIDTH)
+        return _filled(f"{head}: refused, {study.problem}")
     if study.primary is None:
-        return textwrap.fill(f"{head}: {NO_VERDICT} of its {study.state.spec.worlds} worlds.", WIDTH)
+        return _filled(f"{head}: {NO_VERDICT} of its {study.state.spec.worlds} worlds.")
     said = f"{head}: *{study.primary.word}*. {sentence(study.state.spec, study.primary)}"
+    found = [one for one in study.state.findings[1:] if one.word not in ("undecided", "exploratory")]
+    said += "".join(f" *{one.word.capitalize()}*: {sentence(study.state.spec, one)}" for one in found)
     notes = dict.fromkeys(note for finding in study.state.findings for note in finding.caveats)
-    lines = [textwrap.fill(said, WIDTH), "", *table(*finding_rows(study.state)), *twins_table(study.state)]
+    lines = [_filled(said), "", *table(*finding_rows(study.state)), *twins_table(study.state)]
     lines += [_item(note) for note in notes]
     return "\n".join(lines).rstrip()
 
 
 def _item(note: str) -> str:
-    return textwrap.fill(f"- {note}", WIDTH, subsequent_indent="  ")
+    return _filled(f"- {note}", indent="  ")
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
