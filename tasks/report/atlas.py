@@ -73,10 +73,10 @@ class AtlasStudy:
 
     @property
     def status(self) -> str:
-        """Returns how many worlds have run, in words."""
+        """Returns how many worlds have run, in words, and whether nothing shows that it was registered before."""
         if self.spec is None or self.state is None:
             return "refused"
-        return self.state.progress
+        return ("exploratory, " if self.state.exploratory else "") + self.state.progress
 
     @property
     def registered(self) -> StudySpec | None:

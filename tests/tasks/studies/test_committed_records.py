@@ -213,6 +213,7 @@ def test_a_study_whose_commit_a_squash_dropped_is_exploratory(
     page = write_atlas(tmp_path, tmp_path / "report")
     for shown in (page, page.with_name("atlas.md")):
         assert "nothing in this history shows that the study was registered" in shown.read_text()
+        assert "exploratory, 4 of 4 worlds" in shown.read_text()
 
 
 def test_a_record_of_code_that_no_commit_has_is_refused(tmp_path: Path, own: Registration) -> None:
