@@ -12,6 +12,7 @@ from typing import Any
 
 from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.graph.stopping import stopped
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.exclusive import is_held
 from tasks.running.live_history import ALARMS, EVALUATIONS, FILE, TRAINING, WORK, read_history
 from tasks.running.platform_state import alive, read_private
@@ -60,9 +61,12 @@ class LiveStage:
 
     @property
     def name(self) -> str:
-        """Returns kind, paper/name and seed: `policy par/vanilla 0`."""
+        """Returns kind, paper/name and seed, `policy par/vanilla 0`; at another scale than the testbed's, that too."""
         parts = Path(self.out).parts
-        return f"{parts[3]} {parts[2]}/{parts[4]} {parts[5]}" if len(parts) == 6 else self.out
+        if len(parts) != 6:
+            return self.out
+        _, scale, paper, kind, name, seed = parts
+        return f"{kind} {paper}/{name} {seed}" + ("" if scale == ROOT_SCALE else f" ({scale})")
 
     @property
     def names(self) -> set[str]:

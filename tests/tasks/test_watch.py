@@ -168,10 +168,10 @@ def test_stages_of_worlds_are_seen_and_rows_and_papers_choose(tmp_path: Path) ->
         watch.look()
         return [stage.name for stage in watch.stages]
 
-    assert names() == [NAME, "policy why/par 7"]
+    assert names() == [NAME, "policy why/par 7 (key)"]
     assert names("par/vanilla") == names("vanilla") == [NAME]
-    assert names("par") == [NAME, "policy why/par 7"], "a paper or a row of the name"
-    assert names("why") == ["policy why/par 7"]
+    assert names("par") == [NAME, "policy why/par 7 (key)"], "a paper or a row of the name"
+    assert names("why") == ["policy why/par 7 (key)"]
 
 
 def test_a_sparkline_has_the_course_of_a_series() -> None:
@@ -250,7 +250,7 @@ def test_a_training_leaves_notes_while_it_trains(tmp_path: Path) -> None:
         every=1,
         measured=measured,
     )
-    assert [line.split(",")[0] for line in lines] == [f"sft par/b 0: step {step}/3" for step in (0, 1, 2)]
+    assert [line.split(",")[0] for line in lines] == [f"sft par/b 0 (a): step {step}/3" for step in (0, 1, 2)]
     assert "loss" in lines[-1]
 
 
