@@ -312,6 +312,18 @@ def needs_of(kind: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     Raises:
         RecipeError: an option that says what is read and is unknown.
     """
+    needs: tuple[str, ...] = _by_words(kind, options).needs
+    return needs
+
+
+def opening_of(kind: str, options: Mapping[str, Any]) -> str:
+    """Returns the text that answers begin with after training by a recipe with these options, '' for none; numbers are
+    ignored."""
+    return str(_by_words(kind, options).opening)
+
+
+def _by_words(kind: str, options: Mapping[str, Any]) -> Any:
+    """Returns a recipe whose options are the given texts, and numbers in place of those without a default."""
     cls = RECIPES[kind]
     words = {name: value for name, value in options.items() if isinstance(value, str) and name in init_fields(cls)}
     check_given(cls, words)
@@ -320,5 +332,4 @@ def needs_of(kind: str, options: Mapping[str, Any]) -> tuple[str, ...]:
         for name, field in init_fields(cls).items()
         if field.default is MISSING and field.default_factory is MISSING and name not in words
     }
-    needs: tuple[str, ...] = cls(**words, **needed).needs
-    return needs
+    return cls(**words, **needed)

@@ -32,6 +32,7 @@ from tasks.params.settings import ROOT_SCALE
 from tasks.running.alarms import alarms_of, kinds
 from tasks.running.exclusive import in_turn
 from tasks.tracking.databases import mark_of, refuse_damaged, upgrade, without_passwords
+from tasks.tracking.model_folder import log_model
 from tasks.tracking.models import Registry, model_name, pages
 from tasks.tracking.outcomes import RowOutcome, TrackedStage, outcomes, table_metrics, tables_of_rows
 from tasks.tracking.run_content import allowed, log_metrics, log_params, log_result, logged_params, milliseconds
@@ -258,6 +259,8 @@ class Mirror:
         """Registers the result as a version of its registered model, where it is a reward model or a policy."""
         name = model_name(self.paper, self.scale, outcome.stage.address, outcome.stage.name)
         if name is not None and not outcome.failure:
+            if self.registry.has_only_pointer(name, tags):
+                log_model(self.client, run.info.run_id, outcome, self.root)
             self.registry.register(name, run, tags)
 
     def joint(self, outcome: RowOutcome, table: str, values: Mapping[str, float]) -> None:

@@ -2,8 +2,8 @@
 
 A registered model is `<paper>-policy-<row>` or `<paper>-reward-model-<name>`, outside the testbed
 `<paper>-<scale>-policy-<row>`; a version is one result of it. The alias `seed-<n>` is the newest result of a seed;
-others (`champion`) are set by people. Weights stay in DVC: a version's source is the small file `pointer.json` of its
-run, with the DVC path and the digest.
+others (`champion`) are set by people. Weights stay in DVC: a version's source is the small folder `model/` of its run,
+with the DVC path and the digest (`tasks.tracking.model_folder`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from tasks.params.settings import ROOT_SCALE
+from tasks.tracking.model_folder import FOLDER
 
 KINDS = {"policy": "policy", "reward_model": "reward-model"}
 ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
@@ -56,6 +57,11 @@ class Registered:
     commit: str = ""
 
 
+def _mark(tags: Mapping[str, str]) -> str:
+    """Returns the seed and digest of a result, by which its version is known."""
+    return f"{tags.get('seed')}/{tags.get('digest')}"
+
+
 def pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
     """Yields everything that a paged search of MLflow finds."""
     token = None
@@ -73,30 +79,40 @@ class Registry:
     def __init__(self, client: Any, paper: str | None = None) -> None:
         self.client = client
         self.known: dict[str, dict[str, str]] = {}
+        self.former: dict[str, dict[str, str]] = {}
         self.aliases: dict[str, dict[str, str]] = {}
         if paper is not None:
             self._read(paper)
 
     def _read(self, paper: str) -> None:
-        """Reads the known versions, by model and seed with digest, the newest of each; and where every alias points."""
+        """Reads the known versions, by model and seed with digest, the newest of each; and where every alias points.
+
+        Former versions have only a pointer, which MLflow cannot load.
+        """
         query = f"name LIKE '{paper}-%'"
         for version in sorted(pages(self.client.search_model_versions, query), key=lambda found: int(found.version)):
-            mark = f"{version.tags.get('seed')}/{version.tags.get('digest')}"
-            self.known.setdefault(version.name, {})[mark] = str(version.version)
+            loaded = str(version.source).endswith(f"/{FOLDER}")
+            versions = (self.known if loaded else self.former).setdefault(version.name, {})
+            versions[_mark(version.tags)] = str(version.version)
         for model in pages(self.client.search_registered_models, query):
             self.aliases[model.name] = {alias: str(version) for alias, version in model.aliases.items()}
+
+    def has_only_pointer(self, name: str, tags: Mapping[str, str]) -> bool:
+        """Returns whether a result has a former version, and no other."""
+        return _mark(tags) in self.former.get(name, {}) and _mark(tags) not in self.known.get(name, {})
 
     def register(self, name: str, run: Any, tags: Mapping[str, str]) -> None:
         """Makes a version for a run's result and points its seed's alias at it; the same result again changes nothing.
 
-        A result that comes back after another, or whose alias a kill left unset, takes the alias again.
+        A result that comes back after another, or whose alias a kill left unset, takes the alias again. All aliases of
+        a former version point at the new version of the same result.
 
         Args:
             name: of the registered model.
-            run: of the result, with its pointer.json.
+            run: of the result, with its model.
             tags: seed, digest, path and stage among them.
         """
-        mark, alias = f"{tags['seed']}/{tags['digest']}", f"seed-{tags['seed']}"
+        mark, alias = _mark(tags), f"seed-{tags['seed']}"
         version = self.known.get(name, {}).get(mark)
         pointed = self.aliases.setdefault(name, {})
         if version is not None and pointed.get(alias) == version:
@@ -105,12 +121,15 @@ class Registry:
             if name not in self.known:
                 self._create(name)
             kept = {key: tags[key] for key in ("seed", "digest", "path", "stage", "commit", "scale", "paper")}
-            source = f"{run.info.artifact_uri}/pointer.json"
+            source = f"{run.info.artifact_uri}/{FOLDER}"
             made = self.client.create_model_version(name, source, run_id=run.info.run_id, tags=kept)
             version = str(made.version)
             self.known.setdefault(name, {})[mark] = version
-        self.client.set_registered_model_alias(name, alias, version)
-        pointed[alias] = version
+        former = self.former.get(name, {}).get(mark)
+        others = [other for other, target in pointed.items() if target == former and other != alias]
+        for moved in (*others, alias):  # by the seed's alias, the last, the next sync knows that all are set
+            self.client.set_registered_model_alias(name, moved, version)
+            pointed[moved] = version
 
     def _has_run(self, name: str, version: str) -> bool:
         """Returns whether a version's run is there: that of a result which another took the place of is deleted."""

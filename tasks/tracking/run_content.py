@@ -1,4 +1,5 @@
-"""Content of a run in MLflow: parameters, metrics per step, tables of texts and tokens, a pointer to the result."""
+"""Content of a run in MLflow: parameters, metrics per step, tables of texts and tokens, a pointer to the result, and
+its model."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from typing import Any
 
 from tasks.graph.items import data_name
 from tasks.running.artifacts import read_jsonl
+from tasks.tracking.model_folder import log_model, pointer
+from tasks.tracking.models import KINDS
 from tasks.tracking.outcomes import RowOutcome, numbers
 
 #: Rows of the generations table kept per run.
@@ -132,14 +135,6 @@ def log_result(client: Any, run: Any, outcome: RowOutcome, root: Path) -> None:
             import pandas
 
             client.log_table(run_id, pandas.DataFrame(rows), f"{name}.json")
-    client.log_dict(
-        run_id,
-        {
-            "result": (outcome.out / "result").relative_to(root).as_posix(),
-            "digest": outcome.digest,
-            "stage": outcome.stage.address,
-            "commit": outcome.record.get("commit"),
-            "fetch": f"dvc pull {outcome.stage.address}",
-        },
-        "pointer.json",
-    )
+    client.log_dict(run_id, pointer(outcome, root), "pointer.json")
+    if outcome.stage.kind in KINDS:
+        log_model(client, run_id, outcome, root)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_run_has_step_metrics_breakdown_generations_and_pointer(root: Path) -> N
     history = client.get_metric_history(run.info.run_id, "reward/segment")
     assert [metric.step for metric in history] == [0, 1, 2, 3, 4]
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    assert artifacts == {"generations.json", "rollouts.json", "pointer.json"}
+    assert artifacts == {"generations.json", "rollouts.json", "pointer.json", "model"}
     speed = client.get_metric_history(run.info.run_id, "system/update_tokens_per_second")
     assert [(metric.step, metric.value) for metric in speed] == [(1, 100.0), (2, 200.0)]
     folder = Path(client.download_artifacts(run.info.run_id, "pointer.json", str(root)))
@@ -135,6 +136,53 @@ def test_repeating_changes_nothing_and_a_new_result_replaces_its_run(root: Path)
 def test_no_run_is_left_running(root: Path, rows: tuple[str, ...]) -> None:
     tracking.sync(root, "segment", rows=rows)
     assert {run.info.status for run in runs(root)} == {"FINISHED"}
+
+
+def versions(root: Path) -> dict[tuple[str, str], Any]:
+    from mlflow import MlflowClient
+
+    found = MlflowClient(tracking_uri=tracking.tracking_uri(root)).search_model_versions(max_results=500)
+    return {(version.name, str(version.version)): version for version in found}
+
+
+def test_every_model_is_a_folder_of_its_run_and_is_registered_once(root: Path) -> None:
+    tracking.sync(root, "segment")
+    first = versions(root)
+    assert {name for name, _ in first} >= {"segment-policy-segment", "segment-reward-model-segment"}
+    for version in first.values():
+        assert version.source.endswith(f"/{version.run_id}/artifacts/model")
+        assert {path.name for path in Path(urlsplit(version.source).path).iterdir()} == {
+            "MLmodel",
+            "model_code.py",
+            "pointer.json",
+        }
+    again = "import sys; from pathlib import Path; from tasks.tracking.mirror import sync; "
+    again += "sync(Path(sys.argv[1]), 'segment'); print('torch' in sys.modules)"
+    assert command(sys.executable, "-c", again, str(root), root=PROJECT).stdout.splitlines()[-1] == "False"
+    assert versions(root).keys() == first.keys()
+
+
+def test_a_former_version_that_only_points_gets_a_model_and_gives_its_aliases_to_it(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    tracking.sync(root, "segment")
+    client, name = MlflowClient(tracking_uri=tracking.tracking_uri(root)), "segment-policy-bandit"
+    version = client.get_model_version_by_alias(name, "seed-0")
+    folder = Path(urlsplit(version.source).path)
+    shutil.rmtree(folder)
+    client.delete_registered_model(name)
+    client.create_registered_model(name)
+    former = client.create_model_version(name, f"{folder.parent}/pointer.json", version.run_id, tags=version.tags)
+    for alias in ("seed-0", "champion"):
+        client.set_registered_model_alias(name, alias, former.version)
+    assert tracking.sync(root, "segment").replaced == 0
+    for alias in ("seed-0", "champion"):
+        now = client.get_model_version_by_alias(name, alias)
+        assert (now.run_id, now.source) == (version.run_id, version.source)
+    assert (folder / "MLmodel").exists()
+    number = len(versions(root))
+    tracking.sync(root, "segment")
+    assert len(versions(root)) == number
 
 
 def test_runs_of_the_former_layout_are_deleted(root: Path) -> None:

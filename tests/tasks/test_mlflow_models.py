@@ -1,0 +1,200 @@
+"""Reward models and policies that `mlflow.pyfunc.load_model` loads: the same numbers, and refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.sampling import Sampling
+from tasks.evaluating.answering import answer
+from tasks.running.artifacts import digest, read_json, read_jsonl
+from tasks.running.loading import load_encoder, load_policy
+from tasks.scoring.reward_models import TrainedScorer
+from tasks.tracking.mirror import Mirror
+from tasks.tracking.model_folder import opening, write_model
+from tasks.tracking.outcomes import RowOutcome, TrackedStage
+from tests.small_repository import clean_environment, command
+from tests.tasks.tiny_pipeline import Pipeline
+from tests.test_documentation import ROOT, blocks, text_of
+
+#: Runs of the tiny pipeline with their kinds of stages.
+KINDS = {"reward_model": "reward_model", "ppo": "policy"}
+Load = Callable[..., Any]
+
+
+@pytest.fixture
+def project(pipeline: Pipeline, tmp_path: Path) -> Path:
+    """A clone that has the results of a reward model and a policy, and what they read."""
+    root = tmp_path / "project"
+    for name in ("data", "sft", *KINDS):
+        shutil.copytree(pipeline.out(name), root / "results" / name)
+    (root / ".dvc").mkdir()
+    return root
+
+
+def outcome(pipeline: Pipeline, project: Path, name: str, **params: str) -> RowOutcome:
+    """A result as the graph of a project names it: by paths below the project."""
+    kind, out = KINDS[name], project / "results" / name
+    record = read_json(out / "record" / "record.json")
+    record["inputs"] = {path.removeprefix(f"{pipeline.root}/"): value for path, value in record["inputs"].items()}
+    stage = TrackedStage(f"{kind}-segment-segment-0", kind, "segment", 0, out, f"testbed/segment/{name}/0", params)
+    return RowOutcome(stage, digest(out / "result"), record)
+
+
+@pytest.fixture
+def load(pipeline: Pipeline, project: Path, tmp_path: Path) -> Load:
+    """Writes the model of a run as the sync does, and loads it as MLflow's users do."""
+
+    def loaded(name: str, **params: str) -> Any:
+        folder = tmp_path / "model"
+        if not folder.exists():
+            folder.mkdir()
+            write_model(folder, outcome(pipeline, project, name, **params), project)
+        return mlflow.pyfunc.load_model(str(folder), model_config={"project": str(project)})
+
+    return loaded
+
+
+def pairs(project: Path) -> pd.DataFrame:
+    rows = read_jsonl(project / "results/data/result/preference.validation.jsonl")
+    texts = [(row["prompt"], row[side]) for row in rows for side in ("chosen", "rejected")]
+    return pd.DataFrame(texts, columns=["prompt", "response"], index=range(7, 7 + len(texts)))
+
+
+def test_a_reward_model_scores_as_the_stages_do(pipeline: Pipeline, project: Path, load: Load) -> None:
+    table = pairs(project)
+    rewards = load("reward_model").predict(table.assign(other=1))
+    scorer = TrainedScorer.load(pipeline.result("reward_model"))
+    expected = scorer([{"prompt": prompt} for prompt in table["prompt"]], list(table["response"]))
+    assert max(expected) - min(expected) > 1e-2
+    assert list(rewards.columns) == ["reward"]
+    assert rewards["reward"].dtype == np.float32
+    assert rewards["reward"].tolist() == pytest.approx(expected, abs=1e-6)
+    assert list(rewards.index) == list(table.index)
+
+
+def test_a_policy_answers_greedily_or_by_a_seed(pipeline: Pipeline, project: Path, load: Load) -> None:
+    table = pairs(project)[:6]
+    model, folder = load("ppo", **{"evaluation.max_new_tokens": "9"}), pipeline.result("ppo") / "model"
+    encoder = load_encoder(pipeline.result("data"), folder)
+    policy, rows = load_policy(folder, encoder), [{"prompt": prompt} for prompt in table["prompt"]]
+
+    def own(temperature: float, seed: int = 0) -> list[str]:
+        return [text for text, _ in answer(policy, encoder, rows, Sampling(9, temperature), seed, 16)]
+
+    def given(**params: Any) -> list[str]:
+        return list(model.predict(table, params=params)["response"])
+
+    assert given() == own(0.0)
+    assert given(temperature=1.0, seed=3) == own(1.0, 3) != given(temperature=1.0, seed=4)
+    opened = [{**row, "opening": "Tell"} for row in rows]
+    assert given(opening="Tell") == [text for text, _ in answer(policy, encoder, opened, Sampling(9, 0.0), 0, 16)]
+
+
+def test_a_table_without_rows_or_with_other_columns(project: Path, load: Load) -> None:
+    model, table = load("reward_model"), pairs(project)
+    assert list(model.predict(table[:0])["reward"]) == []
+    with pytest.raises(mlflow.exceptions.MlflowException, match="response"):
+        model.predict(table[["prompt"]])
+
+
+def test_the_project_is_that_of_the_working_directory_unless_stated(
+    load: Load, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load("reward_model")
+    monkeypatch.chdir(project / "results")
+    assert mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(pairs(project)[:2]).shape == (2, 1)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="model_config="):
+        mlflow.pyfunc.load_model(str(tmp_path / "model"))
+
+
+def test_the_folder_has_no_weights_and_no_pickle(load: Load, tmp_path: Path) -> None:
+    load("reward_model")
+    files = [path for path in (tmp_path / "model").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {path.name for path in files} == {"MLmodel", "model_code.py", "pointer.json"}
+    assert sum(path.stat().st_size for path in files) < 8000
+
+
+@pytest.mark.parametrize(
+    ("file", "target"),
+    [("reward_model/result/model/model.safetensors", "reward_model-segment-segment-0"),
+     ("sft/result/model/model.safetensors", "results/sft/result"), ("data/result/data.json", "results/data/result")],
+)  # fmt: skip
+def test_a_changed_result_is_refused(load: Load, project: Path, file: str, target: str) -> None:
+    load("reward_model")
+    changed = project / "results" / file
+    content = changed.read_bytes()
+    changed.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match=rf"another result there.*dvc checkout {target}\)"):
+        load("reward_model")
+
+
+@pytest.mark.parametrize(
+    ("folder", "target"), [("reward_model/result", "reward_model-segment-segment-0"), ("data", "results/data/result")]
+)
+def test_an_absent_result_is_named_with_the_command_that_fetches_it(
+    load: Load, project: Path, folder: str, target: str
+) -> None:
+    load("reward_model")
+    shutil.rmtree(project / "results" / folder)
+    with pytest.raises(DataError, match=f"In {project}: dvc pull {target}"):
+        load("reward_model")
+
+
+def test_a_pointer_out_of_the_project_is_refused(load: Load, tmp_path: Path) -> None:
+    load("reward_model")
+    file = tmp_path / "model" / "pointer.json"
+    for path in ("../other/result", "/other/result"):
+        file.write_text(json.dumps(read_json(file) | {"result": path}))
+        with pytest.raises(DataError, match="leads out of the project"):
+            load("reward_model")
+
+
+def test_a_reward_model_that_is_asked_has_nothing_to_load(load: Load, pipeline: Pipeline, project: Path) -> None:
+    (project / "results/reward_model/result/zero_shot.json").write_text("{}")
+    with pytest.raises(RecipeError, match="has no weights to load"):
+        load("reward_model")
+
+
+def test_chain_of_hindsight_answers_behind_its_good_words() -> None:
+    assert opening({"optimiser.kind": "coh"}) == "Good:\n"
+    assert opening({"optimiser.kind": "coh", "optimiser.good": "Right:", "optimiser.batch": "8"}) == "Right:\n"
+    assert opening({"optimiser.kind": "imitation"}) == opening({"optimiser.kind": "ppo"}) == opening({}) == ""
+
+
+@pytest.mark.platform
+def test_the_example_of_the_documentation_runs_in_a_clone(pipeline: Pipeline, project: Path) -> None:
+    environment = clean_environment(MLFLOW_TRACKING_URI=f"sqlite:///{project}/mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", environment["MLFLOW_TRACKING_URI"])
+        for _ in range(2):
+            mirror = Mirror(project, "segment", "testbed")
+            for name in KINDS:
+                mirror.record(outcome(pipeline, project, name))
+    assert (mirror.counts.new, mirror.counts.unchanged) == (0, 2)
+    versions = mirror.client.search_model_versions()
+    assert {(found.name, found.version) for found in versions} == {
+        ("segment-policy-segment", 1),
+        ("segment-reward-model-segment", 1),
+    }
+    (example,) = blocks(text_of(ROOT / "docs" / "platform.md"), "python")
+    example += "print(table.to_json())\n"
+    for found in versions:
+        example += f"mlflow.pyfunc.load_model('runs:/{found.run_id}/model')\n"
+    said = command(sys.executable, "-c", example, root=project, PYTHONPATH=str(ROOT)).stdout
+    table = {column: values["0"] for column, values in json.loads(said.splitlines()[-1]).items()}
+    expected = TrainedScorer.load(pipeline.result("reward_model"))([{"prompt": table["prompt"]}], [table["response"]])
+    assert table["reward"] == pytest.approx(expected[0], abs=1e-6)
+    assert table["greedy"] != table["sampled"]
+    assert not [path for path in (project / "mlruns").rglob("*") if path.suffix in (".safetensors", ".pkl")]
