@@ -35,6 +35,8 @@ SECONDS = 300.0
 SWITCH = "REWARDSMITH_FORK"
 #: Environment variables that differ from stage to stage and are read when a stage runs.
 OF_STAGE = {MARK, OUTCOME_VARIABLE}
+#: Environment variables of a stage's cores and devices, which libraries read when they are imported.
+OF_GRANT = set(Grant(1, (), 0.0).environment())
 
 
 def stage_environment(packages: Path, granted: Mapping[str, str]) -> dict[str, str]:
@@ -136,8 +138,11 @@ class ForkServer:
         if self._process is None:
             return None
         with self._lock:
-            if self._over or _common(environment) != _common(self._environment):
+            different = _different(environment, self._environment)
+            if self._over or different & OF_GRANT:
                 return None
+            if different:
+                return self._give_up(f"{', '.join(sorted(different))} changed since the run began")
             try:
                 return self._asked(address, environment)
             except (OSError, ValueError) as error:
@@ -190,8 +195,9 @@ class ForkServer:
             self._control.close()
 
 
-def _common(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in OF_STAGE}
+def _different(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
+    """Returns the variables that differ, those apart that differ from stage to stage."""
+    return {name for name in {*one, *other} - OF_STAGE if one.get(name) != other.get(name)}
 
 
 def _answer(answers: IO[bytes]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from flows.working_tree import end_orphans, marked_groups
 from tests.small_repository import PROJECT, clean_environment
 
 PROBE = """
-import argparse, atexit, json, os, resource, signal, sys, threading, time, warnings
+import argparse, atexit, json, os, resource, signal, sys, threading, time
 from pathlib import Path
 
 VERSION = 1
@@ -46,27 +46,32 @@ def facts():
         "signals": [str(signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE)],
         "threads": threading.active_count(), "flags": str(sys.flags), "unbuffered": sys.stdout.write_through,
         "encoding": sys.stdout.encoding, "stdin": os.path.realpath("/proc/self/fd/0"),
-        "descriptors": len(os.listdir("/proc/self/fd")), "filters": len(warnings.filters),
+        "command": Path("/proc/self/cmdline").read_text().split("\\0"),
+        "descriptors": len(os.listdir("/proc/self/fd")),
     }
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--out"); parser.add_argument("--do", default="")
-given = parser.parse_args()
-out = Path(given.out); (out / "result").mkdir(parents=True)
-(out / "result" / "facts.json").write_text(json.dumps(facts()))
-atexit.register(lambda: print("bye"))
-print("to stdout"); print("to stderr", file=sys.stderr)
-verb, _, value = given.do.partition("=")
-if verb == "exit": sys.exit(int(value))
-if verb == "raise": raise ValueError("boom")
-if verb == "kill": os.kill(os.getpid(), int(value))
-if verb == "print": print("x" * 99 + "\\n" * 1, end=""); sys.stdout.write(("y" * 99 + "\\n") * int(value))
-if verb == "wait":
-    (out / "began").touch()
-    while not Path(value).exists(): time.sleep(0.05)
-    if Path(value).read_text(): sys.exit(int(Path(value).read_text()))
-    (out / "began").unlink()
-print("the end, without a line's end", end="")
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out"); parser.add_argument("--do", default="")
+    given = parser.parse_args()
+    out = Path(given.out); (out / "result").mkdir(parents=True)
+    (out / "result" / "facts.json").write_text(json.dumps(facts()))
+    atexit.register(lambda: print("bye"))
+    print("to stdout"); print("to stderr", file=sys.stderr)
+    verb, _, value = given.do.partition("=")
+    if verb == "exit": sys.exit(int(value))
+    if verb == "raise": raise ValueError("boom")
+    if verb == "kill": os.kill(os.getpid(), int(value))
+    if verb == "print": print("x" * 99 + "\\n" * 1, end=""); sys.stdout.write(("y" * 99 + "\\n") * int(value))
+    if verb == "wait":
+        (out / "began").touch()
+        while not Path(value).exists(): time.sleep(0.05)
+        if Path(value).read_text(): sys.exit(int(Path(value).read_text()))
+        (out / "began").unlink()
+    print("the end, without a line's end", end="")
+
+if __name__ == '__main__':
+    main()
 """
 THREADED = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
 STAGES = {
@@ -102,6 +107,7 @@ def root(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The tree without results, as the project that this process runs."""
     for module in (fork_server, stage_run):
         monkeypatch.setattr(module, "PROJECT", made)
+    monkeypatch.setattr(fork_server, "OF_STAGE", {*fork_server.OF_STAGE, "PYTEST_CURRENT_TEST"})
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setenv("REWARDSMITH_GPUS", "")
     for path in ("results", ".dvc/cache", ".work/failures"):
@@ -178,6 +184,10 @@ def test_a_forked_stage_sees_what_another_one_sees(root: Path, server: ForkServe
     assert run(root, "plain", None).outcome == "ran"
     started = facts(root, "plain")
     assert forked["environment"].pop("REWARDSMITH_STAGE") == started["environment"].pop("REWARDSMITH_STAGE")
+    assert "tasks.dvc.fork_server" in forked.pop("command")
+    assert "tasks.probe" in started.pop("command")
+    for part in (forked, started):
+        part["environment"].pop("PYTEST_CURRENT_TEST", None)
     for name in ("_", "SHLVL", "PWD", "OLDPWD"):  # a shell's own
         started["environment"].pop(name, None)
         forked["environment"].pop(name, None)
