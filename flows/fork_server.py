@@ -31,6 +31,8 @@ PROJECT = Path(machine.__file__).parents[2]
 FEWEST = 3
 #: Seconds that its imports may take.
 SECONDS = 300.0
+#: The answer of a server that ended before it was ready.
+DIED = b'{"refused": "it ended while it imported (log in .work/logs/fork-server.log)"}'
 #: 0 starts every stage in a Python of its own.
 SWITCH = "REWARDSMITH_FORK"
 #: Environment variables that differ from stage to stage and are read when a stage runs.
@@ -154,7 +156,7 @@ class ForkServer:
         assert self._control is not None
         if not self._ready:
             self._control.settimeout(SECONDS)
-            refused = json.loads(self._control.recv(1 << 16) or b'{"refused": "it ended while it imported"}')["refused"]
+            refused = json.loads(self._control.recv(1 << 16) or DIED)["refused"]
             self._control.settimeout(None)
             self._ready = True
             if refused:

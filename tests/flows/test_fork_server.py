@@ -29,6 +29,7 @@ from flows.slots import Grant
 from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
 from flows.working_tree import end_orphans, marked_groups
 from tests.small_repository import PROJECT, clean_environment
+from tests.tasks import tiny_pipeline
 
 PROBE = """
 import argparse, atexit, json, os, resource, signal, sys, threading, time
@@ -344,3 +345,38 @@ def test_stages_run_side_by_side(root: Path, server: ForkServer) -> None:
     (root / "go").touch()
     wait_for(lambda: ended)
     assert ended[0].outcome == "ran"
+
+
+@pytest.mark.platform
+def test_results_of_forked_stages_are_those_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data, tokenizer and an SFT model, which torch trains, bit for bit."""
+    monkeypatch.setattr(fork_server, "OF_STAGE", {*fork_server.OF_STAGE, "PYTEST_CURRENT_TEST"})
+    digests: dict[str, list[str]] = {}
+    for way in ("forked", "started"):
+        root = tmp_path / way
+        root.mkdir()
+        for name in ("data", "tokenizer", "backbone", "evaluation"):
+            (root / f"{name}.yaml").write_text(yaml.safe_dump(tiny_pipeline.SETTINGS[name], sort_keys=False))
+        above = "--data data/result --tokenizer tokenizer/result"
+        arguments = {
+            "prepare": "--spec data.yaml --out data",
+            "tokenizer": "--spec tokenizer.yaml --data data/result --out tokenizer",
+            "sft": f"--spec backbone.yaml --evaluation evaluation.yaml {above} --seed 0 --out sft",
+        }
+        outs = {"prepare": "data", "tokenizer": "tokenizer", "sft": "sft"}
+        stages = {
+            name: {"cmd": f"python -P -m tasks.{name} {text}", "outs": [f"{outs[name]}/result"]}
+            for name, text in arguments.items()
+        }
+        (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+        init = [sys.executable, "-m", "dvc", "init", "-q", "--no-scm"]
+        subprocess.run(init, cwd=root, env=clean_environment(), check=True)
+        with closing(ForkServer(root, logging.getLogger("flow"))) as server:
+            server.begin(list(stages) if way == "forked" else [])
+            for name in stages:
+                assert run(root, name, server).outcome == "ran"
+                assert not server._over
+            found = [json.loads((root / out / "record" / "record.json").read_text()) for out in outs.values()]
+        digests[way] = [record["result_digest"] for record in found]
+        print(way, [(record["stage"], record["startup_seconds"], record["seconds"]) for record in found])
+    assert digests["forked"] == digests["started"]
