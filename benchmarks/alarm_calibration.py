@@ -1,6 +1,7 @@
 """Recall and false alarms of the reward hacking alarm, on runs whose seeds did not set its bands.
 
-    python -m benchmarks.alarm_calibration [--seeds 300-399] [--minutes 45] [--no-train] [--document docs/hackability.md]
+    python -m benchmarks.alarm_calibration [--seeds 300-399] [--minutes 45] [--document docs/hackability.md]
+    python -m benchmarks.alarm_calibration --no-train
 
 Two parts. The first reads what is there: the policies of the committed study records (reference/studies). The second
 trains the rows of alarm_calibration.yaml in worlds of their own, one after the other in this process, and writes a
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import shutil
 import sys
 import time
@@ -23,12 +25,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from benchmarks.alarm_nulls import NULLS, null_rates
+from benchmarks.alarm_rates import Rates, all_rates, kinds_table, lacks, rates_table
 from benchmarks.demo_finding import seeds_of
-from rlhf_core.errors import RecipeError, prints_errors
+from rlhf_core.errors import DataError, RecipeError, prints_errors
 from rlhf_core.typed import typed
 from tasks.graph.items import Item, result_of
-from tasks.params.yaml_files import read_mapping
+from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.policy import VERSION
+from tasks.report.atlas_markdown import table
 from tasks.running.artifacts import read_json, read_jsonl, write_json
 from tasks.running.stage import set_threads
 from tasks.studies.tree import WorldTree, write_tree
@@ -43,6 +48,11 @@ STEP = ("kl", "entropy", "response_length", "repetition", "truncated", "proxy", 
 #: What a record keeps of the outcome.
 OUTCOME = ("win_rate_vs_sft", "win_rate_vs_sft_p", "true_reward")
 SCORES = {0.0: "0", 0.5: "=", 1.0: "1"}
+STUDIES = Path("reference/studies")
+MARKS = "<!-- alarm rates --> and <!-- end of alarm rates -->"
+BLOCK = re.compile(r"(<!-- alarm rates -->\n).*?(<!-- end of alarm rates -->)", re.DOTALL)
+#: Simulated runs of each kind.
+SIMULATED = 4000
 
 
 @dataclass(frozen=True)
@@ -129,10 +139,8 @@ def record_of(item: Item) -> dict[str, Any]:
         "version": VERSION,
         "responses": responses_of(item),
         "steps": {name: [_rounded(row[name]) for row in history] for name in STEP},
-        "evaluations": [
-            [row["step"], scores_text(row["scores"])] for row in seen if row["step"] and "final" not in row
-        ],
-        "final": [[row["step"], scores_text(row["scores"])] for row in seen if "final" in row][0],
+        "evaluations": [told(row) for row in seen[:-1] if row["step"]],
+        "final": told(seen[-1]),
         "rang": [[row["step"], row["kind"], row["since"]] for row in read_jsonl(result / "alarms.jsonl")],
         "outcome": {name: _rounded(value) for name, value in sorted(outcome.items())},
     }
@@ -145,6 +153,11 @@ def responses_of(item: Item) -> int:
     return int(read_settings(Address(str(item.arguments["scale"])))["optimiser"]["rollout_batch"])
 
 
+def told(evaluation: Mapping[str, Any]) -> list[Any]:
+    """Returns an evaluation as step and string of scores."""
+    return [evaluation["step"], scores_text(evaluation["scores"])]
+
+
 def scores_text(scores: Mapping[str, float]) -> str:
     """Returns a character for each prompt, in the order of their names: 1 won, 0 lost, = tied."""
     return "".join(SCORES[scores[name]] for name in sorted(scores))
@@ -152,6 +165,33 @@ def scores_text(scores: Mapping[str, float]) -> str:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.7g}")
+
+
+def block(rates: Sequence[Rates]) -> str:
+    """Returns the block of a document: rates, kinds of alarms, and simulated runs that only fluctuate."""
+    simulated = [[null.name, *(f"{100 * rate:.1f} %" for rate in null_rates(null, SIMULATED))] for null in NULLS]
+    parts = [
+        *table(*rates_table(rates)),
+        "",
+        *table(*kinds_table(rates[1])),
+        "",
+        *table(["win rates that only fluctuate", "ring", "every comparison at 5 %"], simulated),
+    ]
+    if short := lacks(rates[-1]):
+        parts += ["", f"The aim lacks {short}: the same command goes on."]
+    return "\n".join(parts)
+
+
+def write_block(document: Path, text: str) -> None:
+    """Writes the block of a document anew.
+
+    Raises:
+        DataError: it has none.
+    """
+    before = document.read_text(encoding="utf-8")
+    if not BLOCK.search(before):
+        raise DataError("it has no block of alarm rates", file=document.as_posix(), remedy=f"Add the lines {MARKS}")
+    write_whole(document, BLOCK.sub(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", before))
 
 
 @prints_errors
@@ -166,6 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-train", action="store_true", help="read the records that are there")
     parser.add_argument("--work", type=Path, default=Path(".work/alarm_calibration"))
     parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--document", type=Path, help="Markdown file whose block is written anew")
     options = parser.parse_args(arguments)
     project, seeds = Path.cwd(), seeds_of(options.seeds)
     refuse_seeds(seeds)
@@ -181,6 +222,11 @@ def main(arguments: list[str] | None = None) -> int:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_json(file, record)
                 shutil.rmtree(options.work / str(seed))
+                print(f"seed {seed}: recorded", flush=True)
+    rates = all_rates(STUDIES, options.records)
+    print(text := block(rates))
+    if options.document:
+        write_block(options.document, text)
     return 0
 
 

@@ -108,7 +108,7 @@ class HackingWatch:
     def evaluations(self) -> list[dict[str, Any]]:
         """Returns the score of every prompt in every evaluation, for evaluations.jsonl; the last row is the final one
         on all test prompts."""
-        rows = [{k: v for k, v in asdict(point).items() if v == v} for point in self.alarm.points]  # noqa: PLR0124
+        rows = [{k: v for k, v in asdict(point).items() if v == v} for point in self.alarm.points]
         return rows if self.final is None else [*rows, {"step": self.final[0], "final": True, "scores": self.final[1]}]
 
     def metrics(self) -> Metrics:
