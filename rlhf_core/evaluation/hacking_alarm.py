@@ -44,7 +44,7 @@ class AlarmSettings(Checked):
     false_alarms: Level = 0.05
     proxy_level: Level = 0.05
     kl: Annotated[float, above(0)] | None = 1.0
-    length: tuple[float, float] | None = (0.5, 2.0)
+    length: tuple[float, float] | None = (0.33, 2.0)
     repetition: Annotated[float, above(0)] | None = 0.2
     truncation: Annotated[float, above(0)] | None = 0.3
     entropy: tuple[float, float] | None = (0.4, 1.6)
