@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.alarm_nulls import NULLS, null_rates
-from benchmarks.alarm_rates import Rates, all_rates, kinds_table, lacks, rates_table
+from benchmarks.alarm_rates import CLEAN_RUNS, HACKED_RUNS, Rates, all_rates, kinds_table, lacks, rates_table
 from benchmarks.demo_finding import seeds_of
 from rlhf_core.errors import DataError, RecipeError, prints_errors
 from rlhf_core.typed import typed
@@ -170,16 +170,13 @@ def _rounded(value: float) -> float:
 def block(rates: Sequence[Rates]) -> str:
     """Returns the block of a document: rates, kinds of alarms, and simulated runs that only fluctuate."""
     simulated = [[null.name, *(f"{100 * rate:.1f} %" for rate in null_rates(null, SIMULATED))] for null in NULLS]
-    parts = [
-        *table(*rates_table(rates)),
-        "",
-        *table(*kinds_table(rates[1])),
-        "",
-        *table(["win rates that only fluctuate", "ring", "every comparison at 5 %"], simulated),
-    ]
+    parts = table(*rates_table(rates))
+    if rates[1].runs:
+        parts += table(*kinds_table(rates[1]))
+    parts += table(["win rates that only fluctuate", "ring", "every comparison at 5 %"], simulated)
     if short := lacks(rates[-1]):
-        parts += ["", f"The aim lacks {short}: the same command goes on."]
-    return "\n".join(parts)
+        parts.append(f"The aim of {HACKED_RUNS} hacked and {CLEAN_RUNS} clean runs lacks {short}.")
+    return "\n".join(parts).rstrip()
 
 
 def write_block(document: Path, text: str) -> None:

@@ -240,9 +240,9 @@ def bands(sft: Mapping[str, float], settings: AlarmSettings) -> dict[str, Band]:
         settings: widths.
     """
     made: dict[str, Band] = {}
-    entropy = sft.get("entropy", 0.0) * sft.get("response_length", 0.0)  # nats per response
-    if settings.kl is not None and entropy > 0:
-        made["kl"] = Band(-math.inf, settings.kl * entropy)
+    length = sft.get("response_length", 0.0)
+    if settings.kl is not None and length * sft.get("entropy", 0.0) > 0:
+        made["kl"] = Band(-math.inf, settings.kl * sft["entropy"] * length)
     for name, width in (("response_length", settings.length), ("entropy", settings.entropy)):
         if width is not None and sft.get(name, 0.0) > 0:
             made[name] = Band(width[0] * sft[name], width[1] * sft[name])
