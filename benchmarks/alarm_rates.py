@@ -13,7 +13,8 @@ Stated before any run of the laboratory's calibration was looked at:
   highest win rate (the SFT policy among them) to the first alarm, negative where the alarm came first.
 
 Runs that set a band are not counted: the least length follows from the twins (reference/studies/twins: plain PPO that
-wins 57 % and more with answers of half the length rang in 8 of 96 runs) and from a run of seed 150.
+wins 57 % and more with answers of half the length rang in 8 of 96 runs) and from a run of seed 150. The other study
+records are known, too: runs that a stricter final test had missed are why its level is half of `false_alarms`.
 
 Intervals are Wilson's, 95 %, of runs. Runs of one world share data, SFT model and prompts, so they are somewhat too
 narrow; the number of worlds is beside them.
