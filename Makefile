@@ -91,7 +91,7 @@ demo-clone: install
 lint: install ## ruff and mypy
 	"$(PY)" -m ruff check .
 	"$(PY)" -m ruff format --check .
-	"$(PY)" -m mypy
+	"$(PY)" -m mypy --num-workers $(TEST_PROCESSES)
 
 test: lint ## Lint, then the tests that need no servers
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m "not platform" -n $(TEST_PROCESSES) --dist worksteal
