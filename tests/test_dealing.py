@@ -41,3 +41,11 @@ def test_files_that_are_dealt_in_another_way_are_there() -> None:
     assert [file for file in (*APART, *TOGETHER, *TOGETHER.values()) if not (PROJECT / file).exists()] == []
     assert group_of("tests/flows/test_scheduler.py::test_it[a::b]") == "tests/flows/test_scheduler.py"
     assert group_of(f"{APART[0]}::test_it[one]") != group_of(f"{APART[0]}::test_it[two]")
+
+
+def test_the_tests_that_run_alone_are_where_make_looks_for_them() -> None:
+    mark = f"mark.{'alone'}"
+    alone = [path for path in (PROJECT / "tests").rglob("*.py") if mark in path.read_text(encoding="utf-8")]
+    assert alone
+    assert all(path.is_relative_to(PROJECT / "tests" / "flows") for path in alone)
+    assert '-m "platform and alone" tests/flows' in (PROJECT / "Makefile").read_text(encoding="utf-8")
