@@ -197,13 +197,10 @@ class StudySpec(Checked):
                     raise RecipeError(f"{group}: '{name}' is not a name; a name has {NAME_RULE}")
 
     def _check_dials(self) -> None:
-        """Refuses levels that set the same, and dials that move one setting: the later one would undo the other."""
-        moved: dict[str, set[tuple[str, ...]]] = {}
-        for dial, levels in self.dials.items():
-            for one, other in itertools.combinations(levels, 2):
-                if levels[one] == levels[other]:
-                    raise RecipeError(f"dials.{dial}: levels '{one}' and '{other}' set the same; delete one")
-            moved[dial] = {path for laid in levels.values() for path in _paths(laid)}
+        """Refuses dials that move one setting: the later one would undo the other."""
+        moved = {
+            dial: {path for laid in levels.values() for path in _paths(laid)} for dial, levels in self.dials.items()
+        }
         for one, other in itertools.combinations(moved, 2):
             for first, second in itertools.product(sorted(moved[one]), sorted(moved[other])):
                 shared = min(len(first), len(second))

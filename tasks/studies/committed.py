@@ -55,13 +55,15 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
         record = read_record(root, file)
         found.lost.update(dict.fromkeys(check_record(root, file, record, own, own.world(index))))
         _check_whole(file, record, spec)
-        check_cells(file, record)
         if history:
             _check_history(root, file, record, own, history)
         (found.counted if history else found.uncommitted)[index] = record
     every = [*found.counted.values(), *found.uncommitted.values()]
-    check_settings({record_file(own.study, record["world"]): record for record in every})
     _check_copies(root, own, every)
+    by_file = {record_file(own.study, record["world"]): record for record in every}
+    for file, record in by_file.items():
+        check_cells(file, record)
+    check_settings(by_file)
     return found
 
 

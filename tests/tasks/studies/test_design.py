@@ -128,7 +128,6 @@ CLAUSES = {"dialogue": {"dials": {"clauses": 8}}}
             },
             r"both set data\.dialogue\.dials\.clauses",
         ),
-        ({"length": {"short": {}, "long": {}}}, r"dials\.length: levels 'short' and 'long' set the same; delete one"),
     ],
 )
 def test_dials_that_undo_one_another_are_refused(dials: dict[str, Any], said: str) -> None:
