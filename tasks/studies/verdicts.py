@@ -10,6 +10,7 @@ never says more than they do. Intervals are of one hypothesis alone, 95 %, not c
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from tasks.studies.tuned import broken_rows
 EXPLORATORY = "exploratory: nothing in this history shows that the study was registered before its worlds ran"
 #: Reason why a hypothesis beside the primary one is not tested.
 NOT_TESTED = "not tested, since the primary hypothesis is not significant"
+#: Opening of a message about a record, whose file the number of its world says.
+FILE = re.compile(r"^file [^,:]+(: |, )")
 Word = Literal[
     "confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken", "exploratory"
 ]
@@ -169,7 +172,7 @@ def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | N
         try:
             parts = {index: _parts(spec, hypothesis, one) for index, one in sorted(records.items())}
         except DataError as error:
-            refused[name] = str(error)
+            refused[name] = FILE.sub("", str(error))
         else:
             numbers[name] = {index: math.fsum(each) for index, each in parts.items()}
             effects[name] = over_worlds(numbers[name], max(abs(part) for each in parts.values() for part in each))

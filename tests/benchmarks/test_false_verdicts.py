@@ -73,6 +73,21 @@ def test_two_levels_of_five_percent_miss_the_aim() -> None:
     assert false < 0.06
 
 
+def test_differences_with_a_tail_on_one_side_are_beyond_the_t_test() -> None:
+    """Sound for normal differences; of exponential ones twice as many verdicts, nearly all away from the tail."""
+    false, _, equivalent = f.skew_rates("normal", 8000, 8, seed=1)
+    assert max(false, equivalent) < 0.06
+    false, away, equivalent = f.skew_rates("skewness 2 (exponential)", 8000, 8, seed=1)
+    assert min(false, equivalent) > 0.09
+    assert away > 0.9 * false
+
+
+@pytest.mark.parametrize("shape", f.SHAPES)
+def test_differences_of_every_shape_have_mean_0_and_deviation_1(shape: str) -> None:
+    values = f.SHAPES[shape](np.random.default_rng(2), (1000, 1000))
+    assert (values.mean(), values.std()) == pytest.approx((0, 1), abs=0.05)
+
+
 def study_record(scores: Floats, world: int, cells: list[str], rows: list[str]) -> dict[str, Any]:
     """A world's record, of scores [rows, worlds, cells]."""
     made = {
