@@ -137,7 +137,7 @@ def test_the_command_prints_rates_and_writes_them(tmp_path: Path, capsys: pytest
 
 def test_tables_of_a_document_are_written_anew(tmp_path: Path) -> None:
     document, out = tmp_path / "page.md", tmp_path / "rates.csv"
-    heads = "\n\n".join(f"| {kind} |" for kind in (f.ALIKE, f.STUDIES, f.TWINS))
+    heads = "\n\n".join(f"| {kind} |" for kind in (f.ALIKE, f.STUDIES, f.SKEWED, f.TWINS))
     document.write_text(f"Before.\n\n| {f.ALONE} | old |\n|---|---|\n| a | b |\n\n{heads}\nAfter.\n")
     arguments = ["--tables", "50", "--worlds", "3", "4", "--twins", "3", "--out", str(out), "--document"]
     f.main([*arguments, str(document)])
