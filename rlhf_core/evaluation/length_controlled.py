@@ -133,11 +133,15 @@ def length_controlled_win_rate(
     if keep.sum() < N_SPLITS:
         raise DataError(f"{int(keep.sum())} rows with a valid preference; at least {N_SPLITS} are needed")
     if (one := _one_outcome(y[keep])) is not None:
-        zeros = dict.fromkeys(FEATURES, 0.0)
-        counts = int(raw["n"]), int(raw["n_invalid"])
-        error = 0.0 if bootstrap_rounds > 1 else float("nan")
         return LengthControlled(
-            one * 100.0, raw["win_rate"], raw["standard_error"], error, zeros, float("nan"), *counts
+            one * 100.0,
+            raw["win_rate"],
+            raw["standard_error"],
+            0.0 if bootstrap_rounds > 1 else float("nan"),
+            dict.fromkeys(FEATURES, 0.0),
+            float("nan"),
+            int(raw["n"]),
+            int(raw["n_invalid"]),
         )
     model = _fit_with_chosen_c(x[keep], y[keep], weight[keep])
     strength = float(np.ravel(model.C_)[0])

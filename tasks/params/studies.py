@@ -205,7 +205,7 @@ class StudySpec(Checked):
             for first, second in itertools.product(sorted(moved[one]), sorted(moved[other])):
                 shared = min(len(first), len(second))
                 if first[:shared] == second[:shared]:
-                    name = ".".join(max(first, second, key=len))
+                    name = ".".join(first if len(first) > len(second) else second)
                     raise RecipeError(f"dials.{one} and dials.{other} both set {name}; a setting has one dial")
 
     def _check_twin(self, name: str, twin: Any) -> None:
