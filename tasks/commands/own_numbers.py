@@ -58,12 +58,12 @@ def _of_rows(answers: Rows, of_sft: Rows, judgements: Rows) -> Iterator[tuple[st
         if own and benchmark == "alpaca":
             yield "true_reward", math.fsum(own.values()) / len(own)
         judged = [
-            row["preference"] if row["valid"] else None
+            float(row["preference"]) if row["valid"] else math.nan
             for row in judgements
             if (row.get("benchmark"), row.get("template")) == (benchmark, "alpaca_eval")
             and not {"reference", "opponent"} & row.keys()
         ]
-        if any(preference is not None for preference in judged):
+        if not all(math.isnan(preference) for preference in judged):
             yield f"{benchmark}_wr", win_rate(judged)["win_rate"]
 
 

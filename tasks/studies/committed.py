@@ -61,8 +61,8 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
     every = [*found.counted.values(), *found.uncommitted.values()]
     _check_copies(root, own, every)
     by_file = {record_file(own.study, record["world"]): record for record in every}
-    for file, record in by_file.items():
-        check_cells(file, record)
+    for file, one in by_file.items():
+        check_cells(file, one)
     check_settings(by_file)
     return found
 

@@ -166,8 +166,8 @@ def value_of(record: Mapping[str, Any], cell: str, row: str, metric: str) -> flo
     if value is None and "diverged" in found:
         problem = f"diverged before an evaluation of {metric}: {found['diverged']}"
         raise DataError(f"{where}: row '{row}' of cell '{cell}' {problem}", file=file)
-    if (problem := number_problem(metric, value)) is not None:
-        said = "has no such metric" if value is None else problem
+    if (said := number_problem(metric, value)) is not None:
+        said = "has no such metric" if value is None else said
         raise DataError(f"{where}: row '{row}' of cell '{cell}' {said}", file=file, field=metric)
     return float(value)
 
