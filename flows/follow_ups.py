@@ -11,8 +11,9 @@ from pathlib import Path
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from flows.fork_server import PROJECT
 from flows.scheduler import RunFailed
-from flows.stage_run import PROJECT, RunningStages
+from flows.stage_run import RunningStages
 from flows.working_tree import end_group, mark
 
 #: A module of the project and its arguments.

@@ -64,7 +64,8 @@ class ForkedStage:
 
     def __init__(self, pid: int, answers: IO[bytes], output: IO[str]) -> None:
         self.pid, self.stdout, self.lost = pid, output, False
-        self._answers, self._status = answers, None
+        self._answers = answers
+        self._status: int | None = None
 
     def wait(self) -> int:
         """Returns the exit status, as `Popen.wait` does; that of a killed process where it is lost."""
@@ -144,7 +145,8 @@ class ForkServer:
             if self._over or different & OF_GRANT:
                 return None
             if different:
-                return self._give_up(f"{', '.join(sorted(different))} changed since the run began")
+                self._give_up(f"{', '.join(sorted(different))} changed since the run began")
+                return None
             try:
                 return self._asked(address, environment)
             except (OSError, ValueError) as error:
@@ -160,7 +162,8 @@ class ForkServer:
             self._control.settimeout(None)
             self._ready = True
             if refused:
-                return self._give_up(refused)
+                self._give_up(refused)
+                return None
         asker, theirs = socket.socketpair()
         receiving, sending = os.pipe()
         output = os.fdopen(receiving, errors="replace")
@@ -178,7 +181,8 @@ class ForkServer:
             return ForkedStage(int(answer["pid"]), answers, output)
         answers.close()
         output.close()
-        return self._give_up(answer.get("refused", "the process that starts them ended"))
+        self._give_up(answer.get("refused", "the process that starts them ended"))
+        return None
 
     def _give_up(self, why: str) -> None:
         """Ends the use of the server: the stages that follow start in the ordinary way."""

@@ -159,11 +159,12 @@ class Server:
         """Forks until the other end is closed; returns None then, and in a forked process what it has to do."""
         _say(self.control, refused=self.refusal())
         while True:
-            ready, _, _ = select.select([self.control, *self.running], [], [])
+            control = self.control.fileno()
+            ready, _, _ = select.select([control, *self.running], [], [])
             for descriptor in ready:
-                if descriptor is not self.control:
+                if descriptor != control:
                     self._tell_end(descriptor)
-            if self.control in ready:
+            if control in ready:
                 message, descriptors, _, _ = socket.recv_fds(self.control, 1, 2)
                 if not message:
                     return None
