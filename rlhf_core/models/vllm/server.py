@@ -194,27 +194,32 @@ class Server:
             return {"error": f"{type(error).__name__}: {error}"}, {}
 
 
+def end(folder: Path) -> None:
+    """Ends this process and removes its folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
 def end_with_trainer(folder: Path) -> None:
-    """Ends this process when its trainer does, and removes their folder."""
+    """Ends this process when its trainer does, also while it samples."""
 
     def wait() -> None:
         sys.stdin.buffer.read()
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)
+        end(folder)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
 def main() -> None:
     """Serves the trainer at the other end of the socket whose number is the first argument."""
-    end_with_trainer(Path(sys.argv[2]))
-    channel, server = socket.socket(fileno=int(sys.argv[1])), Server()
+    channel, folder, server = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), Server()
+    end_with_trainer(folder)
     while True:
         try:
             request = receive(channel)
             send(channel, *server.answer(*request))
         except Ended:
-            os._exit(0)
+            end(folder)
 
 
 if __name__ == "__main__":

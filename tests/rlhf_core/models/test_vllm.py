@@ -182,13 +182,15 @@ def test_weights_that_lack_a_layer_are_refused_by_the_process(monkeypatch: pytes
     assert not engine._running
 
 
-def test_the_process_ends_with_its_trainer_and_leaves_no_files() -> None:
+@pytest.mark.parametrize("end", ["socket", "standard input"])
+def test_the_process_ends_with_its_trainer_and_leaves_no_files(end: str) -> None:
     policy = policy_of()
     assert_near(sample(policy, "vllm")[0], sample(policy, "loop")[0])
     process = running()
     assert process.folder.is_dir()
-    assert process.process.stdin is not None
-    process.process.stdin.close()  # as when the trainer's process is gone
+    held = {"socket": process.channel, "standard input": process.process.stdin}[end]
+    assert held is not None
+    held.close()  # as when the trainer's process is gone
     assert process.process.wait(timeout=60) == 0
     assert not process.folder.exists()
     engine.close()
