@@ -148,9 +148,9 @@ class Process:
             raise
         if "error" in reply:
             self.close()
+            fewer = "sample fewer responses at a time (generation_batch of a policy, batch of other stages), or "
             raise RewardsmithError(
-                f"engine 'vllm' failed: {reply['error']}. Sample fewer responses at a time (generation_batch of a "
-                "policy, batch of other stages), or use engine: loop"
+                f"engine 'vllm' failed to {do}: {reply['error']}; {fewer if do == 'sample' else ''}use engine: loop"
             )
         return reply, found
 
