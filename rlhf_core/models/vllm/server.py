@@ -115,7 +115,7 @@ def _stored(path: str) -> Iterator[tuple[str, Tensor]]:
             yield name, file.get_tensor(name)
 
 
-class Server:
+class VllmServer:
     """Answers to a trainer's requests, each a method of the name that it has in the field `do`."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ def end_with_trainer(folder: Path) -> None:
 
 def main() -> None:
     """Serves the trainer at the other end of the socket whose number is the first argument."""
-    channel, folder, server = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), Server()
+    channel, folder, server = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), VllmServer()
     end_with_trainer(folder)
     while True:
         try:
