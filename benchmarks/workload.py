@@ -26,10 +26,10 @@ ROWS = {"sft": 1600, "preference_train": 384, "prompts": 256, "tasks": 16}
 STEPS = 120
 
 
-def workload(out: Path, *, rows: dict[str, int] | None = None, steps: int = STEPS) -> Path:
-    """The folder, made if it is not there."""
+def workload(out: Path, *, rows: dict[str, int] | None = None, steps: int = STEPS, **architecture: Any) -> Path:
+    """The folder, made if it is not there; `architecture` changes fields of the model's configuration."""
     sizes = {**ROWS, **(rows or {})}
-    digest = hashlib.sha256(Path(__file__).read_bytes() + json.dumps([sizes, steps]).encode())
+    digest = hashlib.sha256(Path(__file__).read_bytes() + json.dumps([sizes, steps, architecture]).encode())
     for name in (DATA, TOKENIZER, BACKBONE):
         digest.update(settings_digest(name).encode())
     folder = out / f"workload-{digest.hexdigest()[:12]}"
@@ -37,12 +37,12 @@ def workload(out: Path, *, rows: dict[str, int] | None = None, steps: int = STEP
         out.mkdir(parents=True, exist_ok=True)
         print(f"making {folder} (about a minute)", flush=True)
         with tempfile.TemporaryDirectory(dir=out) as made:
-            _make(Path(made), sizes, steps)
+            _make(Path(made), sizes, steps, architecture)
             shutil.move(Path(made) / "workload", folder)
     return folder
 
 
-def _make(root: Path, sizes: dict[str, int], steps: int) -> None:
+def _make(root: Path, sizes: dict[str, int], steps: int, architecture: dict[str, Any]) -> None:
     import torch
     import yaml
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -63,7 +63,7 @@ def _make(root: Path, sizes: dict[str, int], steps: int) -> None:
     encoder = load_encoder(data / "result", tokenizer / "result")
     backbone = read_settings(BACKBONE)
     config = AutoConfig.for_model(
-        **backbone["architecture"],
+        **backbone["architecture"] | architecture,
         vocab_size=len(encoder.tokenizer),
         pad_token_id=encoder.pad_id,
         bos_token_id=encoder.tokenizer.bos_token_id,

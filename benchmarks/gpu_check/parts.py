@@ -172,10 +172,6 @@ def ppo(check: Check) -> Iterator[Row]:
         yield check.device.row(phase, median, *work[phase])
 
 
-#: Engines that users of other libraries expect and that this version does not have.
-MISSING_ENGINES = ("vllm",)
-
-
 def sample(check: Check, policy: DecoderPolicy, engine: str) -> None:
     """Samples a batch by an engine."""
     prompts = [part.to(check.device.torch) for part in pad_rows([row.prompt for row in check.rows(1)], PAD, "left")]
@@ -193,9 +189,12 @@ def generation(check: Check) -> Iterator[Row]:
     """Samples a batch by each rollout engine."""
     policy = check.policy()
     for engine in ENGINES:
+        try:
+            ENGINES[engine].check(policy.model.config.to_dict())
+        except RecipeError as error:
+            yield Row(f"engine {engine}", ABSENT, str(error))
+            continue
         yield _sampling_row(check, policy, engine, f"engine {engine}")
-    for engine in MISSING_ENGINES:
-        yield Row(f"engine {engine}", ABSENT, "this version has no such rollout engine")
 
 
 def attention(check: Check) -> Iterator[Row]:

@@ -26,13 +26,12 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 from transformers.generation.continuous_batching.requests import FutureRequestState
 
-from rlhf_core import distributed
-from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
+from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.models.architecture import check_paged
-from rlhf_core.models.generation import Generated, choose, whole
+from rlhf_core.models.choosing import choose
+from rlhf_core.models.generation import Generated, sample_by_request
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
-from rlhf_core.rollout import check_side
 
 #: Tokens of a page of the cache: the kernels of flash attention read pages of 256.
 PAGE, FLASH_PAGE = 16, 256
@@ -158,33 +157,19 @@ def sample_in_batches(
     policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
 ) -> Generated:
     """Samples one response per row; see `generation.generate`. Log-probabilities and entropies are the engine's."""
-    model, batch, device = policy.model, prompt_ids.shape[0], prompt_ids.device
+    model = policy.model
     try:
         check_paged(model.config.to_dict())
     except RecipeError as error:
         raise RecipeError(f"engine is 'batch', but {error}; use engine: loop") from None
-    check_side(prompt_mask, "left")
     was_training = model.training
-    state = generator.get_state()
-    drawn = torch.stack([torch.rand(batch, generator=generator) for _ in range(sampling.max_new_tokens)], dim=1)
-    own = distributed.own(torch.arange(batch, device=device))
-    chooser = Chooser(drawn.to(device)[own], sampling)
-    prompts = [ids[mask].tolist() for ids, mask in zip(prompt_ids[own], prompt_mask[own], strict=True)]
-    with policy.applied():
-        responses = run(model, prompts, chooser, policy.eos_id) if prompts else []
+
+    def answer(prompts: list[list[int]], uniforms: Tensor) -> tuple[list[list[int]], Tensor, Tensor]:
+        chooser = Chooser(uniforms, sampling)
+        with policy.applied():
+            responses = run(model, prompts, chooser, policy.eos_id)
+        return responses, chooser.noted(chooser.logprobs), chooser.noted(chooser.entropies)
+
+    made = sample_by_request(policy, prompt_ids, prompt_mask, sampling, generator, answer)
     model.train(was_training)
-    ids = torch.full(chooser.shape, policy.pad_id, dtype=torch.long)
-    mask = torch.zeros(chooser.shape, dtype=torch.bool)
-    for row, tokens in enumerate(responses):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        mask[row, : len(tokens)] = True
-    ids, mask = ids.to(device), mask.to(device)
-    logprobs, entropies = (
-        chooser.noted(values).masked_fill(~mask, 0.0) for values in (chooser.logprobs, chooser.entropies)
-    )
-    if not torch.isfinite(logprobs).all():
-        raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
-    generator.set_state(state)
-    for _ in range(distributed.largest(int(mask.sum(dim=1).max()) if responses else 0)):
-        torch.rand(batch, generator=generator)
-    return whole(policy, batch, ids, mask, logprobs, entropies)
+    return made

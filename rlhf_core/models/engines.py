@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rlhf_core.choices import Choices
 from rlhf_core.models.architecture import check_paged
+from rlhf_core.models.vllm.environment import check_vllm
 
 if TYPE_CHECKING:
     import torch
@@ -83,13 +84,31 @@ class ContinuousBatching:
         return sample_in_batches(policy, prompt_ids, prompt_mask, sampling, generator)
 
 
+class Vllm:
+    """vLLM, in a process and an environment of its own, with the policy's present weights."""
+
+    rescored: ClassVar[bool] = True
+
+    @staticmethod
+    def check(architecture: Mapping[str, Any]) -> None:
+        check_vllm(architecture)
+
+    def sample(
+        self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
+    ) -> Generated:
+        from rlhf_core.models.vllm.engine import sample_by_vllm
+
+        return sample_by_vllm(policy, prompt_ids, prompt_mask, sampling, generator)
+
+
 ENGINES: Choices[type[Engine]] = Choices(
-    "engine", {"loop": Loop, "batch": ContinuousBatching}, needs=("rescored", "check", "sample")
+    "engine", {"loop": Loop, "batch": ContinuousBatching, "vllm": Vllm}, needs=("rescored", "check", "sample")
 )
 #: Samples where no setting names another one.
 DEFAULT_ENGINE = "loop"
 
 _used: set[str] = set()
+_deaths: list[str] = []
 
 
 def note_use(engine: str) -> None:
@@ -101,4 +120,16 @@ def take_used() -> list[str]:
     """Returns the engines that have sampled since this was last called."""
     found = sorted(_used)
     _used.clear()
+    return found
+
+
+def note_death(words: str) -> None:
+    """Notes what was said of an engine that died and was started again, for the record of the stage."""
+    _deaths.append(words)
+
+
+def take_deaths() -> list[str]:
+    """Returns what was said of engines that died since this was last called."""
+    found = list(_deaths)
+    _deaths.clear()
     return found

@@ -5,7 +5,7 @@ The loop never recomputes the prompt, drops rows that ended, and stops when all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +13,15 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.errors import NumericsError
+from rlhf_core.models.choosing import choose
 from rlhf_core.models.engines import ENGINES, note_use
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.rollout import check_side
 
+#: Samples a response to each prompt: (prompts without padding, uniform numbers [rows, max_new_tokens] of [0, 1)) ->
+#: (responses with their EOS, log-probabilities and entropies [rows, max_new_tokens], anything behind a response's end).
+ByRequest = Callable[[list[list[int]], Tensor], tuple[list[list[int]], Tensor, Tensor]]
 #: Tokens from one look at which rows have ended to the next; on a GPU every look waits for it.
 TOKENS_PER_LOOK = {"cpu": 1, "cuda": 8}
 
@@ -57,29 +61,6 @@ def joined(parts: Sequence[Generated], pad_id: int) -> Generated:
         logprobs=below([part.logprobs for part in parts], 0.0),
         entropies=below([part.entropies for part in parts], 0.0),
     )
-
-
-def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
-    """Returns log-scores with what top-k and top-p exclude set to -inf; scores are already divided by temperature."""
-    if sampling.top_k and sampling.top_k < scores.shape[-1]:
-        kth = scores.topk(sampling.top_k, dim=-1).values[:, -1:]
-        scores = scores.masked_fill(scores < kth, -torch.inf)
-    if sampling.top_p < 1:
-        ordered, order = scores.sort(dim=-1, descending=True)
-        p = ordered.softmax(dim=-1)
-        drop = p.cumsum(dim=-1) - p >= sampling.top_p
-        scores = scores.masked_fill(drop.scatter(1, order, drop), -torch.inf)
-    return scores
-
-
-def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
-    """Returns [batch] int64: one token per row, by inverting the cumulative distribution at `uniform` [batch]."""
-    if sampling.temperature == 0:
-        return logits.argmax(dim=-1)
-    scores = truncate(logits / sampling.temperature, sampling)
-    cumulative = scores.softmax(dim=-1).cumsum(dim=-1)
-    target = uniform[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
 
 
 @torch.no_grad()
@@ -161,6 +142,45 @@ def sample_in_steps(
         generator.set_state(state)
         drawn = looked
     for _ in range(distributed.largest(needed) - drawn):
+        torch.rand(batch, generator=generator)
+    return whole(policy, batch, ids, mask, logprobs, entropies)
+
+
+@torch.no_grad()
+def sample_by_request(
+    policy: Policy,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    sampling: Sampling,
+    generator: torch.Generator,
+    answer: ByRequest,
+) -> Generated:
+    """Samples one response per row by an engine that takes requests without padding; see `generate`.
+
+    A token is chosen by the uniform number that the loop has for its row and step, and the generator is left as the
+    loop leaves it.
+    """
+    batch, device = prompt_ids.shape[0], prompt_ids.device
+    check_side(prompt_mask, "left")
+    state = generator.get_state()
+    drawn = torch.stack([torch.rand(batch, generator=generator) for _ in range(sampling.max_new_tokens)], dim=1)
+    own = distributed.own(torch.arange(batch, device=device))
+    uniforms = drawn.to(device)[own]
+    prompts = [ids[mask].tolist() for ids, mask in zip(prompt_ids[own], prompt_mask[own], strict=True)]
+    responses, logprobs, entropies = (
+        answer(prompts, uniforms) if prompts else ([], torch.zeros_like(uniforms), torch.zeros_like(uniforms))
+    )
+    ids = torch.full(uniforms.shape, policy.pad_id, dtype=torch.long)
+    mask = torch.zeros(uniforms.shape, dtype=torch.bool)
+    for row, tokens in enumerate(responses):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        mask[row, : len(tokens)] = True
+    ids, mask = ids.to(device), mask.to(device)
+    logprobs, entropies = (values.to(device).masked_fill(~mask, 0.0) for values in (logprobs, entropies))
+    if not torch.isfinite(logprobs).all():
+        raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
+    generator.set_state(state)
+    for _ in range(distributed.largest(int(mask.sum(dim=1).max()) if responses else 0)):
         torch.rand(batch, generator=generator)
     return whole(policy, batch, ids, mask, logprobs, entropies)
 

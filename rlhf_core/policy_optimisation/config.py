@@ -66,6 +66,8 @@ class OptimiserConfig(Checked):
         whitening: of advantages over the rollout batch, over each minibatch, or none.
         objective: clipped_surrogate, policy_gradient (REINFORCE; A2C with a critic), rlmec or online_dpo.
         clip: epsilon of the policy ratio.
+        importance_cap: largest weight of a token's loss that corrects the engine's log-probabilities by the policy's;
+            None weighs no token.
         dpo_beta: temperature of online_dpo.
         dpo_min_margin: online_dpo skips pairs whose raw proxies differ by less; 0 skips none.
         loss_average: over all tokens of a minibatch, or over tokens of a response and then over responses.
@@ -106,6 +108,7 @@ class OptimiserConfig(Checked):
     group_std: Annotated[str, one_of(GROUP_STDS)] = "population"
     whitening: Annotated[str, one_of(WHITENINGS)] = "rollout"
     objective: Annotated[str, one_of(OBJECTIVES)] = "clipped_surrogate"
+    importance_cap: Positive | None = None
     dpo_beta: Positive = 0.1
     dpo_min_margin: NotNegative = 0.0
     loss_average: Annotated[str, one_of(LOSS_AVERAGES)] = "tokens"
@@ -166,6 +169,11 @@ class OptimiserConfig(Checked):
                 f"{self.group_size}; it must be at least 2"
             )
         OBJECTIVES[self.objective].check(self)
+        if self.importance_cap is not None and self.fixed_samples:
+            raise RecipeError(
+                f"importance_cap is {self.importance_cap:g}, but source is '{self.source}': these samples are the "
+                "reference's, and no engine's log-probabilities are known; leave it out"
+            )
         if self.kl_in_loss and not KL_ESTIMATORS[self.kl_estimator].has_gradient:
             usable = " or ".join(name for name in KL_ESTIMATORS if KL_ESTIMATORS[name].has_gradient)
             raise RecipeError(

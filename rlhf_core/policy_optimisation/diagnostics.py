@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlhf_core.policy_optimisation.advantages import masked_mean
 from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.kl import kl_tokens
+from rlhf_core.policy_optimisation.objectives import importance_ratio
 from rlhf_core.rollout import Responses
 
 #: Tokens of the n-grams whose repetition is counted.
@@ -22,7 +24,8 @@ def describe(experience: Experience, *, with_critic: bool) -> dict[str, float]:
     per token, of the distributions that the tokens were drawn from, at temperature 1 and untruncated; `proxy` is the
     raw proxy score of a response. `return_*` are of the critic's target, and without a critic of the advantage
     before whitening. `explained_variance` is 1 - E[(R - V)^2] / Var[R] over tokens. `engine_gap` is the mean distance
-    of the engine's log-probabilities from the policy's, where they are not the same numbers.
+    of the engine's log-probabilities from the policy's, where they are not the same numbers; `importance` is the mean
+    weight of a token by them, and `importance_capped` the share of tokens whose weight the cap lowered.
     """
     batch, reward = experience.batch, experience.reward
     mask, lengths = batch.responses.mask, batch.responses.lengths.float()
@@ -46,8 +49,12 @@ def describe(experience: Experience, *, with_critic: bool) -> dict[str, float]:
     if batch.entropies is not None:
         metrics["entropy"] = masked_mean(batch.entropies, mask)
     if batch.engine_logprobs is not None:
-        gap = (batch.logprobs - batch.engine_logprobs).abs()
+        gap = torch.where(mask, (batch.logprobs - batch.engine_logprobs).abs(), 0.0)
         metrics |= {"engine_gap": masked_mean(gap, mask), "engine_gap_max": gap.max()}
+    if experience.importance is not None and batch.engine_logprobs is not None:
+        capped = importance_ratio(batch.logprobs, batch.engine_logprobs, mask) > experience.importance
+        metrics["importance"] = masked_mean(experience.importance, mask)
+        metrics["importance_capped"] = masked_mean(capped.float(), mask)
     metrics |= _spread("advantage", experience.advantages, mask)
     metrics |= _spread("return", experience.returns, mask)
     if with_critic:

@@ -205,6 +205,7 @@ class Experience:
         advantages: whitened if the whitening is over the rollout batch.
         returns: the critic's target.
         scores: [batch] float32, the proxy of each response by which online DPO orders pairs.
+        importance: weights of the tokens' losses, None for 1.
     """
 
     batch: RolloutBatch
@@ -213,6 +214,7 @@ class Experience:
     advantages: Tensor
     returns: Tensor
     scores: Tensor
+    importance: Tensor | None = None
 
     def packed(self) -> dict[str, Any]:
         """Returns the tensors that an update reads, for a buffer or a checkpoint, without texts and records."""
@@ -232,6 +234,7 @@ class Experience:
             "advantages": self.advantages,
             "returns": self.returns,
             "scores": self.scores,
+            **({} if self.importance is None else {"importance": self.importance}),
         }
 
     @classmethod
@@ -251,4 +254,4 @@ class Experience:
         )
         reward = RewardOutput(packed["total"], {"total": packed["total"]}, {})
         parts = {name: packed[name] for name in ("values", "advantages", "returns", "scores")}
-        return cls(batch=batch, reward=reward, **parts)
+        return cls(batch=batch, reward=reward, **parts, importance=packed.get("importance"))

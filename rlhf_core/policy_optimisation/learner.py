@@ -166,7 +166,9 @@ class Learner:
         assert batch.reference_logprobs is not None
         old, reference = batch.logprobs[rows, :width], batch.reference_logprobs[rows, :width]
         logprobs = self.actor.forward(lambda: self.policy.statistics(*inputs, with_entropy=False).logprobs)
-        terms = self.objective.loss(ObjectiveInputs(logprobs, old, reference, advantages[rows, :width], mask), config)
+        importance = None if experience.importance is None else experience.importance[rows, :width]
+        seen = ObjectiveInputs(logprobs, old, reference, advantages[rows, :width], mask, importance)
+        terms = self.objective.loss(seen, config)
         loss, clipped = terms.total, terms.clipped
         sums = {"policy_loss": loss.detach(), **terms.measures}
         if config.kl_in_loss:

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from rlhf_core.policy_optimisation.config import OptimiserConfig
 
 
+#: Reason why an importance weight is refused, as the end of a message.
+UNWEIGHTED = (
+    "the engine's log-probabilities are the policy's own, so that every weight is 1; leave it out, or sample by "
+    "another engine (sampling.engine)"
+)
+
+
 @dataclass(frozen=True)
 class TokenLoss:
     """A loss before it is averaged.
@@ -32,6 +39,24 @@ class TokenLoss:
 def importance_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
     """Returns [batch, response_len] float32: pi / pi_old, 1 on padding."""
     return torch.where(mask, logprobs - old_logprobs, 0.0).exp()
+
+
+def truncated_importance(logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """Returns [batch, response_len] float32: min(pi / mu, cap) of each token, detached, 1 on padding.
+
+    Tokens are drawn from mu, the policy as an engine's kernels compute it, and learned from as if drawn from pi, the
+    policy as the trainer computes it at the same weights. The weight corrects the expected gradient up to the cap.
+
+    Args:
+        logprobs, engine_logprobs: [batch, response_len] float32, log pi and log mu.
+        mask: [batch, response_len] bool.
+        cap: largest weight.
+
+    Source: Ionides 2008 (truncated importance sampling); Yao et al. 2025, "Your Efficient RL Framework Secretly
+    Brings You Off-Policy RL Training", for the mismatch of engine and trainer.
+    """
+    ratio = importance_ratio(logprobs, engine_logprobs, mask).clamp(max=cap)
+    return torch.where(mask, ratio, 1.0).detach()
 
 
 def clipped_surrogate(
@@ -174,6 +199,7 @@ class ObjectiveInputs:
         old, reference: float32 under the sampling policy and under the reference.
         advantages: float32.
         mask: bool.
+        importance: float32 weights of the tokens' losses, None for 1.
     """
 
     logprobs: Tensor
@@ -181,6 +207,7 @@ class ObjectiveInputs:
     reference: Tensor
     advantages: Tensor
     mask: Tensor
+    importance: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +250,8 @@ class TokenObjective:
 
     def loss(self, seen: ObjectiveInputs, config: OptimiserConfig) -> Loss:
         terms = self.token_loss(seen, config)
-        return Loss(LOSS_AVERAGES[config.loss_average].total(terms.losses, seen.mask), terms.clipped)
+        losses = terms.losses if seen.importance is None else seen.importance * terms.losses
+        return Loss(LOSS_AVERAGES[config.loss_average].total(losses, seen.mask), terms.clipped)
 
     def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: OptimiserConfig) -> Tensor:
         """Returns the divisor of the loss sum of a whole minibatch of `units`, a scalar."""
@@ -298,8 +326,8 @@ def _check_rlmec(config: OptimiserConfig) -> None:
 OBJECTIVES: Choices[TokenObjective | PairObjective] = Choices(
     "objective",
     {
-        "clipped_surrogate": TokenObjective(_clipped_surrogate, reads=("clip",)),
-        "policy_gradient": TokenObjective(_policy_gradient),
+        "clipped_surrogate": TokenObjective(_clipped_surrogate, reads=("clip", "importance_cap")),
+        "policy_gradient": TokenObjective(_policy_gradient, reads=("importance_cap",)),
         "rlmec": TokenObjective(_rlmec, reads=("clip",), check=_check_rlmec, divide_by=nonzero_rewards),
         "online_dpo": PairObjective(),
     },

@@ -33,6 +33,7 @@ from rlhf_core.policy_optimisation.experience import (
 )
 from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
 from rlhf_core.policy_optimisation.learner import Learner
+from rlhf_core.policy_optimisation.objectives import UNWEIGHTED, truncated_importance
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.replay import ReplayBuffer
 from rlhf_core.policy_optimisation.sources import RolloutSource
@@ -148,7 +149,20 @@ class PolicyOptimiser:
         returns = VALUE_TARGETS[config.value_target](rewarded, advantages, config)
         if WHITENINGS[config.whitening].of_rollout:
             advantages = whiten(advantages, mask)
-        return Experience(batch, reward, values, advantages, returns, proxy_scores(reward))
+        return Experience(batch, reward, values, advantages, returns, proxy_scores(reward), self.importance(batch))
+
+    def importance(self, batch: RolloutBatch) -> Tensor | None:
+        """Returns the weights of the tokens' losses, None where the settings ask for none.
+
+        Raises:
+            RecipeError: the rollouts have no log-probabilities of an engine beside the policy's.
+        """
+        cap = self.config.importance_cap
+        if cap is None:
+            return None
+        if batch.logprobs is None or batch.engine_logprobs is None:
+            raise RecipeError(f"importance_cap is {cap:g}, but {UNWEIGHTED}")
+        return truncated_importance(batch.logprobs, batch.engine_logprobs, batch.responses.mask, cap)
 
     @torch.no_grad()
     def values(self, batch: RolloutBatch) -> Tensor:

@@ -17,8 +17,10 @@ from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, unknown_targets
 from rlhf_core.models.classifier_folder import is_classifier
+from rlhf_core.models.engines import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
+from rlhf_core.policy_optimisation.objectives import UNWEIGHTED
 from rlhf_core.policy_optimisation.origins import CRITICS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe, referenced_models, reward_models
 from rlhf_core.rewards.preference_losses import build_loss
@@ -142,6 +144,12 @@ def _check_lengths(reached: Reached, scale: PolicyScale, training: RewardTrainin
     limits = prompt_limits(scale.prompt_limit, reached, reached.where("scale"))
     if not training.optimiser.fixed_samples:
         check_engine(reached, training.sampling.engine, reached.where("scale"), "sampling.engine")
+        cap = training.optimiser.importance_cap
+        if cap is not None and not ENGINES[training.sampling.engine].rescored:
+            raise RecipeError(
+                f"{reached.where('row')} on {reached.where('scale')}: optimiser.importance_cap is {cap:g} and "
+                f"sampling.engine '{training.sampling.engine}', but {UNWEIGHTED}"
+            )
         longest = limits.prompt + training.sampling.max_new_tokens
         check_positions(reached, longest, f"prompts and rollouts of {reached.where('scale')}")
 

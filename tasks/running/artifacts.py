@@ -27,7 +27,8 @@ from typing import Any
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
-from rlhf_core.models.engines import take_used
+from rlhf_core.models.engines import take_deaths, take_used
+from rlhf_core.models.vllm.environment import installed
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest
@@ -215,6 +216,8 @@ def _record(
 ) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     gpu = torch is not None and torch.cuda.is_available()
+    engines, deaths = take_used(), take_deaths()
+    own = {"vllm": installed().version} if "vllm" in engines else {}
     return {
         "stage": stage,
         "version": version,
@@ -228,8 +231,9 @@ def _record(
         "host_cpu": platform.processor() or platform.machine(),
         "cpu_capability": "" if torch is None else torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
-        "engines": take_used(),
-        "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES},
+        "engines": engines,
+        **({"engine_deaths": deaths} if deaths else {}),
+        "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES} | own,
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("-C", str(PROJECT), "status", "--porcelain", "--", *CODE)),
         "sources": source_digest(),
@@ -290,7 +294,7 @@ def stage_output(
             raise found
         return
     out = Path(out)
-    take_used()  # by another stage of this process
+    take_used(), take_deaths()  # of another stage of this process
     started, clock = time.time(), time.monotonic()
     startup = max(0.0, started - process_start.began())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)

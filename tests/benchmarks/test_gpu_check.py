@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check.device import ABSENT, FAILED, MEASURED, Device, Row
-from benchmarks.gpu_check.parts import LIGHT_STAGES, MISSING_ENGINES, PARTS, attention, generation
+from benchmarks.gpu_check.parts import LIGHT_STAGES, PARTS, attention, generation
 from benchmarks.gpu_check.random_work import HALF_BILLION, TINY, Check
 from benchmarks.gpu_check.table import COLUMNS, markdown, read_rows, write_rows
 from rlhf_core.models.cost import PEAKS, Work, peak_of
@@ -27,12 +27,13 @@ def test_every_kind_of_stage_has_a_part_or_no_heavy_work() -> None:
     assert not covered & set(LIGHT_STAGES)
 
 
-def test_engines_and_attentions_that_are_absent_are_named() -> None:
+def test_engines_and_attentions_that_are_absent_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     check = Check(TINY, Device())
+    monkeypatch.setenv("REWARDSMITH_VLLM_PYTHON", "/nowhere/python")
     rows = {row.what: row for row in generation(check)}
-    assert {name: rows[f"engine {name}"].outcome for name in (*ENGINES, *MISSING_ENGINES)} == dict.fromkeys(
-        ENGINES, MEASURED
-    ) | dict.fromkeys(MISSING_ENGINES, ABSENT)
+    outcomes = {name: rows[f"engine {name}"].outcome for name in ENGINES}
+    assert outcomes == dict.fromkeys(ENGINES, MEASURED) | {"vllm": ABSENT}
+    assert "vLLM is not installed" in rows["engine vllm"].reason
     kinds = {row.what: row for row in attention(check)}
     assert kinds["sdpa, SFT step"].tokens_per_second
     if not torch.cuda.is_available():

@@ -40,6 +40,8 @@ from rlhf_core.supervised.training import train
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3, 4, 1, 5], ended=False)
 CHOSEN = random_rows(2, [6, 1, 3, 7, 2, 5, 4, 4, 9, 3, 2])
 REJECTED = random_rows(3, [2, 5, 4, 1, 8, 3, 3, 6, 1, 7, 4])
+#: Kinds of policies; the heads of a wide one have a size that vLLM computes on CPUs.
+KINDS: dict[str, Callable[[int], Any]] = {**POLICIES, "wide": lambda seed: tiny_policy(seed, hidden=64)}
 Result = tuple[dict[str, torch.Tensor], list[dict[str, float]]]
 
 
@@ -82,7 +84,7 @@ def reward_model() -> Result:
 def policy_run(
     kind: str, iterations: int = 2, policy_kind: str = "decoder", engine: str = "loop", **settings: Any
 ) -> PolicyOptimiser:
-    policy, reference = POLICIES[policy_kind](1), POLICIES[policy_kind](3)
+    policy, reference = KINDS[policy_kind](1), KINDS[policy_kind](3)
     reference.model.requires_grad_(False)
     config = optimiser_config(
         kind, iterations=iterations, actor_lr=1e-3, max_grad_norm=0.5, rollout_batch=8, microbatch=2,
@@ -126,6 +128,15 @@ def grpo_in_batches() -> Result:
     return trained(policy_run("grpo", group_size=4, replay=1, engine="batch"), [])
 
 
+def grpo_wide(engine: str = "loop") -> Result:
+    return trained(policy_run("grpo", group_size=4, policy_kind="wide", engine=engine), [])
+
+
+def grpo_by_vllm() -> Result:
+    """As `grpo_wide`, sampled by a vLLM process of each rank; the second iteration samples by updated weights."""
+    return grpo_wide("vllm")
+
+
 def online_dpo() -> Result:
     return trained(policy_run("online_dpo"), [])
 
@@ -145,7 +156,18 @@ def ppo_resumed() -> Result:
 
 RUNS: dict[str, Callable[[], Result]] = {
     run.__name__: run
-    for run in (sft, reward_model, ppo, ppo_encoder_decoder, grpo, grpo_in_batches, online_dpo, ppo_resumed)
+    for run in (
+        sft,
+        reward_model,
+        ppo,
+        ppo_encoder_decoder,
+        grpo,
+        grpo_in_batches,
+        grpo_wide,
+        grpo_by_vllm,
+        online_dpo,
+        ppo_resumed,
+    )
 }
 
 

@@ -15,6 +15,7 @@ import torch
 
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.vllm.environment import installed
 from rlhf_core.zero import build_operators, import_deepspeed, stale_locks
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -28,13 +29,19 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1", **more}
 
 
-def results(folder: Path, processes: int, names: tuple[str, ...], deepspeed: dict[str, Any] | None = None) -> Results:
+def results(
+    folder: Path,
+    processes: int,
+    names: tuple[str, ...],
+    deepspeed: dict[str, Any] | None = None,
+    seconds: float = 500,
+) -> Results:
     """Returns the results of `ranks.py`."""
     file = folder / f"{processes}.pt"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     line = [sys.executable, *(launcher if processes > 1 else []), str(HERE / "ranks.py"), ",".join(names), str(file)]
     line += [json.dumps(deepspeed)] if deepspeed is not None else []
-    done = subprocess.run(line, env=environment(DS_ACCELERATOR="cpu"), capture_output=True, text=True, timeout=500)
+    done = subprocess.run(line, env=environment(DS_ACCELERATOR="cpu"), capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stderr[-4000:]
     found: Results = torch.load(file, weights_only=True)
     return found
@@ -100,6 +107,21 @@ def test_two_sharded_ranks_end_as_one_process(one: Results, tmp_path: Path, stag
     found = results(tmp_path, 2, SHARDED, {"zero_optimization": zero})
     for name in SHARDED:
         assert_same(found[name], one[name])
+
+
+@pytest.mark.platform
+@pytest.mark.timeout(1800)
+def test_sharded_ranks_hand_vllm_their_gathered_weights(tmp_path: Path) -> None:
+    try:
+        installed()
+    except RecipeError as error:
+        pytest.skip(str(error))
+    expected = results(tmp_path, 1, ("grpo_wide",))["grpo_wide"]
+    found = results(tmp_path, 2, ("grpo_by_vllm",), {"zero_optimization": {"stage": 3}}, seconds=1700)["grpo_by_vllm"]
+    gaps = [(step.pop("engine_gap"), step.pop("engine_gap_max")) for step in found["history"]]
+    assert_same(found, expected)
+    assert len(gaps) == 2
+    assert all(0 < mean <= largest < 1e-5 for mean, largest in gaps)
 
 
 def test_in_one_process_everything_is_the_identity() -> None:

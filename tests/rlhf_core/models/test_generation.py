@@ -14,7 +14,8 @@ from tiny_models import EOS, PAD, POLICIES, VOCABULARY, next_logits, random_rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.models.generation import TOKENS_PER_LOOK, Generated, generate, truncate
+from rlhf_core.models.choosing import truncate
+from rlhf_core.models.generation import TOKENS_PER_LOOK, Generated, generate
 from rlhf_core.models.policy import Policy, pad_rows, response_states
 from rlhf_core.models.sampling import Sampling
 

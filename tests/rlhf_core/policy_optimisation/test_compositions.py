@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import re
 from dataclasses import replace
 from functools import cache
@@ -330,6 +331,53 @@ def test_the_example_of_the_engine_page_runs() -> None:
     assert kinds == set(OPTIMISERS)
 
 
+def of_another_engine(run: PolicyOptimiser, gap: float) -> PolicyOptimiser:
+    """Returns a run whose engine finds every token less probable by a factor of e^gap than the policy does."""
+    following = run.source.next
+
+    def shifted(generator: torch.Generator) -> RolloutBatch:
+        batch = following(generator)
+        assert batch.logprobs is not None
+        return replace(batch, engine_logprobs=batch.logprobs - gap)
+
+    run.source.next = shifted  # type: ignore[method-assign]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("ppo", {}), ("rloo", {}), ("grpo", {"kl_coef": 0.0}), ("reinforce_plus_plus", {"replay": 1})],
+)
+def test_importance_weights_multiply_the_gradient_up_to_their_cap(name: str, settings: dict[str, Any]) -> None:
+    sizes = {"minibatch": 8, **settings}
+
+    def norm(gap: float, cap: float | None) -> float:
+        run = of_another_engine(run_of(name, "decoder", **sizes, importance_cap=cap), gap)
+        metrics = [run.iterate()[0] for _ in range(1 + run.config.replay)][-1]
+        assert ("importance" in metrics) == (cap is not None)
+        return metrics["grad_norm"]
+
+    plain = norm(0.5, None)
+    assert plain > 0
+    assert norm(0.5, 2.0) == pytest.approx(plain * math.exp(0.5), rel=1e-4)
+    assert norm(0.5, 1.25) == pytest.approx(plain * 1.25, rel=1e-4)
+    assert norm(-0.5, 2.0) == pytest.approx(plain * math.exp(-0.5), rel=1e-4)
+
+
+def test_importance_weights_are_refused_where_nothing_reads_them_or_all_are_1() -> None:
+    for name in ("online_dpo", "rlmec"):
+        with pytest.raises(RecipeError, match=f"'{name}' does not read 'importance_cap': objective is '{name}'"):
+            config_of(name, importance_cap=2.0)
+    with pytest.raises(RecipeError, match="importance_cap is 2, but source is 'fixed'"):
+        config_of("vanilla_ppo", source="fixed", importance_cap=2.0)
+    with pytest.raises(RecipeError, match="importance_cap is 0"):
+        config_of("grpo", importance_cap=0.0)
+    with pytest.raises(
+        RecipeError, match="importance_cap is 2, but the engine's log-probabilities are the policy's own"
+    ):
+        run_of("grpo", "decoder", importance_cap=2.0).iterate()
+
+
 def test_the_engine_page_names_every_diagnostic() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "engine.md").read_text(encoding="utf-8")
     section = text.partition("## Diagnostics")[2].partition("\n## ")[0]
@@ -337,7 +385,8 @@ def test_the_engine_page_names_every_diagnostic() -> None:
     named = {name for cell in cells for name in cell.split(", ")} - {"name"}
     found: set[str] = set()
     for name, engine, settings in (
-        ("ppo", "loop", {"kl_target": 6.0}), ("grpo", "batch", {}), ("online_dpo", "loop", {"dpo_min_margin": 1e-9})
+        ("ppo", "loop", {"kl_target": 6.0}), ("grpo", "batch", {"importance_cap": 2.0}),
+        ("online_dpo", "loop", {"dpo_min_margin": 1e-9}),
     ):  # fmt: skip
         run = run_of(name, "decoder", **settings)
         assert isinstance(run.source, OnPolicy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.diagnostics import describe, repetition_rate
 from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.learner import GAPS, Learner
+from rlhf_core.policy_optimisation.objectives import truncated_importance
 from rlhf_core.policy_optimisation.phases import PHASES, PhaseClock
 from rlhf_core.rewards.composition import RewardOutput
 
@@ -49,6 +51,21 @@ def experience_of(lengths: list[int], seed: int = 0) -> Experience:
     batch = replace(batch, logprobs=draws[0], reference_logprobs=draws[1], entropies=draws[2].abs())
     reward = RewardOutput(draws[3], {"part": draws[3]}, {})
     return Experience(batch, reward, draws[3], draws[4], draws[5], draws[3].sum(dim=1))
+
+
+def test_padding_counts_neither_in_the_engine_s_gap_nor_in_the_importance_weights() -> None:
+    experience = experience_of([3, 1])
+    batch, mask = experience.batch, experience.batch.responses.mask
+    assert batch.logprobs is not None
+    gap = torch.tensor([[0.0, 0.3, -0.9], [0.6, 77.0, -88.0]])
+    batch = replace(batch, engine_logprobs=batch.logprobs - gap)
+    importance = truncated_importance(batch.logprobs, batch.logprobs - gap, mask, 1.5)
+    found = describe(replace(experience, batch=batch, importance=importance), with_critic=False)
+    assert found["engine_gap"] == pytest.approx((0.0 + 0.3 + 0.9 + 0.6) / 4, abs=1e-6)
+    assert found["engine_gap_max"] == pytest.approx(0.9, abs=1e-6)
+    assert found["importance"] == pytest.approx((1.0 + math.exp(0.3) + math.exp(-0.9) + 1.5) / 4, abs=1e-6)
+    assert found["importance_capped"] == 0.25
+    assert "importance" not in describe(replace(experience, batch=batch), with_critic=False)
 
 
 @given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=5), seed=st.integers(0, 3))

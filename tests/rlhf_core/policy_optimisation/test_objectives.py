@@ -9,13 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.objectives import (
+    LOSS_AVERAGES,
+    OBJECTIVES,
+    ObjectiveInputs,
     clipped_surrogate,
     nonzero_rewards,
     ordered_pairs,
     policy_gradient,
     preference_loss,
     rlmec_objective,
+    truncated_importance,
     value_loss,
 )
 
@@ -44,6 +49,48 @@ def test_policy_gradient_by_hand() -> None:
     assert not terms.clipped.any()
     terms.losses.sum().backward()
     assert logprobs.grad[0].tolist() == [-2.0, 3.0, 0.0]  # type: ignore[index]
+
+
+def test_truncated_importance_by_hand() -> None:
+    """Two responses whose engine found other probabilities than the policy; the second has one token of padding."""
+    policy = torch.tensor([[0.5, 0.2, 0.9], [0.4, 0.3, 0.1]]).log().requires_grad_()
+    engine = torch.tensor([[0.4, 0.4, 0.1], [0.4, 0.1, 0.9]]).log()
+    mask = torch.tensor([[True] * 3, [True, True, False]])
+    found = truncated_importance(policy, engine, mask, 2.0)
+    assert found.tolist() == [pytest.approx([1.25, 0.5, 2.0]), pytest.approx([1.0, 2.0, 1.0])]
+    assert not found.requires_grad
+    assert truncated_importance(policy, engine, mask, 0.8).max() == pytest.approx(1.0), "padding is 1 under any cap"
+
+
+@given(
+    lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), cap=st.floats(0.1, 5), seed=st.integers(0, 9),
+    average=st.sampled_from(sorted(LOSS_AVERAGES)), objective=st.sampled_from(["clipped_surrogate", "policy_gradient"]),
+)  # fmt: skip
+@settings(deadline=None)
+def test_weighted_losses_are_those_of_a_naive_loop(
+    lengths: list[int], cap: float, seed: int, average: str, objective: str
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    shape = len(lengths), max(1, *lengths)
+    policy, old, engine, advantages = (torch.randn(shape, generator=generator) for _ in range(4))
+    mask = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
+    policy.requires_grad_()
+    config = optimiser_config(
+        "reinforce_plus_plus", iterations=1, rollout_batch=2, minibatch=2, microbatch=2, epochs=1, actor_lr=1.0,
+        objective=objective, importance_cap=cap, loss_average=average,
+    )  # fmt: skip
+    weights = truncated_importance(old, engine, mask, cap)
+    seen = ObjectiveInputs(policy, old, old, advantages, mask, weights)
+    OBJECTIVES[objective].loss(seen, config).total.backward()
+    expected = torch.zeros(shape)
+    for i, length in enumerate(lengths):
+        for t in range(length):
+            weight = min(math.exp(old[i, t] - engine[i, t]), cap)
+            ratio, advantage = math.exp(policy[i, t].detach() - old[i, t]), float(advantages[i, t])
+            binds = max(min(ratio, 1.2), 0.8) * advantage < ratio * advantage
+            slope = -advantage if objective == "policy_gradient" else 0.0 if binds else -ratio * advantage
+            expected[i, t] = weight * slope / (length if average == "responses" else 1)
+    torch.testing.assert_close(policy.grad, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_clipped_value_loss_by_hand() -> None:

