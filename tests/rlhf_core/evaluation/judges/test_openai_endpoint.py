@@ -419,3 +419,17 @@ def test_a_verdict_at_which_an_answer_was_cut_off_is_asked_again(endpoint, reaso
     endpoint.script = [(200, json.dumps(cut).encode(), {}), completion("Better: B")]
     (game,) = play_games(judge_at(endpoint), [JudgedPair("x", "q", "1", "2")], "pairwise", orders=("model",))
     assert (game.verdict.label, game.attempts) == ("B", 2)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices": [{"message": {"content": "Better: A"}}], "choices": [{"message": {"content": "Better: B"}}]}',
+        b'{"choices": [{"message": {"content": "Better: A"}}, {"message": {"content": "Better: B"}}]}',
+        b'{"choices": [{"message": {"content": "Better: A", "content": "Better: B"}}]}',
+    ],
+)
+def test_an_answer_with_two_contents_is_not_an_answer(endpoint, body):
+    endpoint.script = [(200, body, {})]
+    with pytest.raises(JudgeError, match="twice|not a chat completion"):
+        judge_at(endpoint, on_failure="raise").answer(requests(1))
