@@ -431,5 +431,5 @@ def test_a_verdict_at_which_an_answer_was_cut_off_is_asked_again(endpoint, reaso
 )
 def test_an_answer_with_two_contents_is_not_an_answer(endpoint, body):
     endpoint.script = [(200, body, {})]
-    with pytest.raises(JudgeError, match="twice|not a chat completion"):
+    with pytest.raises(JudgeError, match=r"twice|not a chat completion"):
         judge_at(endpoint, on_failure="raise").answer(requests(1))
