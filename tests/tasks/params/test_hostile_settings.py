@@ -30,6 +30,8 @@ def test_a_value_that_cannot_be_made_is_named_with_its_row(value: str) -> None:
 def test_a_multiple_beyond_a_float_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"iterations is 1e\+308 times 40.*too large"):
         overrides({"iterations": {"times": 1e308}}, {"iterations": 40})
+    with pytest.raises(RecipeError, match="but the row gives 1000"):
+        overrides({"iterations": {"times": 10**400}}, {"iterations": 40})
 
 
 def test_a_critic_that_only_warms_up_is_refused() -> None:
