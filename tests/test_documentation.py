@@ -369,3 +369,8 @@ def test_every_variable_of_the_environment_is_documented() -> None:
                 used |= set(re.findall(r"REWARDSMITH_[A-Z]+(?:_[A-Z]+)*", text_of(path)))
     named = set(re.findall(r"REWARDSMITH_[A-Z]+(?:_[A-Z]+)*", text_of(ROOT / "docs" / "variables.md")))
     assert named == used
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    words = [word for word in text_of(ROOT / "README.md").split() if re.search(r"\w", word)]
+    assert len(words) <= 900

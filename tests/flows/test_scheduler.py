@@ -245,6 +245,22 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
     assert "up to date" in command("dvc", "repro", root=root).stdout
 
 
+def test_a_run_whose_fork_server_is_killed_ends_like_another_one(finished: Path, tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    process = start(root, STAND_IN_SECONDS="1")
+    wait_for(lambda: len(calls(root)) >= 3)
+    family = psutil.Process(process.pid).children()
+    (server,) = [child for child in family if "tasks.dvc.fork_server" in child.cmdline()]
+    assert server.children(), "the stages are forked"
+    server.kill()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert output.count("stages start in Pythons of their own from here on") == 1
+    for path in sorted(finished.glob("results/**/result/metrics.json")):
+        assert (root / path.relative_to(finished)).read_bytes() == path.read_bytes()
+    assert "up to date" in command("dvc", "repro", root=root).stdout
+
+
 def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     before = len(calls(finished))
     lock = finished / "dvc.lock"
