@@ -18,7 +18,7 @@ from typing import Any, Protocol
 Encoded = Any
 _SMALL = 1 << 53
 _NUMPY_KINDS = "biufcSU"
-_KEYS = type({}.keys())
+_KEYS: type[Any] = type({}.keys())
 _SEQUENCES: dict[str, type[Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _MAPPINGS: dict[str, type[Any]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 #: Types that their text makes again.

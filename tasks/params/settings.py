@@ -62,7 +62,8 @@ def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
         known = isinstance(number, int | float) and not isinstance(number, bool) and _finite(number)
         if set(value) != {"times"} or not known:
             raise RecipeError(
-                f"{name} is {str(dict(value))[:80]}, but {whose} gives {str(number)[:40]}; state a number, or {{times: 2}} of that number"
+                f"{name} is {str(dict(value))[:80]}, but {whose} gives {str(number)[:40]}; state a number, or "
+                "{times: 2} of that number"
             )
     found = times * own  # type: ignore[operator]
     if not _finite(found):
