@@ -22,6 +22,8 @@ WORK = ".work"
 RUN = "REWARDSMITH_RUN"
 #: Variable that Prefect sets for the temporary server of a run without a platform.
 TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
+#: Errors of a text that is not a note: any process of the machine may have set such a variable.
+NOT_A_NOTE = (ValueError, KeyError, TypeError, RecursionError)
 
 
 def mark(root: Path, name: str) -> dict[str, str]:
@@ -44,7 +46,7 @@ def _end_temporary_servers(root: Path) -> int:
     is ended alone."""
     ended = 0
     for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
+        with suppress(psutil.Error, OSError, *NOT_A_NOTE):
             environment = process.environ()
             if environment.get(TEMPORARY) and (text := environment.get(RUN)):
                 note = json.loads(text)
@@ -62,10 +64,11 @@ def marked_groups(root: Path) -> dict[int, dict[str, Any]]:
             text = process.environ().get(MARK, "").strip()  # blank in a run's fork server
             if not text or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-        except (psutil.Error, OSError):
+            note, group = json.loads(text), _group(process.pid)
+            of_this_tree = note["root"] == str(root.resolve())
+        except (psutil.Error, OSError, *NOT_A_NOTE):
             continue
-        note, group = json.loads(text), _group(process.pid)
-        if note["root"] == str(root.resolve()) and group is not None and group != os.getpgid(0):
+        if of_this_tree and group is not None and group != os.getpgid(0):
             found[group] = note
     return found
 
@@ -146,7 +149,7 @@ def clear_dead_locks(root: Path) -> int:
             for holder in (holders if isinstance(holders, list) else [holders])
         ]
         dead = [entry for entry in entries if not _alive_dvc(int(entry[2]["pid"]))]
-    except (ValueError, AttributeError, KeyError, TypeError):
+    except (*NOT_A_NOTE, AttributeError):
         path.unlink()
         return 1
     for mode, file, holder in dead:

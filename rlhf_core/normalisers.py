@@ -27,6 +27,11 @@ Floats = NDArray[np.float64]
 ANY: tuple[SignalType, ...] = (Sequence, Segments)
 
 
+def rounding(mean: float) -> float:
+    """Returns the largest standard deviation of rewards that differ by rounding alone: a millionth of their mean."""
+    return 1e-6 * abs(mean)
+
+
 @dataclass(frozen=True)
 class NoNormaliser:
     """Leaves the signal as it is."""
@@ -42,7 +47,7 @@ class Scalar:
     """(r - mean)/std with one mean and one std.
 
     Args:
-        mean, std: statistics of the calibration set; std must be positive.
+        mean, std: statistics of the calibration set; std must be more than the rounding of the mean.
     """
 
     mean: float
@@ -50,7 +55,7 @@ class Scalar:
     takes = ANY
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.mean) and np.isfinite(self.std) and self.std > 0):
+        if not (np.isfinite(self.mean) and np.isfinite(self.std) and self.std > rounding(self.mean)):
             raise RecipeError(
                 f"normaliser statistics are mean {self.mean}, std {self.std}: the reward model is constant or "
                 "diverged on the calibration set"
@@ -207,7 +212,7 @@ def fit_location_aware(
     """
     bins = location_bins(locations, rewards, min_samples)
     pooled = float(rewards.std()) if rewards.size else 0.0
-    if not bins.location.size or pooled <= 0:
+    if not bins.location.size or pooled <= rounding(float(rewards.mean())):
         raise RecipeError(
             f"location-aware normaliser: {rewards.size} calibration segments leave {bins.location.size} bins with "
             f"standard deviation {pooled}; use more calibration pairs or check the reward model"

@@ -32,11 +32,14 @@ from typing import Any, Literal
 
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.sandbox_exchange import DETAIL_LIMIT, Channel, Unreadable
+from rlhf_core.evaluation.sandbox_groups import ControlGroup, make_group
 
 Status = Literal["passed", "failed", "error", "exited", "timeout", "crashed"]
 _HERE = Path(__file__).resolve().parent
 _START_SECONDS = 20.0
 _WORK_MB = 16
+#: Of a control group: for the launcher, the keeper and the kernel, and processes (launcher, keeper, program, tests).
+_GROUP_MB, _GROUP_PROCESSES = 256, 6
 _UNREADY = 98  # exit code of a process that could not be confined
 
 
@@ -106,10 +109,17 @@ class ProgramResult:
 
 
 class Sandbox:
-    """One isolated runner process that serves programs one after the other; a context manager."""
+    """One isolated runner process that serves programs one after the other; a context manager.
+
+    Attributes:
+        limits: of each program.
+        group_limits: what a control group bounds beside them: memory, pids, both or nothing.
+    """
 
     def __init__(self, limits: ProgramLimits | None = None) -> None:
         self.limits = limits or ProgramLimits()
+        self.group_limits: set[str] = set()
+        self._group: ControlGroup | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._root: str | None = None
         self._control: socket.socket | None = None
@@ -150,7 +160,7 @@ class Sandbox:
                 Channel(ours).send({**asdict(program), "tests": list(program.tests)})
                 report = Channel(ours).receive()
         lost = report is not None and report["status"] == "lost"
-        renew = lost or report is None
+        renew = lost or report is None or bool(report["marked"])
         taken = self._command({"lost": lost, "renew": renew})
         if taken and not renew:
             return report, {"program": None, "tests": None}
@@ -189,14 +199,19 @@ class Sandbox:
         if self._root is not None:
             shutil.rmtree(self._root, ignore_errors=True)
             self._root = None
+        if self._group is not None:
+            self._group.remove()
+            self._group, self.group_limits = None, set()
 
     def _start(self) -> None:
         if sys.platform != "linux":
             raise SandboxError(f"generated code runs only on Linux (namespaces), not on {sys.platform}")
         self._root = tempfile.mkdtemp(prefix="rewardsmith-sandbox-")
+        self._group = make_group(2 * self.limits.memory_mb + _WORK_MB + _GROUP_MB, _GROUP_PROCESSES)
         python = os.path.realpath(sys.executable)
         config = {
             "root": self._root,
+            "groups": self._group.files,
             "prefix": os.path.realpath(sys.base_prefix),
             "library": str(_HERE.parents[1]),
             "packages": _numpy_folders() if self.limits.numpy else [],
@@ -222,6 +237,7 @@ class Sandbox:
                 "namespaces and seccomp is needed: allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
                 "user.max_user_namespaces > 0), or in a container add the capability SYS_ADMIN"
             )
+        self.group_limits = self._group.holding
 
     def _last_words(self) -> str:
         assert self._process is not None

@@ -151,13 +151,18 @@ class ProgramSide(Peer):
         return {"value": encode(unary[kind](target), self)}
 
     def _call(self, target: Any, request: Message) -> Message:
-        given = request["arguments"]
-        arguments = [decode(argument, self) for argument in given]
+        given = [*request["arguments"], *request["options"].values()]
+        arguments = [decode(argument, self) for argument in request["arguments"]]
         options = {name: decode(value, self) for name, value in request["options"].items()}
-        answer: Message = {"value": encode(target(*arguments, **options), self)}
-        left = [encode(argument, self) if _may_change(told) else told for argument, told in zip(arguments, given)]  # noqa: B905
+        result = target(*arguments, **options)
+        answer: Message = {"value": encode(result, self)}
+        passed = [*arguments, *options.values()]
+        left = [encode(argument, self) if _may_change(told) else told for argument, told in zip(passed, given)]  # noqa: B905
         if left != given:
             answer["arguments"] = left
+        same = [place for place, told in enumerate(given) if passed[place] is result and _may_change(told)]
+        if same:
+            answer["same"] = same[0]
         return answer
 
     def hold(self, value: Any) -> Encoded:
@@ -267,10 +272,12 @@ class ForeignObject:
         named = {name: encode(value, side) for name, value in options.items()}
         request = {"do": "call", "of": number, "arguments": told, "options": named}
         value, answer = side.asked(request)
+        passed = [*arguments, *options.values()]
         if isinstance(answer.get("arguments"), list):
-            for argument, left in zip(arguments, answer["arguments"], strict=False):
+            for argument, left in zip(passed, answer["arguments"], strict=False):
                 replace_content(argument, decode(left, side))
-        return value
+        same = answer.get("same")
+        return passed[same] if type(same) is int and 0 <= same < len(passed) else value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # numpy would read memory where a program's `__array_interface__` says
@@ -292,6 +299,9 @@ class ForeignObject:
             except StopIteration:
                 return
             yield item
+
+    def __next__(self) -> Any:
+        return self._of("next")
 
     def __len__(self) -> int:
         return int(self._of("length"))

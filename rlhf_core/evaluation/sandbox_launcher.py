@@ -1,13 +1,14 @@
 """Builds the sandbox and becomes its runner; executed as a script by `sandbox.py`, standard library only.
 
-Order: new user namespace (when not root), mount, network, PID, IPC and UTS namespaces; a tmpfs root with
-the Python installation and system libraries read-only, three devices and a small writable `/work`; pivot
+Order: control groups; new user namespace (when not root), mount, network, PID, IPC and UTS namespaces; a tmpfs root
+with the Python installation and system libraries read-only, three devices and a small writable `/work`; pivot
 into it; become the runner's keeper, which forks an unprivileged process for each program. Any step that fails
 ends with exit status 97 and one line on standard error, before any generated code is read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -59,6 +60,13 @@ def check(result: int, step: str) -> None:
         refuse(step)
 
 
+def join_groups(files: list[str]) -> None:
+    """Joins control groups, as far as the system allows it; their limits come on top of those of each process."""
+    for file in files:
+        with contextlib.suppress(OSError), open(file, "w") as members:
+            members.write("0")
+
+
 def enter_namespaces() -> None:
     """Leaves the host's mounts, network, processes and IPC; as an ordinary user through a user namespace."""
     kinds = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
@@ -104,8 +112,8 @@ def make_read_only(target: str) -> None:
         mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)
 
 
-def bind(root: str, source: str, target: str | None = None, *, read_only: bool = True) -> None:
-    """Shows a host file or folder inside the new root."""
+def bind(root: str, source: str, target: str | None = None) -> None:
+    """Shows a host file or folder inside the new root, read-only."""
     place = root + (target or source)
     if os.path.isdir(source):
         os.makedirs(place, exist_ok=True)
@@ -113,8 +121,7 @@ def bind(root: str, source: str, target: str | None = None, *, read_only: bool =
         os.makedirs(os.path.dirname(place), exist_ok=True)
         os.close(os.open(place, os.O_CREAT | os.O_RDONLY, 0o644))
     mount(source, place, None, MS_BIND | MS_REC)
-    if read_only:
-        make_read_only(place)
+    make_read_only(place)
 
 
 def build_root(config: dict[str, Any]) -> None:
@@ -131,7 +138,7 @@ def build_root(config: dict[str, Any]) -> None:
     if not prefix.startswith("/usr/") and prefix != "/usr":
         bind(root, prefix)
     for device in DEVICES:
-        bind(root, device, read_only=False)
+        bind(root, device)  # it takes what is written, and keeps its times: they would outlive a program
     for package in config["packages"]:
         bind(root, str(package), f"/packages/{os.path.basename(package)}")
     os.makedirs(root + "/work")
@@ -148,6 +155,7 @@ def build_root(config: dict[str, Any]) -> None:
 def main() -> None:
     """Builds the sandbox described by the JSON in the first argument and runs its runner as process 1."""
     config = json.loads(sys.argv[1])
+    join_groups(config["groups"])
     enter_namespaces()
     child = os.fork()
     if child:

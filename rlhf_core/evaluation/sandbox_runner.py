@@ -39,7 +39,7 @@ import symtable
 import sys
 import types
 import typing  # noqa: F401
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, NoReturn
 
 from rlhf_core.evaluation.sandbox_exchange import Channel, ProgramSide, TestsSide, Unreadable, describe
@@ -55,6 +55,10 @@ _KEPT_CAPABILITIES = 1 << 5 | 1 << 6 | 1 << 7 | 1 << 21
 _SECONDS_TO_END = 1.0
 _LONGEST = 86400.0
 READY = {"ready": True}
+#: Builtins that lead to more than the objects of the statements that call them, by text or by name.
+_WAYS_OUT = frozenset(
+    {"breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals", "locals", "open", "setattr", "vars"}
+)
 #: Exit code of a process that could not be confined.
 UNREADY = 98
 
@@ -165,8 +169,11 @@ def tests_main(keeper: int, limits: dict[str, Any]) -> NoReturn:
 
 
 def run_tests(job: dict[str, Any], program: TestsSide) -> dict[str, Any]:
-    """Returns {status, detail, n_passed} of a program; the tests are compiled before its text is sent."""
-    status, detail, n_passed = "error", "", 0
+    """Returns {status, detail, n_passed, marked} of a program; the tests are compiled before its text is sent.
+
+    `marked`: the process may not be what it was before, so that the next program's tests need a new one.
+    """
+    status, detail, n_passed, marked = "error", "", 0, True
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     namespace = module.__dict__
@@ -178,6 +185,7 @@ def run_tests(job: dict[str, Any], program: TestsSide) -> dict[str, Any]:
         offered, _ = program.asked({"do": "load", **code, "names": wanted})
         types.FunctionType(compile(str(job["setup"]), "<setup>", "exec"), namespace)()
         names = {str(name): value for name, value in offered if name in wanted}
+        marked = not leave_no_mark([str(job["setup"]), *sources], names.keys())
         give_names(namespace, names, sources, str(job["entry_point"]))
         status = "failed"
         for test in tests:
@@ -190,8 +198,19 @@ def run_tests(job: dict[str, Any], program: TestsSide) -> dict[str, Any]:
         status, detail = "lost", str(error)
     except BaseException as error:  # a program's errors are raised here, SystemExit and MemoryError included
         status = "failed" if status == "failed" and isinstance(error, AssertionError) else "error"
-        detail = describe(error)
-    return {"status": "lost" if program.lost else status, "detail": detail, "n_passed": n_passed}
+        detail, marked = describe(error), marked or isinstance(error, MemoryError)
+    return {"status": "lost" if program.lost else status, "detail": detail, "n_passed": n_passed, "marked": marked}
+
+
+def leave_no_mark(sources: list[str], names: Set[str]) -> bool:
+    """Returns whether some statements can only change objects of their own: they import nothing (a module has settings,
+    such as decimal's precision), and name nothing that leads to the interpreter's own."""
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    if any(isinstance(node, ast.Import | ast.ImportFrom) for node in nodes) or names & sys.stdlib_module_names:
+        return False
+    words = {node.id for node in nodes if isinstance(node, ast.Name)}
+    words |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return not any(word.startswith(("__", "gi_", "cr_", "ag_", "tb_", "f_")) or word in _WAYS_OUT for word in words)
 
 
 def referenced_names(source: str) -> list[str]:

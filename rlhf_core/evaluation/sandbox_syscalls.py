@@ -32,7 +32,7 @@ dup3 292 24, pause 34 -, nanosleep 35 101, clock_nanosleep 230 115, getitimer 36
 getpid 39 172, gettid 186 178, getppid 110 173, getpgrp 111 -, getpgid 121 155, getsid 124 156, getuid 102 174,
 geteuid 107 175, getgid 104 176, getegid 108 177, getresuid 118 148, getresgid 120 150, getgroups 115 158,
 sendto 44 206, recvfrom 45 207, recvmsg 47 212, shutdown 48 210, getsockname 51 204, getpeername 52 205,
-getsockopt 55 209, exit 60 93, exit_group 231 94, wait4 61 260, waitid 247 95, uname 63 160, flock 73 32,
+getsockopt 55 209, exit 60 93, exit_group 231 94, wait4 61 260, waitid 247 95, uname 63 160,
 fsync 74 82, fdatasync 75 83, truncate 76 45, ftruncate 77 46, getdents64 217 61, getcwd 79 17, chdir 80 49,
 fchdir 81 50, rename 82 -, renameat 264 38, renameat2 316 276, mkdir 83 -, mkdirat 258 34, rmdir 84 -, creat 85 -,
 link 86 -, linkat 265 37, unlink 87 -, unlinkat 263 35, symlink 88 -, symlinkat 266 36, readlink 89 -,
@@ -57,8 +57,9 @@ _LIMITED = {
     "ioctl": (16, 29),
     "socketpair": (53, 199),
 }
-#: Duplicates, flags and locks of a file; not its owner, who would be sent signals, and not the size of a pipe.
-_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 1030)
+#: Duplicates and flags of a file; not its owner, who would be sent signals, not the size of a pipe, and not its locks,
+#: which would hold for the machine's programs, since they read the same files.
+_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030)
 #: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
 _IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 

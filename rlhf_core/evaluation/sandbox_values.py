@@ -18,6 +18,7 @@ from typing import Any, Protocol
 Encoded = Any
 _SMALL = 1 << 53
 _NUMPY_KINDS = "biufcSU"
+_KEYS: type[Any] = type({}.keys())
 _SEQUENCES: dict[str, type[Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _MAPPINGS: dict[str, type[Any]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 #: Types that their text makes again.
@@ -76,6 +77,8 @@ def _encode_other(value: Any, handles: Handles) -> Encoded:
     for name, (kind, write, _) in _TEXTS.items():
         if type(value) is kind:
             return {"t": name, "v": write(value)}
+    if type(value) is _KEYS:
+        return {"t": "keys", "v": [encode(item, handles) for item in value]}
     if type(value) is range:
         return {"t": "range", "v": [encode(n, handles) for n in (value.start, value.stop, value.step)]}
     if type(value) is timedelta:
@@ -119,6 +122,8 @@ def decode(encoded: Encoded, handles: Handles) -> Any:
         return _MAPPINGS[kind]({decode(k, handles): decode(v, handles) for k, v in content})
     if kind in _TEXTS:
         return _TEXTS[kind][2](content)
+    if kind == "keys":
+        return dict.fromkeys(decode(item, handles) for item in content).keys()
     if kind == "range":
         return range(*(decode(n, handles) for n in content))
     if kind == "timedelta":
@@ -143,7 +148,7 @@ def _numpy_decoded(encoded: dict[str, Any]) -> Any:
 
 
 def replace_content(old: Any, new: Any) -> None:
-    """Gives a list, dictionary, set or array the content that a program left in it."""
+    """Gives a list, dictionary, set, array, or those in a tuple, the content that a program left in it."""
     if isinstance(old, list | bytearray) and isinstance(new, list | bytearray):
         if isinstance(old, list) and len(old) == len(new):
             for i, item in enumerate(new):
@@ -156,6 +161,10 @@ def replace_content(old: Any, new: Any) -> None:
     elif isinstance(old, dict | set) and isinstance(new, dict | set):
         old.clear()
         old.update(new)
+    elif isinstance(old, tuple) and isinstance(new, tuple):
+        for one, other in zip(old, new, strict=False):
+            if _both_mutable(one, other) or isinstance(one, tuple):
+                replace_content(one, other)
     elif isinstance(old, deque):
         old.clear()
         old.extend(new)

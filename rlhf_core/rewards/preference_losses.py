@@ -32,11 +32,16 @@ def reward_regularisation(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 
 def correlation(values: Tensor, others: Tensor) -> Tensor:
-    """Returns Pearson correlation of two [n] tensors, float32; 0 (without a gradient) where either is constant."""
+    """Returns Pearson correlation of two [n] tensors, float32; 0 (without a gradient) where either is constant, to a
+    millionth of its mean: rounding is no deviation."""
     a, b = values.float() - values.float().mean(), others.float() - others.float().mean()
-    if not (bool(a.detach().abs().max() > 0) and bool(b.detach().abs().max() > 0)):
+    if _constant(values, a) or _constant(others, b):
         return 0.0 * a.sum()
     return (a * b).sum() / (a.norm() * b.norm())
+
+
+def _constant(values: Tensor, deviations: Tensor) -> bool:
+    return bool(deviations.detach().abs().max() <= 1e-6 * values.detach().float().mean().abs())
 
 
 def head_similarity(first: torch.nn.Module, second: torch.nn.Module) -> Tensor:

@@ -88,6 +88,10 @@ def constant(
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RecipeError(f"shaping: {name} is {value!r}; it must be a number")
-    if not math.isfinite(value):
-        raise RecipeError(f"shaping: {name} is {value}; it must be a finite number")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise RecipeError(f"shaping: {name} is {str(value)[:40]}; it must be a finite number")
+    return number

@@ -192,7 +192,7 @@ def _read(file: Path) -> Lines:
         return read_lines(file)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         remedy = "Rename a file with one object a line to .jsonl"
         raise DataError(f"not valid JSON ({error})", file=str(file), remedy=remedy) from None
     if not isinstance(content, list):

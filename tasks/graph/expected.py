@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mean
@@ -20,7 +21,9 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
             continue  # it did not do what a stage of its kind does
         try:
             seconds = float(json.loads(path.read_text(encoding="utf-8"))["seconds"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            continue
+        if not 0 <= seconds < math.inf:
             continue
         out = path.parent.parent.relative_to(root)
         records[out.as_posix()] = seconds

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.truncation import Limits
-from rlhf_core.errors import RecipeError, hint
+from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.models.architecture import POSITIONS, architecture_of, field
@@ -211,7 +211,13 @@ def _architecture(root: Path, spec: BackboneSpec) -> Mapping[str, Any]:
     """Returns the fields of a backbone's configuration, those of a local folder included; empty where not known."""
     config = root / str(spec.source) / "config.json"
     if spec.source is not None and config.is_file():
-        found: Mapping[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+        remedy = "Save the model again, with its config.json"
+        try:
+            found = json.loads(config.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"not valid JSON ({error})", file=str(config), remedy=remedy) from None
+        if not isinstance(found, dict):
+            raise DataError("not a configuration of a model", file=str(config), remedy=remedy)
         return found
     return architecture_of(spec.source, spec.architecture)
 

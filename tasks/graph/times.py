@@ -71,7 +71,7 @@ def _record(out: Path) -> dict[str, Any]:
     """Returns a stage's record; empty if it is missing or cannot be read."""
     try:
         value = json.loads((out / "record" / "record.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -174,7 +174,7 @@ def last_run(root: Path) -> RunTimes | None:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             return RunTimes(stages=[StageTime(**stage) for stage in content.pop("stages")], **content)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             print(
                 f"warning: {path} is not a file of a run's times ({error}) and was skipped; remove it", file=sys.stderr
             )

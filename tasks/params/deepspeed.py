@@ -13,7 +13,7 @@ def read_deepspeed(path: Path) -> dict[str, Any]:
     """Returns a DeepSpeed configuration file, checked."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RecipeError(f"DeepSpeed configuration {path} cannot be read ({error}); see infra/deepspeed/") from None
     if not isinstance(config, dict) or not isinstance(config.get("zero_optimization"), dict):
         raise RecipeError(f"DeepSpeed configuration {path}: 'zero_optimization' with its 'stage' is missing")

@@ -51,7 +51,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\.yaml")
 FILE_RULE = "letters, digits, '-', '_' and '.', and ends with '.yaml'"
 NAME_RULE = "small letters, digits, '-' and '_', a letter or digit first"
-_ADDRESS = re.compile(r"(.+\.ya?ml):([^/:]*)")
+_ADDRESS = re.compile(r"(.+\.ya?ml):([^/:]*)", re.DOTALL)
 
 
 class Address(str):

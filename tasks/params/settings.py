@@ -46,17 +46,26 @@ def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any
     return {name: _multiple(name, value, scale) for name, value in own.items() if name != "kind"}
 
 
+def _finite(number: float) -> bool:
+    """Returns whether a number is one that a float holds."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
+
+
 def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
     if not isinstance(value, Mapping):
         return value
     times, own = value.get("times"), scale.get(name)
     for number, whose in ((times, "the row"), (own, "the scale")):
-        known = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+        known = isinstance(number, int | float) and not isinstance(number, bool) and _finite(number)
         if set(value) != {"times"} or not known:
             raise RecipeError(
-                f"{name} is {dict(value)}, but {whose} gives {number}; state a number, or {{times: 2}} of that number"
+                f"{name} is {str(dict(value))[:80]}, but {whose} gives {str(number)[:40]}; state a number, or "
+                "{times: 2} of that number"
             )
     found = times * own  # type: ignore[operator]
-    if not math.isfinite(found):
+    if not _finite(found):
         raise RecipeError(f"{name} is {times} times {own}, which is too large; it must be a finite number")
     return round(found) if isinstance(own, int) else found

@@ -56,6 +56,11 @@ class Loader(yaml.CSafeLoader):
             seen.add(name)
         return super().construct_mapping(node, deep)
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_MERGED:
+            raise yaml.constructor.ConstructorError(None, None, "its merges repeat too much", node.start_mark)
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
@@ -87,6 +92,8 @@ _BASES = {"0b": 2, "0o": 8, "0x": 16}
 DEEPEST, _INDENTED = 100, re.compile(r"^(?:[-?:][ \t]| ){100}", re.M)
 #: Values of a file whose aliases are written out.
 MOST_VALUES = 1_000_000
+#: Settings of one mapping, those that `<<` brings in included, each as often as it does.
+MOST_MERGED = 10_000
 #: Whole numbers are below it in size, as the 64 bits of seeds are.
 LARGEST = 2**63
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.errors import DataError
 from tasks.running.artifacts import read_json
 from tasks.tracking.searches import Search, run_search
 
@@ -77,8 +78,11 @@ def _first_answers(out: Path) -> tuple[ShownAnswer, ...]:
     path = out / "result" / "generations.jsonl"
     if not path.exists():
         return ()
-    with path.open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in itertools.islice(lines, ANSWERS)]
+    try:
+        with path.open(encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in itertools.islice(lines, ANSWERS)]
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Remove it and run its row again") from None
     answers = [row for row in rows if "response" in row]
     return tuple(ShownAnswer(str(row["prompt"]), str(row["response"]), row.get("true_reward")) for row in answers)
 

@@ -59,7 +59,7 @@ def read_json(path: Path | str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
 
 
@@ -100,7 +100,7 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
                 rows.append(json.loads(line))
     except FileNotFoundError:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"not valid JSON ({error})", file=str(path), row=len(rows) + 1, remedy="Re-run its stage"
         ) from None

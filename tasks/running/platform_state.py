@@ -35,7 +35,7 @@ def read_private(path: Path) -> dict[str, Any]:
     """Its content; empty when it is not there or cut."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

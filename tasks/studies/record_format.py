@@ -157,7 +157,7 @@ def read_record(root: Path, file: Path) -> dict[str, Any]:
     try:
         record = json.loads((root / file).read_text(encoding="utf-8"), parse_int=_integer)
         typed(WorldRecord, record, "")
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"not valid JSON ({error})", file=name, remedy=remedy) from None
     except RecipeError as error:
         raise DataError(f"not a record: {str(error).removeprefix(': ')}", file=name, remedy=remedy) from None

@@ -38,7 +38,7 @@ def parse_starts(text: str) -> list[dict[str, Any]]:
     for number, line in enumerate(text.splitlines(), 1):
         try:
             start = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"not valid JSON ({error})", file=LOG.as_posix(), row=number, remedy=REMEDY) from None
         for field, kind in FIELDS.items():
             if not isinstance(start, dict) or not isinstance(start.get(field), kind):

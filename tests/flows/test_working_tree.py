@@ -87,7 +87,7 @@ def test_rwlock_entries_of_living_dvc_stay(tmp_path: Path) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"write": {"a": 3}}'])
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"write": {"a": 3}}', "[" * 100_000])
 def test_unreadable_rwlock_is_removed(tmp_path: Path, content: str) -> None:
     path = write_rwlock(tmp_path, content)
     assert working_tree.clear_dead_locks(tmp_path) == 1
@@ -198,3 +198,16 @@ def test_the_stage_of_a_living_flow_and_stages_of_other_trees_go_on(
     assert working_tree.end_orphans(tmp_path / "other") == []
     assert not any(ended(child) for child in children)
     assert set(working_tree.marked_groups(tmp_path)) == {child.pid for child in children}
+
+
+@pytest.mark.parametrize("note", ["x", "[1]", "{}", "[" * 100_000])
+def test_a_mark_that_another_program_of_the_machine_wrote_is_passed_over(tmp_path: Path, note: str) -> None:
+    marks = {working_tree.MARK: note, working_tree.RUN: note, working_tree.TEMPORARY: "1"}
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, **marks})
+    try:
+        assert working_tree.marked_groups(tmp_path) == {}
+        assert working_tree.end_orphans(tmp_path) == []
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()

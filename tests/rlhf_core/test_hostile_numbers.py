@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tiny_models import batch_of, random_rows
 
 from rlhf_core.credit import CREDITS
-from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.judges.games import JudgedPair
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.pairwise import compared
@@ -23,11 +23,12 @@ from rlhf_core.evaluation.protocols import PROTOCOLS, true_tally
 from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores
 from rlhf_core.evaluation.rm_bench import STYLES, StyledPair, rm_bench_scores
 from rlhf_core.models.logprobs import token_statistics
-from rlhf_core.normalisers import REGRESSIONS, calibrate, fit_line
+from rlhf_core.normalisers import NORMALISERS, REGRESSIONS, CalibrationSet, calibrate, fit_line
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, Rewarded, group_relative, whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KLCoefficient, kl_tokens
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES, ObjectiveInputs, TokenObjective
+from rlhf_core.rewards.preference_losses import correlation
 from rlhf_core.rollout import Responses, trimmed
 from rlhf_core.segmentation.segmenters import SEGMENTERS, NGram
 from rlhf_core.shaping.functions import meanstd, minmax, polynomial
@@ -156,6 +157,39 @@ def test_the_adaptive_coefficient_stays_positive(responses: int, horizon: int, k
     coefficient = KLCoefficient(0.1, target=6.0, horizon=horizon)
     coefficient.update(kl, responses)
     assert coefficient.value > 0
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+@QUICK
+@given(shift=st.floats(-1e6, 1e6), seed=st.integers(0, 99))
+def test_a_line_moves_with_its_values(name: str, shift: float, seed: int) -> None:
+    log_p = np.log(np.linspace(0.01, 1, 40))
+    values = 0.7 * log_p + np.random.default_rng(seed).normal(size=40)
+    (slope, intercept), moved = fit_line(log_p, values, name), fit_line(log_p, values + shift, name)
+    assert moved == pytest.approx((slope, intercept + shift), rel=1e-5, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name, choice in NORMALISERS.items() if choice.fit])
+@pytest.mark.parametrize("mean", [0.1, -37.0, 1e5])
+def test_a_normaliser_of_rewards_that_differ_by_rounding_is_refused(name: str, mean: float) -> None:
+    next_to_it = np.nextafter(np.float32(mean), np.float32(0))
+    rewards = np.where(np.arange(40) % 2 == 0, np.float64(np.float32(mean)), np.float64(next_to_it))
+    given_ = CalibrationSet(rewards, np.repeat([0.25, 0.5, 0.75, 1.0], 10), rewards)
+    assert rewards.std() > 0
+    choice = NORMALISERS[name]
+    with pytest.raises(RecipeError, match=r"constant|standard deviation"):
+        choice.build(choice.fit(given_), "huber")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", [0.1, -37.0, 1e5])
+def test_heads_that_differ_by_rounding_are_not_correlated(value: float) -> None:
+    equal = torch.full((4,), value)
+    near = torch.where(torch.tensor([True, False, True, False]), equal, torch.nextafter(equal, torch.zeros(4)))
+    near.requires_grad_()
+    found = correlation(near, torch.tensor([1.0, 2.0, 3.0, 5.0]))
+    found.backward()
+    assert float(found.detach()) == 0.0
+    assert float(near.grad.abs().max()) == 0.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", REGRESSIONS)

@@ -258,3 +258,9 @@ def test_a_value_set_on_dvcs_command_line_runs_that_row_only(finished_copy: Path
     of_metrics = [column for column in shown if "headline.json" in column]
     assert len({column.rpartition(":")[2] for column in of_metrics}) <= 6
     assert [column for column in shown if column.endswith("segment.optimiser.kl_coef")]
+
+
+@pytest.mark.parametrize("folder", ["a b", "a\nb", "\N{LATIN SMALL LETTER U WITH DIAERESIS}", "'$(x);\"", "a.yaml:b"])
+def test_an_address_is_understood_below_any_folder(folder: str) -> None:
+    address = Address("params/par/rows.yaml:par").under(Path("/home", folder))
+    assert (address.file, address.key) == (Path("/home", folder, "params/par/rows.yaml"), "par")

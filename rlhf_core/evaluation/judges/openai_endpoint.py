@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.evaluation.judges.cache import AnswerCache, digest, storable
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.judges.replies import preference_from_logprobs
+from rlhf_core.evaluation.judges.replies import CUT_OFF, preference_from_logprobs
 from rlhf_core.evaluation.judges.templates import get_template, render
 from rlhf_core.lazy import httpx
 from rlhf_core.typed import above, accepted_by, at_least, between
@@ -321,11 +321,12 @@ class EndpointJudge:
             again = status in _TRY_AGAIN or status >= 500
             raise _Failure(reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response))
         try:
-            payload = json.loads(content)
+            payload = json.loads(content, object_pairs_hook=_of_different_keys)
         except (ValueError, RecursionError):
-            raise _Failure("the answer is not JSON") from None
+            raise _Failure("the answer is not JSON, or sets a key twice") from None
         wants_logprobs = get_template(template).label_tokens is not None and self.config.use_logprobs
-        answer = _read_completion(payload, wants_logprobs)
+        judged = get_template(template).n_answers > 0 and get_template(template).label_tokens is None
+        answer = _read_completion(payload, wants_logprobs, whole=judged)
         if answer is None:
             raise _Failure("the answer is not a chat completion")
         return answer
@@ -357,16 +358,28 @@ class EndpointJudge:
             )
 
 
-def _read_completion(payload: Any, wants_logprobs: bool) -> _Answer | None:
-    """Returns the text and token counts of a chat completion; None if it has another form."""
+def _of_different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is set twice")
+    return found
+
+
+def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> _Answer | None:
+    """Returns the text and token counts of a chat completion; None if it has another form.
+
+    Args:
+        whole: mark a text that was cut off at its length, which may end in the middle of its reasons.
+    """
     try:
-        choice = payload["choices"][0]
+        (choice,) = payload["choices"]  # the request asks for one
         content = choice["message"]["content"]
-    except (KeyError, IndexError, TypeError):
+        cut = whole and choice.get("finish_reason") in ("length", "content_filter")
+    except (KeyError, ValueError, TypeError, AttributeError):
         return None
     if content is not None and not isinstance(content, str):
         return None
-    text = storable(content or "")
+    text = storable(content or "") + (CUT_OFF if cut else "")
     if wants_logprobs:
         logprobs = _first_token_logprobs(choice)
         if not logprobs:

@@ -6,31 +6,52 @@ appendix B.3 (a list of models with ranks) and ALARM, Figure 6 (`Output (a)`).
 
 A verdict that follows reasoning ends the reply: what comes behind it may take it back. Whatever looks like a verdict
 elsewhere in the reply, of this form or of another and in whatever letters, must agree with it. A reply that breaks
-either rule is unreadable.
+either rule is unreadable. A thought in tags that opens a reply (`<think>...</think>`) is not part of it; a thought
+without an end has no reply.
 """
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer
 
 ARENA_LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
 MT_BENCH_RANGE = (1.0, 10.0)
 
+#: Ends an answer that the endpoint cut off at its length, so that no verdict ends it.
+CUT_OFF = "\n[cut off at max_tokens]"
+_THOUGHT = re.compile(r"\s*<(think|thinking|thought|reasoning)>", re.IGNORECASE)
+
 #: Markdown around a verdict: emphasis, code and heading.
 _MARKUP = r"[*_`# \t]{0,9}"
 #: Text that may follow the last verdict of a reply: white space, closing marks and a full stop.
 _END = re.compile(r"[\s*_`#.\"')\]}]*")
 #: A negation right before a verdict.
-_NEGATED = re.compile(r"\b(?:not|never|no|neither|cannot)\b[^.,:;!?]{0,30}$|n't\b[^.,:;!?]{0,30}$", re.IGNORECASE)
-#: Signs that look like those of verdicts: Cyrillic and Greek letters, double comparisons.
+_NEGATED = re.compile(
+    r"\b(?:not|never|no|neither|cannot|refused?)\b[^.,:;!?]{0,30}$|n't\b[^.,:;!?]{0,30}$", re.IGNORECASE
+)
+#: Signs that look like those of verdicts: Cyrillic, Greek and small capital letters, other comparisons.
 _LOOKALIKES = str.maketrans(
-    dict(zip("\u0410\u0412\u0391\u0392\u039d\u043c\u041c\u039c\u226b\u226a", [*"ABABNmMM", ">>", "<<"], strict=True))
+    dict(
+        zip(
+            "\u0410\u0412\u0391\u0392\u039d\u043c\u041c\u039c\u226b\u226a\u227b\u227a",
+            [*"ABABNmMM", ">>", "<<", *"><"],
+            strict=True,
+        )
+    )
+    | dict(
+        zip(
+            "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0415\u041e\u0422\u0395\u03a4\u0299\u1d00",
+            "aeopcyxiEOTETBA",
+            strict=True,
+        )
+    )
 )
 
 _PREFERENCE = re.compile(r"^[ \t]*preference:[ \t]*([0-9](?:\.[0-9]{1,30})?)[ \t]*\r?$", re.MULTILINE)
@@ -43,20 +64,31 @@ _SCORE_BACKUP = re.compile(r"\[([0-9]{1,9}\.?[0-9]{0,9})\]")
 _SCORE_LIKE = re.compile(r"\[[ \t]{0,3}\[([^\[\]]{0,20}[0-9][^\[\]]{0,20})\][ \t]{0,3}\]")
 _OUT_OF_TEN = re.compile(r"\s{0,3}/\s{0,3}10(?![0-9])")
 _RATING = re.compile(r"\b(?:rating|score)\b[^\n\[\]]{0,30}$", re.IGNORECASE)
+_RATING_LIKE = re.compile(r"\brating[\s*_`]{0,9}[:=][\s*_`]{0,9}([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.IGNORECASE)
+#: A winner in the words of Arena-Hard's prompt, right before a verdict.
+_ARENA_SAID = re.compile(
+    r"\b(?:assistant ([AB]) is (?:significantly |slightly )?better|tie)\b[^\w\[]{0,9}$", re.IGNORECASE
+)
 _BETTER_LINE = re.compile(rf"^{_MARKUP}Better:(.*)$", re.MULTILINE)
 #: A letter, then at most a full stop, a remark in parentheses or a reason.
 _BETTER = re.compile(
     rf"{_MARKUP}([ABN]){_MARKUP}(?:\.?{_MARKUP}|\.?[ \t]*\(([^()]*)\)\.?{_MARKUP}|,?[ \t]+because\b(.*))\r?"
 )
-_BETTER_LIKE = re.compile(r"(?i:better|winner)[\s*_`]{0,9}(?i:is\b)?[\s*_`]{0,9}[:=][\s*_`]{0,9}([ABN])\b")
+_BETTER_LIKE = re.compile(
+    r"(?i:better|winner|verdict|choice|preferred|b e t t e r)[\s*_`]{0,9}"
+    r"(?:(?i:is\b)?[\s*_`]{0,9}[:=]|(?<=r)\s(?i:is\b))[\s*_`]{0,9}([ABN])\b"
+)
 _WORSE_LIKE = re.compile(r"(?i:worse|loser)[\s*_`]{0,9}[:=][\s*_`]{0,9}([AB])\b")
 _LABEL = re.compile(r"\b[ABN]\b")
 #: Words of a remark or reason that may turn a verdict round.
 _DOUBT = re.compile(
     r"\b(?:no|not|never|neither|nor|cannot|but|however|although|though|wrong|other|first|second|former|latter|actually|"
-    r"wait|instead|rather|worse|tie|equal|both|or|better|unless|if|maybe|perhaps|unsure)\b|n't\b",
+    r"wait|instead|rather|worse|tie|equal|both|or|better|unless|if|maybe|perhaps|unsure|hardly|barely|nobody|lower|loses|"
+    r"lost|sarcasm|joke|kidding)\b|n't\b|\?",
     re.IGNORECASE,
 )
+#: Words that speak against an answer, which a reason may say of the other answer alone.
+_AGAINST = re.compile(r"\b(?:less|least|lacks?|fails?|terrible|bad|poor|incorrect|weak|weaker|worst)\b", re.IGNORECASE)
 
 _OUTPUT = re.compile(rf"\s*{_MARKUP}Output \(([ab])\){_MARKUP}[.:]?{_MARKUP}\s*")
 
@@ -81,10 +113,27 @@ def _stands(text: str, verdict: re.Match[str]) -> bool:
     return _END.fullmatch(text, verdict.end()) is not None and _NEGATED.search(before) is None
 
 
+def _after_thought(parse: Callable[[str], JudgeAnswer]) -> Callable[[str], JudgeAnswer]:
+    """Returns a reader of the reply behind the thought that opens a text."""
+
+    @functools.wraps(parse)
+    def read(text: str) -> JudgeAnswer:
+        opened = _THOUGHT.match(text)
+        if opened is None:
+            return parse(text)
+        thoughts = re.split(rf"</{opened[1]}>", text, flags=re.IGNORECASE)
+        if len(thoughts) != 2:
+            return JudgeAnswer.invalid("a thought without one end")
+        return parse(thoughts[1].lstrip())
+
+    return read
+
+
 def _arena_like(seen: str) -> set[str]:
     return {f"{one}{sign}{other}".upper() for one, sign, other in _ARENA_LIKE.findall(seen)}
 
 
+@_after_thought
 def parse_alpaca_eval(text: str) -> JudgeAnswer:
     """Returns the soft preference in [1, 2]; 2 means that the second answer shown is better.
 
@@ -138,6 +187,7 @@ def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
     return 2.0 - p_first
 
 
+@_after_thought
 def parse_arena_hard(text: str) -> JudgeAnswer:
     """Returns one of five verdicts in double brackets (Arena-Hard v0.1, `get_score`), at the end of the reply.
 
@@ -157,9 +207,13 @@ def parse_arena_hard(text: str) -> JudgeAnswer:
     winner = "N" if label == "A=B" else label[0]
     if not _stands(text, found[-1]) or _arena_like(seen) != {label} or {*_BETTER_LIKE.findall(seen)} - {winner}:
         return JudgeAnswer.invalid("a verdict that the rest of the reply takes back")
+    said = _ARENA_SAID.search(text[max(0, found[-1].start() - 60) : found[-1].start()])
+    if said is not None and (said[1] or "N").upper() != winner:
+        return JudgeAnswer.invalid("a verdict in words and another in brackets")
     return JudgeAnswer(valid=True, label=label)
 
 
+@_after_thought
 def parse_mt_bench(text: str) -> JudgeAnswer:
     """Returns the score of `[[n]]`, else of `Rating: [n]`, at the end of the reply; n may have decimals (FastChat,
     `run_judge_single`).
@@ -182,12 +236,16 @@ def parse_mt_bench(text: str) -> JudgeAnswer:
         return JudgeAnswer.invalid(f"score {value:g} outside {low:g} to {high:g}")
     if single and not _RATING.search(text[max(0, last.start() - 60) : last.start()]):
         return JudgeAnswer.invalid("a number in brackets that is not called a rating")
-    like = _SCORE_LIKE.findall(_folded(text))
+    seen = _folded(text)
+    like = [*_SCORE_LIKE.findall(seen), *_RATING_LIKE.findall(seen)]
+    if text[: last.start()].endswith(("-", "\u2212")):
+        return JudgeAnswer.invalid("a negative score")
     if not _stands(_OUT_OF_TEN.sub("", text), last) or any(_number(one) != value for one in like):
         return JudgeAnswer.invalid("a score that the rest of the reply takes back")
     return JudgeAnswer(valid=True, value=value)
 
 
+@_after_thought
 def parse_pairwise(text: str) -> JudgeAnswer:
     """Returns the verdict of a last line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a
     whole word (PAR).
@@ -217,10 +275,12 @@ def parse_pairwise(text: str) -> JudgeAnswer:
 def _turns_round(verdict: re.Match[str]) -> bool:
     """Returns whether the remark or the reason of a verdict line may turn it round."""
     remark, reason = verdict[2] or "", verdict[3]
-    bare = reason is not None and not re.search(r"[A-Za-z]{2}", reason)
-    return bare or _DOUBT.search(f"{remark} {reason or ''}") is not None
+    bare = any(told is not None and not re.search(r"[A-Za-z]{2}", told) for told in (verdict[2], reason))
+    against = reason is not None and _AGAINST.search(reason) and not set(_LABEL.findall(reason)) - {verdict[1]}
+    return bare or bool(against) or _DOUBT.search(f"{remark} {reason or ''}") is not None
 
 
+@_after_thought
 def parse_ranking(text: str) -> JudgeAnswer:
     """Parses `[{'model': 'model_1', 'rank': 1}, {'model': 'model_2', 'rank': 2}]` and nothing else, in any order.
 
@@ -238,6 +298,7 @@ def parse_ranking(text: str) -> JudgeAnswer:
     return JudgeAnswer(valid=True, label="N" if rank == other else "A" if ranks["1"] < ranks["2"] else "B")
 
 
+@_after_thought
 def parse_output_pair(text: str) -> JudgeAnswer:
     """Parses `Output (a)` or `Output (b)`, also emphasised, and nothing else; label A: the first is better.
 

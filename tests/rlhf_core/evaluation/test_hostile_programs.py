@@ -72,6 +72,9 @@ ESCAPES = {
     " if p != os.getpid(): resource.prlimit(p, resource.RLIMIT_CPU, (0, 0))",
     "owner of a descriptor": "import fcntl\nfcntl.fcntl(3, fcntl.F_SETOWN, 1)",
     "size of a pipe": "import os, fcntl\nfcntl.fcntl(os.pipe()[0], 1031, 1 << 20)",
+    "times of a device": "import os\nos.utime('/dev/null')",
+    "lock of the machine's file": "import fcntl, os\nfcntl.flock(os.open('/usr', 0), fcntl.LOCK_SH)",
+    "lock of a range": "import fcntl\nfcntl.lockf(open('x', 'w'), fcntl.LOCK_EX)",
     "x32 calls": "import ctypes\nassert ctypes.CDLL(None).syscall(0x40000000 + 39) > 0",
 }
 BESIEGE = """
@@ -142,11 +145,40 @@ def test_a_program_never_sees_its_tests_nor_another_program(sandbox):
         ("import math\ndef f(x): return math.pi", ("assert math.isclose(f(1), 3.14159265, rel_tol=1e-6)",)),
         ("def f(x): return 10 ** x, {1: {2, 3}}, b'x', 1j, range(3), None, True",
          ("assert f(5000) == (10 ** 5000, {1: {2, 3}}, b'x', 1j, range(3), None, True)",)),
+        ("def f(): yield from (1, 2)", ("g = f()\nassert (next(g), next(g), next(g, 3)) == (1, 2, 3)",)),
+        ("def f(): return {1: 2}.keys()", ("assert f() == {1}",)),
+        ("def f(*, x): x.append(1)", ("x = []\nf(x=x)\nassert x == [1]",)),
+        ("def f(x): x[0][0].append(1)", ("x = (([],),)\nf(x)\nassert x == (([1],),)",)),
+        ("def f(x): return x", ("x = [1]\ny = f(x)\ny.append(2)\nassert x == [1, 2] and y is x",)),
         ("async def g(): return 1\ndef f():\n import asyncio\n return asyncio.run(g())", ("assert f() == 1",)),
     ],
 )  # fmt: skip
 def test_a_right_program_passes(sandbox, source, tests):
     assert sandbox.run(Program(source, tests)) == ProgramResult("passed", "", len(tests))
+
+
+@isolated
+def test_a_program_that_returns_its_argument_does_not_pass_for_one_that_copies(sandbox):
+    tests = ("x = [1]\nassert f(x) == x and f(x) is not x",)
+    assert not sandbox.run(Program("def f(x): return x", tests)).passed
+    assert sandbox.run(Program("def f(x): return list(x)", tests)).passed
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("setup", "later"),
+    [
+        ("import decimal\ndecimal.getcontext().prec = 3",
+         "import decimal\nassert decimal.Decimal(1) / 3 == decimal.Decimal('0.' + 28 * '3')"),
+        ("import math\nmath.pi = 3", "import math\nassert math.pi > 3.14"),
+        ("import sys\nsys.setrecursionlimit(60)", "def r(n): return 0 if n == 0 else r(n - 1)\nassert r(200) == 0"),
+        ("(0 for _ in ()).gi_frame.f_builtins['abs'] = len", "assert abs(-2) == 2"),
+        ("exec('import math; math.pi = 3')", "import math\nassert math.pi > 3.14"),
+    ],
+)  # fmt: skip
+def test_what_one_program_s_tests_set_is_unset_for_the_next(sandbox, setup, later):
+    assert sandbox.run(Program(GOOD, (setup, "assert f(1) == 2"))).passed
+    assert sandbox.run(Program(GOOD, (later, "assert f(1) == 2"))) == ProgramResult("passed", "", 2)
 
 
 @isolated

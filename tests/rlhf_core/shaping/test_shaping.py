@@ -260,6 +260,7 @@ def test_prompts_without_references_are_named() -> None:
         ({"kind": "lsc", "percentile": 85}, "percentile is 85; it must be between 0 and 1"),
         ({"kind": "ceil"}, "shaping 'ceil'.*ceiling"),
         ({"kind": "ceil", "ceiling": float("inf")}, "ceiling is inf; it must be a finite number"),
+        ({"kind": "ceil", "ceiling": 10**400}, "ceiling is 1000.*; it must be a finite number"),
         ({"kind": "ceil", "ceiling": {"sft_lengths": 2}}, "state a number, or {value: ..., sft_deviations: ...}"),
         ({"kind": "ceil", "ceiling": "high"}, "ceil's ceiling is 'high'; it must be a number"),
         ({"kind": "length_penalty", "per_token": -1}, "per_token is -1.0; it must be at least 0"),

@@ -30,6 +30,8 @@ def test_a_value_that_cannot_be_made_is_named_with_its_row(value: str) -> None:
 def test_a_multiple_beyond_a_float_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"iterations is 1e\+308 times 40.*too large"):
         overrides({"iterations": {"times": 1e308}}, {"iterations": 40})
+    with pytest.raises(RecipeError, match="but the row gives 1000"):
+        overrides({"iterations": {"times": 10**400}}, {"iterations": 40})
 
 
 def test_a_critic_that_only_warms_up_is_refused() -> None:
@@ -95,8 +97,21 @@ def test_a_row_that_would_measure_other_data_is_refused(tree: Path, entry: str, 
             "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
             "its aliases repeat too much",
         ),
+        (
+            "a0: &a0 {k: v}\n"
+            + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)),
+            "its merges repeat too much",
+        ),
     ],
-    ids=["lists", "mappings", "lists in a line", "mappings in lines", "of itself", "a billion values"],
+    ids=[
+        "lists",
+        "mappings",
+        "lists in a line",
+        "mappings in lines",
+        "of itself",
+        "a billion values",
+        "a billion merges",
+    ],
 )
 def test_a_file_that_no_parser_stands_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "hostile.yaml"

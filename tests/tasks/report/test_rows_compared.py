@@ -159,6 +159,15 @@ def test_rows_are_listed_with_their_seeds(root: Path, capsys: pytest.CaptureFixt
     assert seeds_text(row_runs(root, "testbed", "segment", "segment")) == "0 to 2, 7"
 
 
+def test_a_page_that_cannot_be_read_is_named_beside_the_list(root: Path, capsys: pytest.CaptureFixture) -> None:
+    (root / "params").unlink()
+    shutil.copytree(PROJECT / "params", root / "params")
+    (root / "params/par/rows_own.yaml").write_text("own: {title: a}\n---\nother: {title: b}\n")
+    print_row_list(root, "testbed", "par")
+    assert "params/par/rows_own.yaml, row 2: not valid YAML" in (said := capsys.readouterr()).err
+    assert "par/vanilla" in said.out
+
+
 def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, tmp_path: Path) -> None:
     file = root / "results/testbed/segment/policy/bandit/0/result/generations.jsonl"
     file.write_text(file.read_text().replace("bandit 1", "<script>alert(1)</script>"))

@@ -410,3 +410,26 @@ def test_a_number_of_tokens_that_is_none_costs_nothing(endpoint):
     judge = judge_at(endpoint, input_price=1.0, output_price=1.0)
     assert judge.answer(requests(1)) == ["Better: A"]
     assert judge.usage.cost == 0
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_a_verdict_at_which_an_answer_was_cut_off_is_asked_again(endpoint, reason):
+    cut = json.loads(completion("If length counted:\nBetter: A")[1])
+    cut["choices"][0]["finish_reason"] = reason
+    endpoint.script = [(200, json.dumps(cut).encode(), {}), completion("Better: B")]
+    (game,) = play_games(judge_at(endpoint), [JudgedPair("x", "q", "1", "2")], "pairwise", orders=("model",))
+    assert (game.verdict.label, game.attempts) == ("B", 2)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices": [{"message": {"content": "Better: A"}}], "choices": [{"message": {"content": "Better: B"}}]}',
+        b'{"choices": [{"message": {"content": "Better: A"}}, {"message": {"content": "Better: B"}}]}',
+        b'{"choices": [{"message": {"content": "Better: A", "content": "Better: B"}}]}',
+    ],
+)
+def test_an_answer_with_two_contents_is_not_an_answer(endpoint, body):
+    endpoint.script = [(200, body, {})]
+    with pytest.raises(JudgeError, match=r"twice|not a chat completion"):
+        judge_at(endpoint, on_failure="raise").answer(requests(1))
