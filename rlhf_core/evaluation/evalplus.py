@@ -27,6 +27,8 @@ OPENED = (
 #: Stop strings of a generation.
 STOPS = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(", "\n```\n")
 _CLOSE = "np.allclose(out, exp,"
+#: What the published tests of two questions of MBPP compute and never assert, so that every program passes them.
+_NOT_NONE = "        exact_match = exp == (out is not None)\n"
 #: The loop over the inputs of a plus test.
 _LOOP = re.compile(r"enumerate\((?:zip\(inputs, results\)|inputs)\):")
 #: Limits of a program whose tests import numpy.
@@ -93,7 +95,8 @@ def _called(solution: str, tests: list[str]) -> str:
 
 def _as_evalplus_compares(tests: str) -> str:
     """Returns tests whose comparison of floats refuses another type or shape, as EvalPlus' evaluator does: to numpy, an
-    empty list is close to any number."""
+    empty list is close to any number; and which assert what they compute."""
+    tests = tests.replace(_NOT_NONE, f"{_NOT_NONE}    assert exact_match\n")
     return tests.replace(_CLOSE, f"type(out) == type(exp) and np.shape(out) == np.shape(exp) and {_CLOSE}")
 
 

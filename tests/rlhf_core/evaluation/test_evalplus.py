@@ -203,3 +203,18 @@ def test_a_call_that_never_ends_ends_the_tests() -> None:
     item = asked(mbpp("[[1]]", "[2]"))
     (result,) = judged_answers([item], ["def f(x):\n    while True:\n        y = 1\n    return x\n"])
     assert (result.status, result.detail) == ("error", "TooLong: longer than 10 s")
+
+
+@isolated
+@pytest.mark.parametrize(("returned", "passed"), [("x > 1", True), ("x if x > 1 else None", True), ("None", False),
+                                                  ("[x]", False)])  # fmt: skip
+def test_tests_that_compute_a_match_assert_it(returned: str, passed: bool) -> None:
+    assertion = (
+        "def assertion(out, exp, atol):\n    if isinstance(out, bool):\n        exact_match = out == exp\n    else:\n"
+        "        exact_match = exp == (out is not None)\n\n\n"
+    )
+    row = mbpp("[[1], [2]]", "[False, True]")
+    item = asked(row | {"plus_tests": row["plus_tests"].replace(PLUS, assertion)})
+    program = f"def f(x):\n    return {returned}"
+    ((result,),) = judge_samples([[program]], [item["plus_tests"]], entry_points=["f"], limits=LIMITS)
+    assert result.passed == passed, result
