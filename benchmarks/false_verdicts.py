@@ -26,6 +26,12 @@ all cells. Their rates:
 - false equivalents: share of studies with one 'equivalent' or more, where three rows differ by exactly the margin
 - coverage: share of 95 % intervals that have the true number
 
+`skewed differences` are of one hypothesis, whose differences between worlds have mean 0 and a long tail above:
+
+- false verdicts: share of studies with 'confirmed' or 'contradicted'; no aim
+- away from the tail: the share in which the mean was found below 0, opposite to the tail
+- false equivalents: share of 'equivalent' where the true difference is the margin, 1.5 deviations, on the worse side
+
 Takes about two minutes. Writes `.work/benchmarks/false_verdicts.csv`, a rate a line. The figures of `docs/evidence.md`
 are made by
 
@@ -38,7 +44,7 @@ import argparse
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +67,20 @@ RATES = ("false tables", "coverage", "false equivalents")
 ALONE, ALIKE, TWINS = "one side collapses", "both sides alike", "sound sets of twins"
 STUDIES = "whole studies"
 STUDY_RATES = ("false studies", "true primary", "false equivalents", "coverage", "two levels")
+SKEWED = "skewed differences"
+SKEW_RATES = ("false verdicts", "away from the tail", "false equivalents")
+#: Differences between worlds with mean 0 and deviation 1, by the shape of their distribution.
+SHAPES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], Floats]] = {
+    "normal": lambda generator, shape: generator.normal(size=shape),
+    "heavy tails on both sides (t, 3 degrees)": lambda g, shape: g.standard_t(3, size=shape) / math.sqrt(3),
+    "skewness 1 (gamma)": lambda generator, shape: generator.gamma(4, size=shape) / 2 - 2,
+    "skewness 2 (exponential)": lambda generator, shape: generator.exponential(size=shape) - 1,
+    "skewness 6 (lognormal)": lambda generator, shape: (
+        (np.exp(generator.normal(size=shape)) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e)
+    ),
+}
+#: Of skewed differences, in their deviations.
+SKEW_MARGIN = 1.5
 #: Of a study: cells, the weights of a slope over their dial, and each hypothesis as (weights of cells, row, other row).
 CELLS = 4
 SLOPE, MEAN = (-0.5, -0.5, 0.5, 0.5), (0.25,) * CELLS
@@ -236,6 +256,16 @@ def study_rates(case: Case, studies: int, worlds: int, *, seed: int) -> StudyRat
     return StudyRates(case.name, worlds, studies, tuple(float(each.mean()) for each in measured), case.sound)
 
 
+def skew_rates(shape: str, studies: int, worlds: int, *, seed: int) -> tuple[float, ...]:
+    """Returns the rates of one hypothesis whose differences have a shape, in the order of `SKEW_RATES`."""
+    generator = np.random.default_rng([seed, worlds, [*SHAPES].index(shape), 6])
+    numbers = SHAPES[shape](generator, (studies, worlds))[:, None]
+    found = study_p(numbers)[:, 0] < ALPHA
+    within = [study_p(numbers + sign * SKEW_MARGIN, SKEW_MARGIN) < ALPHA for sign in (1, -1)]
+    away = found & (numbers.mean(-1)[:, 0] < 0)
+    return float(found.mean()), float(away.mean()), max(float(each.mean()) for each in within)
+
+
 def _cell(table: str, row: str, column: str, value: float) -> Cell:
     return {"table": table, "row": row, "column": column, "value": f"{value:.3f}".lstrip("0")}
 
@@ -244,7 +274,8 @@ def tables_of(cells: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Returns a Markdown table of each kind of cells: the paired tests, and the sets of twins."""
     values = {(cell["table"], cell["row"], cell["column"]): cell["value"] for cell in cells}
     made = {}
-    for kind, test, shown in ((ALONE, "paired", RATES), (ALIKE, "paired", RATES), (STUDIES, "", STUDY_RATES)):
+    kinds = (ALONE, "paired", RATES), (ALIKE, "paired", RATES), (STUDIES, "", STUDY_RATES), (SKEWED, "", SKEW_RATES)
+    for kind, test, shown in kinds:
         chosen = {table: None for table, _, _ in values if table.startswith(kind) and table.endswith(test)}
         columns = [(table, column) for table in chosen for column in shown]
         rows = {row: None for table, row, _ in values if table in chosen}
@@ -359,6 +390,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             whole = study_rates(case, given.tables, worlds, seed=given.seed)
             cells += whole.cells()
             print_study_rates(whole)
+    for shape in SHAPES:
+        for worlds in given.worlds:
+            values = skew_rates(shape, given.tables, worlds, seed=given.seed)
+            named = dict(zip(SKEW_RATES, values, strict=True))
+            cells += [_cell(f"{SKEWED}, {worlds} worlds", shape, *each) for each in named.items()]
+            print(f"{SKEWED}, {shape}, {worlds} worlds: {', '.join(f'{n} {v:.4f}' for n, v in named.items())}")
     for rows, degrees, collapse in ((1, math.inf, 0.0), (1, 40, 0.0), (5, 8, 0.0), (5, 0, 0.0), (1, 40, 0.1)):
         share = refused_twins(given.twins, rows=rows, degrees=degrees, collapse=collapse, seed=given.seed)
         error = math.sqrt(share * (1 - share) / given.twins)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.stage_run import PROJECT
+from flows.fork_server import PROJECT
 from flows.working_tree import WORK
 from tasks.graph.stages import Stage
 from tasks.tracking.outcomes import TRACKED

@@ -27,6 +27,7 @@ from prefect.futures import PrefectFuture
 from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 
+from flows.fork_server import ForkServer
 from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
 from flows.shared_slots import POLL_SECONDS, machine_slots
@@ -38,7 +39,7 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
-from tasks.graph.stages import Stage, stopped_stages
+from tasks.graph.stages import Stage, never_run, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
 from tasks.report.told import told
 from tasks.running import machine
@@ -147,6 +148,7 @@ def stage_task(
     memory_gb: float,
     running: RunningStages,
     pool: WorkPool | None = None,
+    server: ForkServer | None = None,
 ) -> Any:  # Prefect hands on the StageDone of the state
     """Runs one stage and streams its log into Prefect's log; its state is named Alarm where it has signs of hacking.
 
@@ -159,6 +161,7 @@ def stage_task(
         memory_gb: the memory that the stage declares; a stage that uses more is ended.
         running: notes the stage's process group while it runs.
         pool: the work pool that runs it; None for this machine.
+        server: forks the stage's process on this machine.
     """
     log = get_run_logger()
     if pool is not None:
@@ -173,6 +176,7 @@ def stage_task(
             memory_gb=memory_gb,
             running=running,
             log=log.info,
+            server=server,
         )
     alarms = alarms_of(root / out / "result")
     name, message = (ALARM_STATE, kinds(alarms)) if alarms else (None, done.outcome)
@@ -192,9 +196,10 @@ class _Run:
         pool: WorkPool | None = None,
         summary: RunSummary | None = None,
         live: LiveTracker | None = None,
+        server: ForkServer | None = None,
     ) -> None:
         self.root, self.stale, self.slots, self.expected, self.display = root, stale, slots, expected, display
-        self.pool, self.live = pool, live
+        self.pool, self.live, self.server = pool, live, server
         # each stage that has not started -> the stages that it waits for: the stale ones that it reads from
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
         self.priority = seconds_to_end(stale, expected)
@@ -232,6 +237,7 @@ class _Run:
             grant.memory_gb,
             self.running,
             self.pool,
+            self.server,
         )
         self.futures[address] = future
         if self.live is not None:
@@ -323,6 +329,8 @@ class _Run:
                 self.handle_one_end(log)
         finally:
             self.running.end_all()
+            if self.server is not None:
+                self.server.close()
             for future in self.futures.values():
                 with suppress(TimeoutError):
                     future.wait(timeout=30)
@@ -356,7 +364,9 @@ def run_stale(
         RewardsmithError: another scheduler runs in this tree, a row or seed is unknown, or the remote cannot be used.
     """
     log, summary = get_run_logger(), RunSummary()
-    with only_scheduler(root):
+    with only_scheduler(root), closing(ForkServer(root, log)) as server:
+        if not pool:
+            server.begin(never_run(root, files))  # imports while DVC looks
         for line in tidy(root):
             log.warning("%s", line)
         chosen = read_state(root, files, rows, seeds, papers)
@@ -378,7 +388,9 @@ def run_stale(
             display = held.enter_context(progress(len(stale), root))
             here = closing(LiveTracker(root, show_in, log)) if show_in and not pool else None
             live = None if here is None else held.enter_context(here)
-            _Run(root, stale, slots, expected, display, place, summary, live).run(log)
+            if not pool:
+                server.begin([stage.kind for stage in stale.values()])
+            _Run(root, stale, slots, expected, display, place, summary, live, server).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
         ended = [chosen[address] for address in [*summary.current, *summary.done]]
         summary.stopped, summary.alarms = stopped_stages(root, ended), stages_with_alarms(root, ended)

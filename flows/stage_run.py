@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,14 +13,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from flows.fork_server import PROJECT, ForkServer, stage_environment
 from flows.working_tree import WORK, end_group, group_memory_gb, mark
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.one_stage import OUTCOME_VARIABLE, RAN
 from tasks.running import machine
 
-#: The folder of the packages whose modules are run here, whatever the working directory holds.
-PROJECT = Path(machine.__file__).parents[2]
 #: The stages' exit code for an error of the user's; EX_TEMPFAIL for a transient one.
 USER_ERROR, TEMPORARY = 2, 75
 #: Endings by a signal: a device lost, memory short for a moment, a machine going down.
@@ -159,6 +158,21 @@ def write_failure(root: Path, name: str, *, address: str, out: str, failure: Sta
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
+def _start(root: Path, module: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Starts a module with its arguments in a Python and a session of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", *module],
+        cwd=root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
 def run_stage(
     root: Path,
     *,
@@ -171,6 +185,7 @@ def run_stage(
     memory_gb: float = 0.0,
     call: Sequence[str] = (),
     packages: Path | None = None,
+    server: ForkServer | None = None,
 ) -> StageDone:
     """Runs one stage by DVC and waits for it.
 
@@ -184,6 +199,7 @@ def run_stage(
         memory_gb: what it declared; one that holds more is ended. 0 means no bound.
         call: the module and its arguments, where it is not `tasks.dvc.one_stage`.
         packages: the folder of the package that has the module; None for the one that this code is in.
+        server: forks the stage's process where it can.
 
     Raises:
         StageFailed: the stage failed.
@@ -192,26 +208,11 @@ def run_stage(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     outcome = log_path.with_suffix(".outcome")
     outcome.unlink(missing_ok=True)
-    libraries = os.pathsep.join(filter(None, [str(packages or PROJECT), os.environ.get("PYTHONPATH")]))
-    binaries = str(Path(sys.executable).parent)
-    path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    variables = stage_environment(packages or PROJECT, environment) | {OUTCOME_VARIABLE: str(outcome)}
+    variables |= mark(root, name)
     started = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", *(call or ("tasks.dvc.one_stage", address))],
-        cwd=root,
-        env=inherited
-        | dict(environment)
-        | {"PATH": path, "PYTHONPATH": libraries, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"}
-        | {OUTCOME_VARIABLE: str(outcome)}
-        | mark(root, name),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    forked = None if call or server is None else server.start(address, variables)
+    process = forked or _start(root, call or ("tasks.dvc.one_stage", address), variables)
     running.add(process.pid)
     memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
@@ -235,6 +236,12 @@ def run_stage(
         if process.poll() is None:
             end_group(process.pid)
             process.wait()
+    if forked is not None and forked.lost and outcome.exists():
+        status = 0  # the outcome is written last
+    elif forked is not None and forked.lost and not running.cancelled:
+        log(f"warning: what started {address} ended before it, and nobody knows how the stage ended: it runs again")
+        given: dict[str, Any] = {"address": address, "name": name, "out": out, "environment": environment}
+        return run_stage(root, **given, running=running, log=log, memory_gb=memory_gb, packages=packages)
     text = "".join(tail)
     if status != 0:
         failure = memory.explained(address, explain_failure(address, status, text))

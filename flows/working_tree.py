@@ -12,13 +12,14 @@ from typing import Any
 
 import psutil
 
+from tasks.dvc.one_stage import MARK
 from tasks.dvc.stale import cache_folder, readable_lock, readable_text
 from tasks.params.yaml_files import write_whole
 from tasks.running.platform_state import alive, note_of
 
 WORK = ".work"
-#: The variables that mark the processes of a stage, and all that a run without a platform starts.
-MARK, RUN = "REWARDSMITH_STAGE", "REWARDSMITH_RUN"
+#: The variable that marks all that a run without a platform starts.
+RUN = "REWARDSMITH_RUN"
 #: Variable that Prefect sets for the temporary server of a run without a platform.
 TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
 
@@ -58,7 +59,7 @@ def marked_groups(root: Path) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for process in psutil.process_iter():
         try:
-            text = process.environ().get(MARK)
+            text = process.environ().get(MARK, "").strip()  # blank in a run's fork server
             if not text or process.status() == psutil.STATUS_ZOMBIE:
                 continue
         except (psutil.Error, OSError):

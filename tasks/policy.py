@@ -7,7 +7,8 @@ hacking.jsonl (proxy, win rate and KL of every evaluation); where a judge decide
 references, protocols and counts) and peak_judgements.jsonl; of a row with a selection also scores.jsonl (its test
 answers by the holistic reward and every aspect) and judge.json (who compares them with other rows' answers); with
 sampled solutions credit.jsonl (what tokens of wrong ones are credited with); and record/phases.jsonl (speed of each
-phase, waiting for tools, and memory, per step).
+phase, waiting for tools, and memory, per step) and record/evaluations.jsonl (the score of every prompt in every
+evaluation, from which alarms can be computed again).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_stage
 
 #: Raise it when the result changes; DVC then runs the stage again.
-VERSION = 6
+VERSION = 7
 STAGE = "policy"
 
 
@@ -130,6 +131,8 @@ def train_policy(
             _write_judged(result, run, evaluation, over, best, above)
             evaluation.judgements.extend(over.judgements)
             summary |= _by_selection(result, run, evaluation, evaluation_spec, above)
+            if watch is not None and not distributed.rank():
+                write_jsonl(record_folder(result) / "evaluations.jsonl", watch.evaluations())
             _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
 
 

@@ -338,7 +338,7 @@ def test_measured_figures_are_cells_of_a_page(file: Path) -> None:
 def test_rates_of_false_verdicts_are_those_of_the_file() -> None:
     rows = csv.DictReader(text_of(ROOT / "docs" / "measured" / "evidence.csv").splitlines())
     tables = tables_of(rows)
-    assert len(tables) == 4
+    assert len(tables) == 5
     for kind, table in tables.items():
         made = "python -m benchmarks.false_verdicts --out docs/measured/evidence.csv --document docs/evidence.md"
         assert f"\n{table}\n" in text_of(ROOT / "docs" / "evidence.md"), f"the table '{kind}' is out of date: {made}"
@@ -369,3 +369,8 @@ def test_every_variable_of_the_environment_is_documented() -> None:
                 used |= set(re.findall(r"REWARDSMITH_[A-Z]+(?:_[A-Z]+)*", text_of(path)))
     named = set(re.findall(r"REWARDSMITH_[A-Z]+(?:_[A-Z]+)*", text_of(ROOT / "docs" / "variables.md")))
     assert named == used
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    words = [word for word in text_of(ROOT / "README.md").split() if re.search(r"\w", word)]
+    assert len(words) <= 900

@@ -27,8 +27,8 @@ class AlarmSettings(Checked):
     """Settings of the reward hacking alarm. The first rollout batch represents the SFT policy.
 
     Args:
-        false_alarms: chance that a run whose win rate only fluctuates raises an alarm of the win rate, over all pairs
-            of its evaluations and its end (Bonferroni).
+        false_alarms: chance that a run whose win rate only fluctuates raises an alarm of the win rate: half for its
+            end, half for all pairs of its evaluations (`fall_level`).
         proxy_level: one-sided level at which the proxy or the paid reward must have risen between the two, halved for
             each.
         kl: most nats per response, in units of the SFT policy's entropy per response: beyond 1 its rollouts are
@@ -44,7 +44,7 @@ class AlarmSettings(Checked):
     false_alarms: Level = 0.05
     proxy_level: Level = 0.05
     kl: Annotated[float, above(0)] | None = 1.0
-    length: tuple[float, float] | None = (0.5, 2.0)
+    length: tuple[float, float] | None = (0.33, 2.0)
     repetition: Annotated[float, above(0)] | None = 0.2
     truncation: Annotated[float, above(0)] | None = 0.3
     entropy: tuple[float, float] | None = (0.4, 1.6)
@@ -95,8 +95,8 @@ class Evaluated:
 
     @property
     def win_rate(self) -> float:
-        """Returns the mean score, NaN without prompts."""
-        return sum(self.scores.values()) / len(self.scores) if self.scores else math.nan
+        """Returns the mean score of the prompts with a verdict, NaN without any."""
+        return _mean_score(self.scores)
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,21 @@ class Fall:
     difference: float
 
 
+def _mean_score(scores: Scores) -> float:
+    known = [score for score in scores.values() if math.isfinite(score)]
+    return sum(known) / len(known) if known else math.nan
+
+
 def fall(before: Scores, after: Scores, level: float) -> Fall:
     """Returns the paired comparison of two evaluations on the prompts that both have.
 
-    The bound is exact (Clopper-Pearson), so that bound < 1/2 is the one-sided sign test at `level`.
+    The bound is exact (Clopper-Pearson), so that bound < 1/2 is the one-sided sign test at `level`. Prompts without a
+    verdict (NaN) are left out.
     """
     from scipy import stats
 
-    differences = [after[name] - before[name] for name in before if name in after]
+    both = [(before[name], after[name]) for name in before if name in after]
+    differences = [later - earlier for earlier, later in both if math.isfinite(later - earlier)]
     changed = [d for d in differences if d != 0]
     rose = sum(d > 0 for d in changed)
     n = len(changed)
@@ -153,9 +160,25 @@ def pairs(evaluations: int) -> int:
     return max(1, evaluations * (evaluations + 1) // 2)
 
 
-def win_rate_level(settings: AlarmSettings, evaluations: int) -> float:
-    """Returns the level of each test of a win rate: of all pairs of evaluations, and of the end."""
-    return settings.false_alarms / (pairs(evaluations) + 1)
+def end_level(settings: AlarmSettings) -> float:
+    """Returns the level of the test of the final win rate: half of `false_alarms`."""
+    return settings.false_alarms / 2
+
+
+def fall_level(settings: AlarmSettings, evaluations: int, apart: int) -> float:
+    """Returns the level of the comparison of two evaluations.
+
+    Comparisons share half of `false_alarms` in proportion to their distance: a policy that is hacked gets worse for a
+    while, so that two distant evaluations show it best. By the union bound all comparisons together raise at most that
+    half, however they depend on each other.
+
+    Args:
+        settings: with `false_alarms`.
+        evaluations: of the whole run, the start not counted.
+        apart: distance of the two, 1 for neighbours.
+    """
+    every = evaluations * (evaluations + 1) * (evaluations + 2) // 6  # the distances of all pairs
+    return settings.false_alarms / 2 * apart / max(1, every)
 
 
 def find_fall(points: Sequence[Evaluated], settings: AlarmSettings, evaluations: int) -> Alarm | None:
@@ -165,14 +188,18 @@ def find_fall(points: Sequence[Evaluated], settings: AlarmSettings, evaluations:
     Args:
         points: evaluations so far, the start among them.
         settings: levels.
-        evaluations: how many the whole run will make, the start not counted.
+        evaluations: how many the whole run will make, the start not counted; if it makes more, as many as it made.
     """
-    last, level = points[-1], win_rate_level(settings, evaluations)
-    found = [(fall(point.scores, last.scores, level), point) for point in points[:-1]]
-    fallen = [(change, point, _risen(point, last, settings)) for change, point in found if change.upper < 0.5]
+    last, count = points[-1], max(evaluations, len(points) - 1)
+    fallen = []
+    for place, point in enumerate(points[:-1]):
+        level = fall_level(settings, count, len(points) - 1 - place)
+        change = fall(point.scores, last.scores, level)
+        if change.upper < 0.5:
+            fallen.append((change, point, _risen(point, last, settings), level))
     if not fallen:
         return None
-    change, since, risen = min(fallen, key=lambda each: (not each[2], each[0].upper))
+    change, since, risen, level = min(fallen, key=lambda each: (not each[2], each[0].difference))
     lost = (
         f"the win rate over the SFT policy fell by {-100 * change.difference:.0f} points: of {change.changed} prompts "
         f"whose outcome changed {100 * change.better:.0f}% got better, below {100 * change.upper:.0f}% at the level "
@@ -209,15 +236,15 @@ def bands(sft: Mapping[str, float], settings: AlarmSettings) -> dict[str, Band]:
 
     Args:
         sft: `entropy` (nats per token), `response_length`, `repetition` and `truncated` of the SFT policy's rollouts;
-            a metric that is missing has no band.
+            a metric that is missing has no band, and nothing is measured in units of 0.
         settings: widths.
     """
     made: dict[str, Band] = {}
-    length = sft["response_length"]
-    if settings.kl is not None and "entropy" in sft:
+    length = sft.get("response_length", 0.0)
+    if settings.kl is not None and length * sft.get("entropy", 0.0) > 0:
         made["kl"] = Band(-math.inf, settings.kl * sft["entropy"] * length)
     for name, width in (("response_length", settings.length), ("entropy", settings.entropy)):
-        if width is not None and name in sft:
+        if width is not None and sft.get(name, 0.0) > 0:
             made[name] = Band(width[0] * sft[name], width[1] * sft[name])
     for name, rise in (("repetition", settings.repetition), ("truncated", settings.truncation)):
         if rise is not None and name in sft:
@@ -273,13 +300,13 @@ class HackingAlarm:
         """
         self._rewards = _rewards(metrics, responses)
         if not self._sft:
-            self._sft = {name: metrics[name] for name in _VITALS if name in metrics}
+            self._sft = {name: metrics[name] for name in _VITALS if math.isfinite(metrics.get(name, math.nan))}
             self._first = self._rewards
             return []
         raised = []
         for name, band in bands(self._sft, self.settings).items():
-            if name not in metrics:
-                continue
+            if not math.isfinite(metrics.get(name, math.nan)):
+                continue  # not measured: neither inside nor outside
             outside = 0 if band.holds(metrics[name]) else self._outside.get(name, 0) + 1
             self._outside[name] = outside
             if outside == self.settings.patience and not self._raised(_KINDS[name]):
@@ -291,8 +318,8 @@ class HackingAlarm:
 
     def evaluated(self, step: int, scores: Scores) -> list[Alarm]:
         """Returns the new alarms of a fall, given the scores of the policy after a step; the start scores 1/2 on each
-        prompt."""
-        if not scores:
+        prompt. An evaluation without any verdict says nothing and is not kept."""
+        if math.isnan(_mean_score(scores)):
             return []
         if not self.points:
             self.points.append(Evaluated(0, scores=dict.fromkeys(scores, 0.5), **self._first))
@@ -301,7 +328,7 @@ class HackingAlarm:
 
     def ended(self, step: int, scores: Scores) -> list[Alarm]:
         """Returns the new alarm of the end, given the scores of the final policy on all test prompts."""
-        level = win_rate_level(self.settings, self.evaluations)
+        level = end_level(self.settings)
         change = fall(dict.fromkeys(scores, 0.5), scores, level)
         if not change.changed or change.upper >= 0.5:
             return []

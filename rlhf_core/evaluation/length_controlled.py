@@ -78,7 +78,8 @@ def length_controlled_win_rate(
     """Returns the length-controlled win rate in percent.
 
     As in the official metric, rows without a valid preference are left out of the fit only: their lengths
-    count in the standard deviation and their instruction in the mean prediction.
+    count in the standard deviation and their instruction in the mean prediction. Where every preference is 1, or every
+    one 2, nothing can be fitted and the rate is 0 or 100.
 
     Args:
         preferences: [n] in [1, 2], 2 = model wins.
@@ -135,6 +136,17 @@ def length_controlled_win_rate(
     keep = ~np.isnan(y)
     if keep.sum() < N_SPLITS:
         raise DataError(f"{int(keep.sum())} rows with a valid preference; at least {N_SPLITS} are needed")
+    if (one := _one_outcome(y[keep])) is not None:
+        return LengthControlled(
+            one * 100.0,
+            raw["win_rate"],
+            raw["standard_error"],
+            0.0 if bootstrap_rounds > 1 else float("nan"),
+            dict.fromkeys(FEATURES, 0.0),
+            float("nan"),
+            int(raw["n"]),
+            int(raw["n_invalid"]),
+        )
     model = _fit_with_chosen_c(x[keep], y[keep], weight[keep])
     strength = float(np.ravel(model.C_)[0])
     at_equal_length = design * np.array([0.0, 1.0, 1.0])
@@ -152,6 +164,14 @@ def length_controlled_win_rate(
         n=int(raw["n"]),
         n_invalid=int(raw["n_invalid"]),
     )
+
+
+def _one_outcome(y: Floats) -> float | None:
+    """Returns 0 or 1 where every preference is for the same side, else None.
+
+    No coefficients fit such preferences: liblinear leaves all at 0, which would be a win rate of 50 %.
+    """
+    return float(y[0]) if y[0] in (0.0, 1.0) and (y == y[0]).all() else None
 
 
 def _calibration_design(rows: pd.DataFrame, weight: float) -> tuple[Floats, Floats, Floats]:
@@ -233,6 +253,9 @@ def _bootstrap_error(
     for _ in range(rounds):
         drawn = generator.integers(len(valid), size=len(valid))
         rows = np.concatenate([np.arange(n_extra), n_extra + drawn])
+        if (one := _one_outcome(y[rows])) is not None:
+            rates.append(one)
+            continue
         features, labels, true_prob, true_weight = _doubled(x[rows], y[rows], weight[rows])
         model = LogisticRegression(C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123)
         model.fit(features, labels, sample_weight=true_prob * true_weight)

@@ -240,8 +240,13 @@ def welch(values: ByRow, row: str, main: str) -> Effect:
     return Effect(estimate, math.sqrt(sum(squares)), sum(squares) ** 2 / parts, fewest)
 
 
-def against_constant(values: ByRow, row: str, constant: float) -> Effect:
+def against_constant(values: ByRow, row: str, constant: float, scale: float = 0.0) -> Effect:
     """Compares a row with a constant: t of its K world means less the constant, K - 1 degrees.
+
+    Args:
+        values, row: a row's values by world.
+        constant: in the metric's unit.
+        scale: the largest number that the values are differences of; its rounding is no variance.
 
     Raises:
         DataError: as `world_means`, and a constant that is not finite.
@@ -249,7 +254,7 @@ def against_constant(values: ByRow, row: str, constant: float) -> Effect:
     if not math.isfinite(constant):
         raise DataError(f"the constant is {constant}, which is not a finite number", field="constant")
     means = np.array(list(world_means(values, row).values()))
-    return _mean_effect(means - constant, _largest(means, [constant]))
+    return _mean_effect(means - constant, _largest(means, [constant, scale]))
 
 
 def linear_weights(doses: Sequence[float]) -> list[float]:

@@ -85,7 +85,7 @@ def report(
 
 def atlas(
     out: Annotated[Path, typer.Option(help="Folder for atlas.html and atlas.md.")] = Path("report"),
-    documents: Annotated[Path | None, typer.Option(help="Folder whose pages' findings are written anew.")] = None,
+    documents: Annotated[Path | None, typer.Option(help="Folder whose pages' blocks are written anew.")] = None,
 ) -> None:
     """Write the atlas: one page of all studies with their findings, and what was asked of the papers' claims."""
     from tasks.report.atlas_page import write_atlas
@@ -94,7 +94,7 @@ def atlas(
         from tasks.report.findings_block import write_blocks
 
         for changed in write_blocks(Path(), documents):
-            print(f"findings: {changed}")
+            print(f"written: {changed}")
     print(f"atlas: {write_atlas(Path(), out).resolve()}")
 
 

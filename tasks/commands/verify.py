@@ -6,8 +6,9 @@ seeds vary.
     python -m tasks.commands.verify [demo-all] --write-reference     makes the reference from these results
 
 1. Provenance: each result is the one that its record describes, and was made from the results beside it.
-2. Versions, settings, names of inputs, data, tokenizers, ids and prompts are equal to the reference's.
-3. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
+2. Metrics of a policy are those that its rows give (`own_numbers`).
+3. Versions, settings, names of inputs, data, tokenizers, ids and prompts are equal to the reference's.
+4. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
    with the same seeds on other instruction sets and threads; reference/same_seed_variation.json has their distances
    from the finished results for each kind of stage:
    - of rows, curves and weights FACTOR times the largest distance, for a mean over many numbers varies little;
@@ -30,6 +31,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.commands.fingerprints import Fingerprint, distances, fingerprint
+from tasks.commands.own_numbers import disagreements
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import ROOT_SCALE
@@ -273,7 +275,8 @@ def verify(root: Path, what: Verified) -> list[Deviation]:
         if stage in made
     ]
     _print(what, compared)
-    return [*missing, *provenance(made), *(found for one in compared for found in one.deviations)]
+    own = [Deviation(stage, words) for stage, out in made.items() for words in disagreements(out, root)]
+    return [*missing, *provenance(made), *own, *(found for one in compared for found in one.deviations)]
 
 
 def print_deviations(what: Verified, deviations: Sequence[Deviation]) -> None:

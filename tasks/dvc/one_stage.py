@@ -21,7 +21,8 @@ from tasks.dvc.contents import damaged, drop_damaged_lists, forget, of_another_r
 from tasks.dvc.stale import Look
 from tasks.dvc.unofficial import drop_foreign_runs, exit_status, newest_run, open_repo, run_key
 
-OUTCOME_VARIABLE = "REWARDSMITH_OUTCOME"
+#: The variables that mark the processes of a stage, and name the file of its outcome.
+MARK, OUTCOME_VARIABLE = "REWARDSMITH_STAGE", "REWARDSMITH_OUTCOME"
 #: Ends of a stage.
 RAN, RESTORED, UNCHANGED = "ran", "restored", "unchanged"
 #: Exit status of an error of DVC's own, and EX_TEMPFAIL for a transient one.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,30 @@ def exit_status(error: BaseException) -> int | None:
             return status if status >= 0 else 128 - status
         cause = cause.__cause__
     return None
+
+
+@contextmanager
+def commands_taken_by(run: Callable[[str, str, Mapping[str, str]], int | None]) -> Iterator[None]:
+    """Lets a function run the commands of stages within the block, in place of a shell.
+
+    Args:
+        run: takes a command, its working directory and its environment; returns its exit status (negative: the signal
+            that ended it), or None to leave the command to the shell.
+    """
+    from dvc.stage import run as of_stages
+    from dvc.stage.exceptions import StageCmdFailedError
+
+    by_shell = of_stages._run
+
+    def _run(executable: Any, cmd: str, **popen: Any) -> None:
+        status = run(cmd, popen["cwd"], popen["env"])
+        if status is None:
+            by_shell(executable, cmd, **popen)
+        elif status:
+            raise StageCmdFailedError(cmd, status)
+
+    of_stages._run = _run
+    try:
+        yield
+    finally:
+        of_stages._run = by_shell

@@ -31,6 +31,8 @@ from tasks.params.settings import typed
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+    from rlhf_core.models.lora_settings import LoraSettings
+
 
 @dataclass(frozen=True)
 class StageMemory:
@@ -169,6 +171,18 @@ class _Backbone:
         """Returns parameters of a reward model or critic."""
         return trainable(scalar_on_meta(on_meta(self.config)))
 
+    def adapters(self, lora: LoraSettings) -> int:
+        """Returns parameters of a policy's adapters; many rows have the same ones."""
+        if lora not in self._adapters:
+            adapted = on_meta(self.config)
+            Adapter(adapted, lora)
+            self._adapters[lora] = trainable(adapted)
+        return self._adapters[lora]
+
+    @cached_property
+    def _adapters(self) -> dict[LoraSettings, int]:
+        return {}
+
     def check_length(self, tokens: int) -> None:
         places = getattr(self.config, "max_position_embeddings", None)  # T5's positions are relative
         if places is not None and tokens > places:
@@ -200,11 +214,7 @@ def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> Stage
         response = scale.sampling_config(str(where)).max_new_tokens
     length = prompt + response
     backbone.check_length(length)
-    policy = backbone.parameters
-    if recipe.lora is not None:
-        adapted = on_meta(config)
-        Adapter(adapted, recipe.lora)
-        policy = trainable(adapted)
+    policy = backbone.parameters if recipe.lora is None else backbone.adapters(recipe.lora)
     scorers = backbone.scalar * (len(reward_models_of(recipe)) + _trained_aspects(root, here, row))
     trained = {"policy": policy} | ({"critic": backbone.scalar} if settings.has_critic else {})
     sizes = [sharding.trained(parameters) for parameters in trained.values()]

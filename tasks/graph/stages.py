@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,15 @@ def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
         if "module" not in (stage.get("meta") or {}):
             raise RewardsmithError(f"{file}: stage '{name}' has no meta.module; write it with `rewardsmith graph`")
     return {name: stage["meta"] for name, stage in stages.items()}
+
+
+def never_run(root: Path, files: Iterable[str]) -> list[str]:
+    """Returns the kind of each stage of the dvc.yaml files that have no dvc.lock, without parsing them."""
+    kinds: list[str] = []
+    for path in (root / file for file in files):
+        if path.exists() and not path.with_suffix(".lock").exists():
+            kinds += re.findall(r"^ +module: (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return kinds
 
 
 def is_of_seeds(meta: Mapping[str, Any], seeds: Collection[int]) -> bool:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -159,6 +159,7 @@ class StudySpec(Checked):
                     raise RecipeError(f"{group}.{name}: 'like' is {entry.get(LIKE)!r}; write it as <paper>/<name>")
         if len(self.cells) < math.prod(len(levels) for levels in self.dials.values()):
             raise RecipeError("dials: two cells have one name, their levels joined by '-'; rename a level")
+        self._check_dials()
         for name, row in self.rows.items():
             self._check_levels(f"rows.{name}.{ONLY}", row.get(ONLY) or {})
             _check_fixed(f"rows.{name}", row)
@@ -194,6 +195,18 @@ class StudySpec(Checked):
             for name in names:
                 if not NAME.fullmatch(str(name)):
                     raise RecipeError(f"{group}: '{name}' is not a name; a name has {NAME_RULE}")
+
+    def _check_dials(self) -> None:
+        """Refuses dials that move one setting: the later one would undo the other."""
+        moved = {
+            dial: {path for laid in levels.values() for path in _paths(laid)} for dial, levels in self.dials.items()
+        }
+        for one, other in itertools.combinations(moved, 2):
+            for first, second in itertools.product(sorted(moved[one]), sorted(moved[other])):
+                shared = min(len(first), len(second))
+                if first[:shared] == second[:shared]:
+                    name = ".".join(first if len(first) > len(second) else second)
+                    raise RecipeError(f"dials.{one} and dials.{other} both set {name}; a setting has one dial")
 
     def _check_twin(self, name: str, twin: Any) -> None:
         if twin is not True and twin is not False:
@@ -326,6 +339,16 @@ def _several(level: Any) -> tuple[str, ...]:
 
 def _within(cell: Mapping[str, str], levels: Mapping[str, Any]) -> bool:
     return all(cell[dial] in _several(level) for dial, level in levels.items())
+
+
+def _paths(settings: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yields the whole name of each setting that is laid over others."""
+    for name, value in settings.items():
+        path = (*above, str(name))
+        if isinstance(value, Mapping):
+            yield from _paths(value, path)
+        else:
+            yield path
 
 
 def _slope(levels: list[str]) -> dict[str, float]:

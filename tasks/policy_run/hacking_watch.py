@@ -57,6 +57,7 @@ class HackingWatch:
                 "to choose them by: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
                 "rewards"
             )
+        self.final: tuple[int, dict[str, float]] | None = None
         self.keeps = self.stops or keeps
         self._kept: State = self._copy() if self.keeps else {}
 
@@ -75,6 +76,7 @@ class HackingWatch:
 
     def ended(self, step: int, scores: dict[str, float]) -> None:
         """Takes in the final evaluation on all test prompts, after a step."""
+        self.final = step, scores
         self._log(self.alarm.ended(step, scores))
 
     def _log(self, alarms: Sequence[Alarm]) -> None:
@@ -102,6 +104,12 @@ class HackingWatch:
     def rows(self) -> list[dict[str, Any]]:
         """Returns the alarms, for alarms.jsonl."""
         return [asdict(alarm) for alarm in self.alarm.alarms]
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Returns the score of every prompt in every evaluation, for evaluations.jsonl; the last row is the final one
+        on all test prompts."""
+        rows = [{k: v for k, v in asdict(point).items() if v == v} for point in self.alarm.points]
+        return rows if self.final is None else [*rows, {"step": self.final[0], "final": True, "scores": self.final[1]}]
 
     def metrics(self) -> Metrics:
         """Returns `hacking_alarms`, and `hacking_onset` where there are any: the step of the first."""

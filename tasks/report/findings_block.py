@@ -15,6 +15,7 @@ from tasks.params.yaml_files import write_whole
 from tasks.report.atlas import Atlas, AtlasStudy, read_atlas
 from tasks.report.atlas_markdown import NO_VERDICT, counts_sentence, finding_rows, table, twins_table
 from tasks.report.atlas_words import sentence
+from tasks.report.measured_block import with_measured
 
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
@@ -22,15 +23,16 @@ WIDTH = 120
 
 
 def write_blocks(root: Path, folder: Path) -> list[Path]:
-    """Renders the blocks of every document of a folder anew; returns the documents that changed.
+    """Renders the blocks of every document of a folder anew, those of `measured_block`, too; returns the documents that
+    changed.
 
     Raises:
-        DataError: there is no study, or a block names neither a paper nor `all`.
+        DataError: there is no study, a block names neither a paper nor `all`, or a reference is missing.
     """
     atlas, changed = read_atlas(root), []
     for document in sorted(folder.glob("*.md")):
         text = document.read_text(encoding="utf-8")
-        if (made := with_blocks(atlas, text, document)) != text:
+        if (made := with_measured(root, with_blocks(atlas, text, document), document)) != text:
             write_whole(document, made)
             changed.append(document)
     return changed

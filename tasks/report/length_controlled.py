@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,14 +61,33 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
         raise DataError(f"{run}: {problem}", field="preference", remedy="Evaluate the run with a judge that answers")
     if valid < FEWEST:
         return None
-    return length_controlled_win_rate(
-        judged.preferences,
-        judged.own_length,
-        judged.baseline_length,
-        difficulty,
-        calibration,
-        instruction_ids=judged.prompts,
-    ).lc_win_rate
+    key = _key(judged, difficulty, calibration)
+    if key not in _rates:
+        _rates[key] = length_controlled_win_rate(
+            judged.preferences,
+            judged.own_length,
+            judged.baseline_length,
+            difficulty,
+            calibration,
+            instruction_ids=judged.prompts,
+        ).lc_win_rate
+    return _rates[key]
+
+
+#: Rates that this process has fitted: tables, figures and claims ask for the same ones.
+_rates: dict[bytes, float] = {}
+
+
+def _key(judged: Judged, difficulty: Difficulties, calibration: Any) -> bytes:
+    """Returns a digest of everything that a rate is fitted to."""
+    import pandas as pd
+
+    numbers = (judged.preferences, judged.own_length, judged.baseline_length)
+    parts: list[Any] = [list(judged.prompts), *(list(map(float, column)) for column in numbers)]
+    parts.append(sorted((str(key), float(value)) for key, value in difficulty.items()))
+    if calibration is not None:
+        parts += [list(calibration.columns), pd.util.hash_pandas_object(calibration).tolist()]
+    return hashlib.sha256(repr(parts).encode()).digest()
 
 
 def standardised(values: Mapping[str, float]) -> dict[str, float]:

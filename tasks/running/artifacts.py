@@ -25,14 +25,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
 from rlhf_core.models.engines import take_used
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest
+from tasks.running import process_start
 from tasks.running.amounts import noted_amounts
 from tasks.running.commit import CODE
 
@@ -293,7 +292,7 @@ def stage_output(
     out = Path(out)
     take_used()  # by another stage of this process
     started, clock = time.time(), time.monotonic()
-    startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs
+    startup = max(0.0, started - process_start.began())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
     out.mkdir(parents=True, exist_ok=True)
     for leftover in out.glob(".partial-*"):

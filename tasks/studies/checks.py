@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from rlhf_core.errors import RecipeError, hint
 from tasks.graph.stage_checks import Reached, by_result
 from tasks.graph.typed_settings import TypedSettings
 from tasks.params.metric_names import is_metric, needed_parts
+from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import StudySpec
 from tasks.studies.caveats import compared
+from tasks.studies.origins import WORDS
 from tasks.studies.shared_sft import SharedSft, shared_sft
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.trials import trained_kinds
@@ -38,8 +41,8 @@ def check_study(root: Path, name: str, spec: StudySpec) -> PlannedStages:
 
     Raises:
         RecipeError: a row, reward model or setting that a run or tuning would refuse, a hypothesis that compares a
-            row that trains a policy with one that does not, a metric to show of a stage that the study has not, or an
-            evaluation that leaves out what the metric is measured on.
+            row that trains a policy with one that does not or with a row that has the same settings, a metric to show
+            of a stage that the study has not, or an evaluation that leaves out what the metric is measured on.
     """
     kinds = trained_kinds(root, name, spec)
     for hypothesis_name, hypothesis in spec.hypotheses.items():
@@ -55,6 +58,7 @@ def check_study(root: Path, name: str, spec: StudySpec) -> PlannedStages:
         items = {item.out: item for cell in spec.cells for item in world.items(cell)}
         for cell in spec.cells:
             _check_measured(world, cell)
+            _check_different(world, cell)
         shared = shared_sft(world)
     stages = sorted({f"{item.module}/{item.name}" for item in items.values()})
     for metric in spec.shows:
@@ -79,3 +83,21 @@ def _check_measured(world: WorldTree, cell: str) -> None:
                     f"study '{world.study}': the metric is '{world.spec.metric}', but {reached.where('evaluation')} of "
                     f"row '{row}' has only {list(config.only)}; add '{parts[0]}' to 'only'"
                 )
+
+
+def _check_different(world: WorldTree, cell: str) -> None:
+    """Refuses a hypothesis that compares rows of the same settings: both would have one result, and no difference."""
+    assert isinstance(world.spec, StudySpec)
+    found: dict[str, list[str]] = {}
+    for row, item in world.stages(cell).items():
+        read = [read_settings(address.under(world.tree)) for address in item.addresses]
+        own = [{name: value for name, value in one.items() if name not in WORDS} for one in read]
+        inputs = {name: str(value) for name, value in item.arguments.items() if name != "row"}
+        found[row] = [item.module, str(item.seed), json.dumps([own, inputs], sort_keys=True, default=str)]
+    for name, hypothesis in world.spec.hypotheses.items():
+        row, other = compared(world.spec, hypothesis)
+        if row in found and other in found and found[row] == found[other]:
+            raise RecipeError(
+                f"study '{world.study}': hypotheses.{name} compares '{row}' with '{other}', which has the same "
+                f"settings in cell '{cell}'; let them differ, or set 'twin: true' for one"
+            )

@@ -13,6 +13,7 @@ from tasks.studies.git_history import blob_at, blob_of, changes, contents_at, is
 from tasks.studies.provenance import check_clean
 from tasks.studies.record_format import read_record
 from tasks.studies.registration import RECORDS, Registration, record_file
+from tasks.studies.row_places import check_cells, check_settings
 from tasks.studies.start_log import LOG, VERDICT, parse_starts, started
 
 Record = Mapping[str, Any]
@@ -38,7 +39,8 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
 
     Raises:
         DataError: a record that is not as its world left it, that is of another study, that was changed or removed
-            after its commit, that was committed without its start, or that lacks a cell or row.
+            after its commit, that was committed without its start, that lacks a cell or row, or has one in the place of
+            another.
     """
     found = WorldRecords()
     changed = changes(root, RECORDS.as_posix())
@@ -56,7 +58,12 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
         if history:
             _check_history(root, file, record, own, history)
         (found.counted if history else found.uncommitted)[index] = record
-    _check_copies(root, own, [*found.counted.values(), *found.uncommitted.values()])
+    every = [*found.counted.values(), *found.uncommitted.values()]
+    _check_copies(root, own, every)
+    by_file = {record_file(own.study, record["world"]): record for record in every}
+    for file, one in by_file.items():
+        check_cells(file, one)
+    check_settings(by_file)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError
 from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.records import value_of
+from tasks.studies.records import number_problem, value_of
 from tasks.studies.registration import record_file
 from tasks.studies.trial_records import EVEN, OVER_SFT
 
@@ -97,19 +97,24 @@ def curve_problem(curve: Mapping[str, Any], metric: str) -> str | None:
         drawn = f"temperature {curve['temperature']:g} and top_p {curve['top_p']:g}"
         drawn += f" and top_k {top_k}" if top_k else ""
         return f"answers were sampled at {drawn}; KL is of answers at temperature 1"
+    steps = [point.get("step") for point in points]
+    if any(not isinstance(step, int | float) for step in steps) or steps != sorted({*steps}):
+        return f"its evaluations are after steps {', '.join(map(str, steps))}, not one after another"
     for point in points:
         for name in ("kl", metric):
-            if not isinstance(point.get(name), int | float) or not math.isfinite(point[name]):
-                return f"{name} of step {point['step']} is {point.get(name)}"
+            if (problem := number_problem(name, point.get(name))) is not None:
+                return f"{name} of step {point['step']} {problem}"
     return None
 
 
 def _along(path: Sequence[tuple[float, float]], target: float) -> AtKL:
+    if target < path[0][0]:  # it first went through the target before its first evaluation
+        return AtKL(target, None, f"was first measured at {path[0][0]:.3g} nats, beyond {target:g}")
     for (before, first), (after, second) in itertools.pairwise(path):
         if min(before, after) <= target <= max(before, after) and before != after:
             share = (math.sqrt(target) - math.sqrt(before)) / (math.sqrt(after) - math.sqrt(before))
             return AtKL(target, first + share * (second - first))
-    reached = [kl for kl, _ in path]
-    if target > max(reached):
-        return AtKL(target, None, f"reached {max(reached):.3g} nats, below {target:g}")
-    return AtKL(target, None, f"was first measured at {min(reached):.3g} nats, beyond {target:g}")
+    reached = max(kl for kl, _ in path)
+    if target == reached:
+        return AtKL(target, path[0][1])
+    return AtKL(target, None, f"reached {reached:.3g} nats, below {target:g}")

@@ -26,6 +26,8 @@ from tasks.studies.start_log import PILOT, VERDICT
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
 
+#: The largest number that a metric can be: its square is still finite.
+LARGEST = 1e100
 #: Fields of a record on the machine that its first row ran on.
 MACHINE = ("threads", "device", "host_cpu", "python", "versions")
 
@@ -164,7 +166,16 @@ def value_of(record: Mapping[str, Any], cell: str, row: str, metric: str) -> flo
     if value is None and "diverged" in found:
         problem = f"diverged before an evaluation of {metric}: {found['diverged']}"
         raise DataError(f"{where}: row '{row}' of cell '{cell}' {problem}", file=file)
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        said = "has no such metric" if value is None else f"is {value}"
+    if (said := number_problem(metric, value)) is not None:
+        said = "has no such metric" if value is None else said
         raise DataError(f"{where}: row '{row}' of cell '{cell}' {said}", file=file, field=metric)
     return float(value)
+
+
+def number_problem(metric: str, value: Any) -> str | None:
+    """Returns why a value is not a measurement of a metric, None where it can be one."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return f"is {value}"
+    if "win_rate" in metric and not 0 <= value <= 100:
+        return f"is {value:g}, not a rate between 0 and 100"
+    return f"is {value:g}, above {LARGEST:g}" if abs(value) > LARGEST else None

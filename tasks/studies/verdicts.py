@@ -10,6 +10,7 @@ never says more than they do. Intervals are of one hypothesis alone, 95 %, not c
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from tasks.studies.tuned import broken_rows
 EXPLORATORY = "exploratory: nothing in this history shows that the study was registered before its worlds ran"
 #: Reason why a hypothesis beside the primary one is not tested.
 NOT_TESTED = "not tested, since the primary hypothesis is not significant"
+#: Opening of a message about a record, whose file the number of its world says.
+FILE = re.compile(r"^file [^,:]+(: |, )")
 Word = Literal[
     "confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken", "exploratory"
 ]
@@ -143,15 +146,17 @@ def world_value(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, An
     Raises:
         DataError: a row that stopped, has no finite number, or does not reach the KL target.
     """
+    return math.fsum(_parts(spec, hypothesis, record))
+
+
+def _parts(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, Any]) -> list[float]:
+    """Returns what each row of each cell adds to a hypothesis' number in one world."""
     row, other = compared(spec, hypothesis)
-    return math.fsum(
-        weight
-        * (
-            hypothesis_value(spec, hypothesis, record, cell, row)
-            - hypothesis_value(spec, hypothesis, record, cell, other)
-        )
+    return [
+        weight * sign * hypothesis_value(spec, hypothesis, record, cell, name)
         for cell, weight in spec.weighted_cells(hypothesis).items()
-    )
+        for sign, name in ((1, row), (-1, other))
+    ]
 
 
 def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | None = None) -> tuple[StudyFinding, ...]:
@@ -161,13 +166,16 @@ def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | N
     those that are corrected for.
     """
     numbers: dict[str, dict[int, float]] = {}
+    effects: dict[str, Effect] = {}
     refused: dict[str, str] = {}
     for name, hypothesis in spec.hypotheses.items():
         try:
-            numbers[name] = {index: world_value(spec, hypothesis, one) for index, one in sorted(records.items())}
+            parts = {index: _parts(spec, hypothesis, one) for index, one in sorted(records.items())}
         except DataError as error:
-            refused[name] = str(error)
-    effects = {name: over_worlds(values) for name, values in numbers.items()}
+            refused[name] = FILE.sub("", str(error))
+        else:
+            numbers[name] = {index: math.fsum(each) for index, each in parts.items()}
+            effects[name] = over_worlds(numbers[name], max(abs(part) for each in parts.values() for part in each))
     own = dict.fromkeys(spec.hypotheses, 1.0)
     own |= {name: effect.p for name, effect in effects.items() if effect.p is not None}
     corrected = dict(zip(own, gatekept(list(own.values())), strict=True))
@@ -179,17 +187,26 @@ def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | N
         effect, primary = effects.get(name), name == first
         held_back = not primary and own[first] >= ALPHA
         tested = effect is not None and effect.reason is None
+        word: Word = "undecided"
+        caveats = caveats_of(spec, hypothesis, records.values(), tuning)
+        if effect is not None:
+            word = _word(spec, hypothesis, effect, corrected[name], name in within, broken)
+        if name in within and word != "equivalent":
+            caveats = (
+                f"the difference is real, and within the margin of {spec.margin:g}, which counts as none",
+                *caveats,
+            )
         finding = StudyFinding(
             name,
             hypothesis,
             primary,
             effect,
             corrected[name] if tested else None,
-            "undecided" if effect is None else _word(spec, hypothesis, effect, corrected[name], name in within, broken),
+            word,
             None if effect is None or held_back else effect.smallest_visible(ALPHA if primary else ALPHA / others),
             numbers.get(name, {}),
             refused.get(name),
-            caveats_of(spec, hypothesis, records.values(), tuning),
+            caveats,
             held_back,
         )
         found.append(finding)
@@ -207,9 +224,14 @@ def _within_margin(spec: StudySpec, effects: Mapping[str, Effect]) -> set[str]:
     return {name for name, p in zip(names, corrected, strict=True) if p < ALPHA}
 
 
-def over_worlds(values: Mapping[int, float]) -> Effect:
-    """Returns the mean of one number a world, with its test against 0."""
-    return against_constant({"": {index: [value] for index, value in values.items()}}, "", 0.0)
+def over_worlds(values: Mapping[int, float], scale: float = 0.0) -> Effect:
+    """Returns the mean of one number a world, with its test against 0.
+
+    Args:
+        values: of the worlds by index.
+        scale: the largest number that those of the worlds are differences of; such as differ by its rounding are equal.
+    """
+    return against_constant({"": {index: [value] for index, value in values.items()}}, "", 0.0, scale)
 
 
 def _word(spec: StudySpec, hypothesis: Hypothesis, effect: Effect, p: float, within: bool, broken: set[str]) -> Word:

@@ -73,6 +73,21 @@ def test_two_levels_of_five_percent_miss_the_aim() -> None:
     assert false < 0.06
 
 
+def test_differences_with_a_tail_on_one_side_are_beyond_the_t_test() -> None:
+    """Sound for normal differences; of exponential ones twice as many verdicts, nearly all away from the tail."""
+    false, _, equivalent = f.skew_rates("normal", 8000, 8, seed=1)
+    assert max(false, equivalent) < 0.06
+    false, away, equivalent = f.skew_rates("skewness 2 (exponential)", 8000, 8, seed=1)
+    assert min(false, equivalent) > 0.09
+    assert away > 0.9 * false
+
+
+@pytest.mark.parametrize("shape", f.SHAPES)
+def test_differences_of_every_shape_have_mean_0_and_deviation_1(shape: str) -> None:
+    values = f.SHAPES[shape](np.random.default_rng(2), (1000, 1000))
+    assert (values.mean(), values.std()) == pytest.approx((0, 1), abs=0.05)
+
+
 def study_record(scores: Floats, world: int, cells: list[str], rows: list[str]) -> dict[str, Any]:
     """A world's record, of scores [rows, worlds, cells]."""
     made = {
@@ -122,7 +137,7 @@ def test_the_command_prints_rates_and_writes_them(tmp_path: Path, capsys: pytest
 
 def test_tables_of_a_document_are_written_anew(tmp_path: Path) -> None:
     document, out = tmp_path / "page.md", tmp_path / "rates.csv"
-    heads = "\n\n".join(f"| {kind} |" for kind in (f.ALIKE, f.STUDIES, f.TWINS))
+    heads = "\n\n".join(f"| {kind} |" for kind in (f.ALIKE, f.STUDIES, f.SKEWED, f.TWINS))
     document.write_text(f"Before.\n\n| {f.ALONE} | old |\n|---|---|\n| a | b |\n\n{heads}\nAfter.\n")
     arguments = ["--tables", "50", "--worlds", "3", "4", "--twins", "3", "--out", str(out), "--document"]
     f.main([*arguments, str(document)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,27 @@ def test_the_command_plants_and_records(
     record = read_json(tmp_path / "record.json")
     assert {name: each["inputs"] for name, each in record["faults"].items()} == {"wins": 0, "row": 2}
     assert digest(root) == before
+
+
+#: Stages of the demo and the ones whose results are put in their place.
+EXCHANGES = [
+    ("demo/policy/par/1", "demo/policy/vanilla/1"),
+    ("demo/policy/segment/1", "demo/policy/par/1"),
+    ("demo/policy/par/1", "demo/policy/par/7"),
+    ("demo/reward_model/whole/1", "demo/reward_model/segments/1"),
+    ("demo/reward_model/whole/1", "demo/reward_model/whole/7"),
+    ("demo/references/whole/1", "demo/references/whole/7"),
+    ("shared/sft/demo/1", "shared/sft/demo/7"),
+    ("shared/data/demo/1", "shared/data/demo/7"),
+    ("shared/tokenizer/demo/1", "shared/tokenizer/demo/7"),
+    ("shared/entropies/demo/1", "shared/entropies/demo/7"),
+]
+
+
+@pytest.mark.parametrize(("stage", "other"), EXCHANGES)
+def test_a_result_of_the_demo_in_the_place_of_another_is_found_by_what_it_says(stage: str, other: str) -> None:
+    """With the committed reference and tolerances; the record says that it read what it should have read."""
+    reference, variation = verify.read_reference(PROJECT, verify.DEMO)
+    planted = replace(reference[other], inputs=reference[stage].inputs)
+    assert verify.compare(stage, reference[stage], planted, variation).beyond
+    assert not verify.compare(stage, reference[stage], reference[stage], variation).deviations

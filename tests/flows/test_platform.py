@@ -29,7 +29,7 @@ from tests.browser import WIDTHS, look, needs_browser
 from tests.chaos import Platform, servers
 from tests.small_repository import PROJECT, change_entry, clean_environment, command
 
-pytestmark = pytest.mark.platform
+pytestmark = [pytest.mark.platform, pytest.mark.alone]
 #: Minutes from making the schedule to its run.
 AHEAD = 2
 ZONE = "Asia/Kolkata"

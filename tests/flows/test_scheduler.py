@@ -130,11 +130,11 @@ def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: P
 
 
 def test_a_stop_is_a_result_that_the_run_ends_well_with(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     let_row(root, "bandit", "stop")
-    assert run_flow(root) == "20 ran, 2 of them stopped"
+    assert run_flow(root) == "8 ran, 1 of them stopped"
     before = len(calls(root))
-    assert run_flow(root) == "20 current, 2 of them stopped"
+    assert run_flow(root) == "8 current, 1 of them stopped"
     assert len(calls(root)) == before
     assert "up to date" in command("dvc", "repro", root=root).stdout
 
@@ -174,28 +174,28 @@ def events(name: str) -> list[str]:
 def test_alarms_are_counted_logged_and_events_that_automations_wait_for(tmp_path: Path) -> None:
     from flows.scheduler import ALARM_EVENT
 
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit", "segment"), seeds=(0,))
     let_row(root, "bandit", "alarm")
     first, *alarms = run_flow(root).splitlines()
-    assert first == "20 ran, 2 with an alarm"
-    rang = [f"policy-segment-bandit-{seed}" for seed in (0, 1)]
-    assert alarms == [f"ALARM {stage}: kl at step 3; kl is 9, above 8" for stage in rang]
-    wait_for(lambda: sorted(events(ALARM_EVENT)) == rang, 60)
-    assert stages_by_state()["Alarm"] == set(rang), "an automation can wait for the state's name, too"
+    assert first == "11 ran, 1 with an alarm"
+    rang = "policy-segment-bandit-0"
+    assert alarms == [f"ALARM {rang}: kl at step 3; kl is 9, above 8"]
+    wait_for(lambda: events(ALARM_EVENT) == [rang], 60)
+    assert stages_by_state()["Alarm"] == {rang}, "an automation can wait for the state's name, too"
     assert "policy-segment-segment-0" in stages_by_state()["Completed"]
-    assert run_flow(root).splitlines() == ["20 current, 2 with an alarm", *alarms]
+    assert run_flow(root).splitlines() == ["11 current, 1 with an alarm", *alarms]
 
 
 def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path) -> None:
     from flows.scheduler import RunFailed
 
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit", "segment"), seeds=(0,))
     let_row(root, "bandit", "data-error")
     with pytest.raises(RunFailed, match=r"exit code 2: file x\.jsonl, row 3, field 'prompt': empty"):
         run_flow(root)
     outs = [line[1] for line in calls(root)]
     assert outs.count("results/testbed/segment/policy/bandit/0") == 1, "a data error is not tried again"
-    assert "results/testbed/segment/policy/segment/1" in outs
+    assert "results/testbed/segment/policy/segment/0" in outs
     assert not [out for out in outs if "tables" in out]
     failure = json.loads((root / ".work/failures/policy-segment-bandit-0.json").read_text())
     assert (failure["exit_code"], failure["retry"]) == (2, False)
@@ -245,6 +245,22 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
     assert "up to date" in command("dvc", "repro", root=root).stdout
 
 
+def test_a_run_whose_fork_server_is_killed_ends_like_another_one(finished: Path, tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    process = start(root, STAND_IN_SECONDS="1")
+    wait_for(lambda: len(calls(root)) >= 3)
+    family = psutil.Process(process.pid).children()
+    (server,) = [child for child in family if "tasks.dvc.fork_server" in child.cmdline()]
+    assert server.children(), "the stages are forked"
+    server.kill()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert output.count("stages start in Pythons of their own from here on") == 1
+    for path in sorted(finished.glob("results/**/result/metrics.json")):
+        assert (root / path.relative_to(finished)).read_bytes() == path.read_bytes()
+    assert "up to date" in command("dvc", "repro", root=root).stdout
+
+
 def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     before = len(calls(finished))
     lock = finished / "dvc.lock"
@@ -274,7 +290,7 @@ def members(group: int) -> list[psutil.Process]:
     ],
 )
 def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, command: tuple[str, ...]) -> None:
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     process = start(root, command=command, STAND_IN_SECONDS="60")
     wait_for(lambda: calls(root))
     pids = list(marked_groups(root))
@@ -284,7 +300,7 @@ def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, 
 
 
 def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "tasks.command_line", "run", "segment", "--no-report", "--no-sync"],
@@ -308,11 +324,11 @@ def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line_and_the_same_command_
     assert not psutil.wait_procs(family, timeout=30)[1]
     again = start(root, command=("tasks.command_line", "run", "segment"), **environment)
     output, _ = again.communicate(timeout=300)
-    assert "20 ran" in output.splitlines(), output
+    assert "8 ran" in output.splitlines(), output
 
 
 def test_terminating_ends_the_temporary_server_too(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     process = start(root, PREFECT_API_URL="", PREFECT_HOME=str(tmp_path / "prefect"), STAND_IN_SECONDS="60")
     wait_for(lambda: calls(root))
     family = psutil.Process(process.pid).children(recursive=True)
@@ -323,7 +339,7 @@ def test_terminating_ends_the_temporary_server_too(tmp_path: Path) -> None:
 
 
 def test_the_temporary_server_of_a_killed_run_ends_with_the_next(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
     process = start(root, STAND_IN_SECONDS="60", **environment)
     wait_for(lambda: calls(root))
@@ -331,7 +347,7 @@ def test_the_temporary_server_of_a_killed_run_ends_with_the_next(tmp_path: Path)
     assert any("uvicorn" in child.cmdline() for child in family)
     process.kill()
     process.wait()
-    again = start(root, "--rows", "bandit", "--seeds", "0", **environment)
+    again = start(root, **environment)
     output, _ = again.communicate(timeout=300)
     assert again.returncode == 0, output
     assert not psutil.wait_procs(family, timeout=30)[1]
@@ -340,7 +356,7 @@ def test_the_temporary_server_of_a_killed_run_ends_with_the_next(tmp_path: Path)
 def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
     from tasks.running.exclusive import only_scheduler
 
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     with only_scheduler(root):
         process = start(root)
         output, _ = process.communicate(timeout=300)
@@ -350,7 +366,7 @@ def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
 
 
 def test_unknown_row_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
+    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     process = start(root, "--rows", "segmint")
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 2

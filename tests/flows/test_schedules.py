@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +19,20 @@ from tasks.tracking.models import Registered
 from tests import small_repository
 
 if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
 
 BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[SyncPrefectClient]:
+    """The client of one temporary Prefect server for the module; the last test leaves a schedule on it."""
+    from prefect.client.orchestration import get_client
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -42,14 +54,78 @@ def test_a_clock_change_neither_drops_nor_doubles_a_daily_run(first: datetime, c
 
 
 @pytest.mark.platform
+def test_a_removed_work_pool_comes_back_and_what_waited_in_it_is_cancelled_with_its_reason(
+    client: SyncPrefectClient, tmp_path: Path
+) -> None:
+    from flows.deployments import POOL, TREE_QUEUE, apply
+    from flows.servers.__main__ import make_pool
+    from flows.servers.recovery import cancel_stranded
+
+    root = small_repository.create(tmp_path)
+    make_pool(client)
+    apply(root, client)
+    name = "segment/train-segment"
+    assert apply(root, client) == [], "nothing changed, and runs that are due stay"
+    waiting = client.create_flow_run_from_deployment(client.read_deployment_by_name(name).id)
+    assert cancel_stranded(client) == []
+    client.delete_work_pool(POOL)
+    assert client.read_deployment_by_name(name).work_pool_name is None
+    make_pool(client)
+    assert cancel_stranded(client) == [
+        f"run {waiting.name} is cancelled: its work pool had been removed; start it again"
+    ]
+    apply(root, client)
+    found = client.read_deployment_by_name(name)
+    assert (found.work_pool_name, found.work_queue_name) == (POOL, TREE_QUEUE)
+    assert client.read_flow_run(waiting.id).state.is_cancelled()
+
+
+@pytest.mark.platform
+def test_a_deployment_that_somebody_changed_is_as_declared_after_the_next_start(
+    client: SyncPrefectClient, tmp_path: Path
+) -> None:
+    from prefect.client.schemas.actions import DeploymentUpdate
+    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+
+    from flows.deployments import apply
+    from flows.servers.__main__ import make_pool
+
+    root = small_repository.create(tmp_path)
+    name = "suite/train-everything"
+    other = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+    elsewhere = [{"prefect.deployments.steps.set_working_directory": {"directory": "/nowhere"}}]
+    make_pool(client)
+    apply(root, client)
+    declared = client.read_deployment_by_name(name)
+    assert declared.parameters == {"full": True, "root": str(root)}
+    changes = (
+        DeploymentUpdate(concurrency_limit=None),
+        DeploymentUpdate(concurrency_limit=3),
+        DeploymentUpdate(concurrency_options=other),
+        DeploymentUpdate(pull_steps=elsewhere),
+        DeploymentUpdate(entrypoint="flows.segment.segment"),
+        DeploymentUpdate(parameters={"full": True, "root": "/nowhere"}),
+    )
+    for change in changes:
+        client.update_deployment(declared.id, change)
+        assert apply(root, client) == [name], change
+        found = client.read_deployment_by_name(name)
+        assert found.global_concurrency_limit.limit == 1
+        for key in ("concurrency_options", "pull_steps", "entrypoint", "parameters"):
+            assert getattr(found, key) == getattr(declared, key)
+    client._client.delete(f"/v2/concurrency_limits/{found.global_concurrency_limit.id}")
+    assert apply(root, client) == [name]
+    assert client.read_deployment_by_name(name).global_concurrency_limit.limit == 1
+    assert apply(root, client) == []
+
+
+@pytest.mark.platform
 def test_of_runs_that_were_missed_one_evaluates_and_one_that_begins_after_it_finds_nothing_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: SyncPrefectClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nights of three days at once, as a worker takes them after two days off, then two more runs."""
-    from prefect.client.orchestration import get_client
     from prefect.flow_engine import run_flow_sync
     from prefect.states import Late, Pending, Scheduled
-    from prefect.testing.utilities import prefect_test_harness
 
     from flows.deployments import apply
     from flows.servers.__main__ import make_pool
@@ -71,94 +147,24 @@ def test_of_runs_that_were_missed_one_evaluates_and_one_that_begins_after_it_fin
     monkeypatch.setattr(reevaluate, "evaluate", evaluate)
     monkeypatch.setattr(reevaluate, "open_registry", lambda root: SimpleNamespace(resolve=lambda *_: model))
     monkeypatch.setattr(reevaluate, "send_pending_alerts", lambda *_: (0, []))
-    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
-        make_pool(client)
-        apply(root, client)
-        deployment = client.read_deployment_by_name("reevaluate/re-evaluate-models")
+    make_pool(client)
+    apply(root, client)
+    deployment = client.read_deployment_by_name("reevaluate/re-evaluate-models")
 
-        def taken(state: Any) -> FlowRun:
-            run = client.create_flow_run_from_deployment(deployment.id, state=state)
-            client.set_flow_run_state(run.id, Pending())
-            return client.read_flow_run(run.id)
+    def taken(state: Any) -> FlowRun:
+        run = client.create_flow_run_from_deployment(deployment.id, state=state)
+        client.set_flow_run_state(run.id, Pending())
+        return client.read_flow_run(run.id)
 
-        def run(which: FlowRun) -> str:
-            run_flow_sync(reevaluate.reevaluate, flow_run=which, parameters={"root": str(root)})
-            return client.read_flow_run(which.id).state.name
+    def run(which: FlowRun) -> str:
+        run_flow_sync(reevaluate.reevaluate, flow_run=which, parameters={"root": str(root)})
+        return client.read_flow_run(which.id).state.name
 
-        now = datetime.now(UTC)
-        first, *others = [taken(Late(scheduled_time=now - timedelta(days=days))) for days in (3, 2, 1)]
-        assert [one.state.name for one in (first, *others)] == ["Pending", "Cancelled", "Cancelled"]
-        assert run(first) == "Completed"
-        assert len(made) == 1, "the missed nights are evaluated once"
-        for hours in (20, 0):
-            assert run(taken(Scheduled(scheduled_time=now - timedelta(hours=hours)))) == "Completed"
-        assert len(made) == 1, "nothing changed since"
-
-
-@pytest.mark.platform
-def test_a_removed_work_pool_comes_back_and_what_waited_in_it_is_cancelled_with_its_reason(tmp_path: Path) -> None:
-    from prefect.client.orchestration import get_client
-    from prefect.testing.utilities import prefect_test_harness
-
-    from flows.deployments import POOL, TREE_QUEUE, apply
-    from flows.servers.__main__ import make_pool
-    from flows.servers.recovery import cancel_stranded
-
-    root = small_repository.create(tmp_path)
-    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
-        make_pool(client)
-        apply(root, client)
-        name = "segment/train-segment"
-        assert apply(root, client) == [], "nothing changed, and runs that are due stay"
-        waiting = client.create_flow_run_from_deployment(client.read_deployment_by_name(name).id)
-        assert cancel_stranded(client) == []
-        client.delete_work_pool(POOL)
-        assert client.read_deployment_by_name(name).work_pool_name is None
-        make_pool(client)
-        assert cancel_stranded(client) == [
-            f"run {waiting.name} is cancelled: its work pool had been removed; start it again"
-        ]
-        apply(root, client)
-        found = client.read_deployment_by_name(name)
-        assert (found.work_pool_name, found.work_queue_name) == (POOL, TREE_QUEUE)
-        assert client.read_flow_run(waiting.id).state.is_cancelled()
-
-
-@pytest.mark.platform
-def test_a_deployment_that_somebody_changed_is_as_declared_after_the_next_start(tmp_path: Path) -> None:
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import DeploymentUpdate
-    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
-    from prefect.testing.utilities import prefect_test_harness
-
-    from flows.deployments import apply
-    from flows.servers.__main__ import make_pool
-
-    root = small_repository.create(tmp_path)
-    name = "suite/train-everything"
-    other = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
-    elsewhere = [{"prefect.deployments.steps.set_working_directory": {"directory": "/nowhere"}}]
-    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
-        make_pool(client)
-        apply(root, client)
-        declared = client.read_deployment_by_name(name)
-        assert declared.parameters == {"full": True, "root": str(root)}
-        changes = (
-            DeploymentUpdate(concurrency_limit=None),
-            DeploymentUpdate(concurrency_limit=3),
-            DeploymentUpdate(concurrency_options=other),
-            DeploymentUpdate(pull_steps=elsewhere),
-            DeploymentUpdate(entrypoint="flows.segment.segment"),
-            DeploymentUpdate(parameters={"full": True, "root": "/nowhere"}),
-        )
-        for change in changes:
-            client.update_deployment(declared.id, change)
-            assert apply(root, client) == [name], change
-            found = client.read_deployment_by_name(name)
-            assert found.global_concurrency_limit.limit == 1
-            for key in ("concurrency_options", "pull_steps", "entrypoint", "parameters"):
-                assert getattr(found, key) == getattr(declared, key)
-        client._client.delete(f"/v2/concurrency_limits/{found.global_concurrency_limit.id}")
-        assert apply(root, client) == [name]
-        assert client.read_deployment_by_name(name).global_concurrency_limit.limit == 1
-        assert apply(root, client) == []
+    now = datetime.now(UTC)
+    first, *others = [taken(Late(scheduled_time=now - timedelta(days=days))) for days in (3, 2, 1)]
+    assert [one.state.name for one in (first, *others)] == ["Pending", "Cancelled", "Cancelled"]
+    assert run(first) == "Completed"
+    assert len(made) == 1, "the missed nights are evaluated once"
+    for hours in (20, 0):
+        assert run(taken(Scheduled(scheduled_time=now - timedelta(hours=hours)))) == "Completed"
+    assert len(made) == 1, "nothing changed since"

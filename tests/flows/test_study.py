@@ -18,7 +18,7 @@ from tasks.studies.start_log import starts
 from tests.flows.test_tune import DATA, MODEL, PPO, TINY
 from tests.small_repository import PROJECT, clean_environment, command, create, write_yaml
 
-pytestmark = pytest.mark.platform
+pytestmark = [pytest.mark.platform, pytest.mark.timeout(1800)]
 STUDY: dict[str, Any] = {
     "title": "Tiny",
     "asks": "?",
@@ -58,7 +58,7 @@ def study(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
     environment = clean_environment(PYTHONPATH=path, REWARDSMITH_PROGRESS="true", OMP_NUM_THREADS="1")
     call = [sys.executable, "-P", "-m", "flows.study", "tiny", *options]
-    return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=550)
+    return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=1700)
 
 
 def test_a_world_keeps_its_results_where_a_row_diverges(root: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tasks.params.studies import read_study
 from tests.small_repository import PROJECT, clean_environment, command, create, write_yaml
 
-pytestmark = pytest.mark.platform
+pytestmark = [pytest.mark.platform, pytest.mark.timeout(1800)]
 TINY = {"epochs": 1, "batch": 16, "microbatch": 16}
 DATA = {"sft": 48, "sft_validation": 8, "tasks": 16, "prompts": 16, "preference_train": 32, "benchmark": 4}
 DATA |= {"preference_validation": 16, "preference_ood": 8, "choices": 3, "arithmetic": 2, "functions": 1}
@@ -59,7 +59,7 @@ def tune(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
     environment = clean_environment(PYTHONPATH=path, REWARDSMITH_PROGRESS="true", OMP_NUM_THREADS="1")
     call = [sys.executable, "-P", "-m", "flows.tune", "tiny", "--trials", "2", *options]
-    return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=550)
+    return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=1700)
 
 
 def test_a_study_is_tuned_once(root: Path) -> None:

@@ -82,14 +82,20 @@ def test_training_moves_the_weights(one: Results) -> None:
         assert moved > 1e-3
 
 
+@pytest.fixture(scope="module")
+def operators() -> None:
+    """Operators of DeepSpeed, compiled in a process of their own before two ranks need them."""
+    build = [sys.executable, "-m", "rlhf_core.zero"]
+    subprocess.run(build, env=environment(DS_ACCELERATOR="cpu"), check=True, capture_output=True, timeout=500)
+
+
 @pytest.mark.platform
 @pytest.mark.parametrize(
     ("stage", "offload"), [(0, False), (1, False), (2, False), (3, False), (2, True), (3, True)],
     ids=["zero0", "zero1", "zero2", "zero3", "zero2-offload", "zero3-offload"],
 )  # fmt: skip
+@pytest.mark.usefixtures("operators")
 def test_two_sharded_ranks_end_as_one_process(one: Results, tmp_path: Path, stage: int, offload: bool) -> None:
-    build = [sys.executable, "-m", "rlhf_core.zero"]
-    subprocess.run(build, env=environment(DS_ACCELERATOR="cpu"), check=True, capture_output=True, timeout=500)
     zero: dict[str, Any] = {"stage": stage} | ({"offload_optimizer": {"device": "cpu"}} if offload else {})
     found = results(tmp_path, 2, SHARDED, {"zero_optimization": zero})
     for name in SHARDED:

@@ -17,12 +17,14 @@ from tasks.commands.processes import run_quietly
 from tasks.graph.names import split_names, trained_reward_model
 from tasks.running.stage import run_stage
 from tests import small_repository
+from tests.command_line import rewardsmith
 from tests.small_repository import PROJECT, change_entry, clean_environment
 
 COMMANDS = ("run", "plan", "table", "report", "sync", "explain", "doctor", "verify", "graph")
 
 
-def rewardsmith(*arguments: str, root: Path = PROJECT) -> subprocess.CompletedProcess[str]:
+def started(*arguments: str, root: Path = PROJECT) -> subprocess.CompletedProcess[str]:
+    """Runs the command line in a process of its own."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "tasks.command_line", *arguments],
         cwd=root,
@@ -40,7 +42,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_comes_at_once_and_names_every_command() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = rewardsmith("--help")
+    done = started("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0
     for command in COMMANDS:
@@ -163,12 +165,12 @@ def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
 
 @pytest.mark.platform
 def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_copy: Path) -> None:
-    done = rewardsmith("plan", root=repository)
+    done = started("plan", root=repository)
     assert done.returncode == 0, done.stderr
     assert "\n20 run; disk: " in done.stdout
-    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "20 up to date"
+    assert started("plan", root=finished_copy).stdout.strip() == "20 up to date"
     change_entry(finished_copy / "params/segment/rows.yaml", "bandit", title="changed")
-    done = rewardsmith("plan", root=finished_copy)
+    done = started("plan", root=finished_copy)
     assert "input params/segment/rows.yaml:bandit modified" in done.stdout
     assert "4 run, 16 up to date; about" in done.stdout
 
@@ -182,14 +184,14 @@ def test_a_module_runs_from_the_projects_root_where_no_room_hides_a_library(capf
 @pytest.mark.platform
 def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
-    done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
+    done = started("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[  5/5] pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0 ran in" in done.stdout
-    again = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
+    again = started("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "5 current"), again.stderr
     assert again.stdout.splitlines()[-1].startswith("Next: rewardsmith run segment segment")
     change_entry(root / "params/segment/rows.yaml", "dpo", notes="behaviour: crash")
-    done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
+    done = started("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 1
     assert "ValueError: boom" in done.stderr
     assert "Traceback" not in done.stderr
@@ -198,10 +200,10 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
 @pytest.mark.platform
 def test_a_seed_of_the_suite_from_nothing_and_then_nothing(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
-    done = rewardsmith("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
+    done = started("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "12 ran" in done.stdout.splitlines()
-    again = rewardsmith("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
+    again = started("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "12 current"), again.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
 
-from tasks.dvc.unofficial import exit_status, newest_run, open_repo, run_folder, run_key, run_value
+from tasks.dvc.unofficial import commands_taken_by, exit_status, newest_run, open_repo, run_folder, run_key, run_value
 
 PIPELINE = """
 stages:
@@ -104,3 +105,25 @@ def test_an_error_that_is_no_commands_has_no_exit_status(root: Path) -> None:
     with open_repo(root) as repo, pytest.raises(DvcException) as caught:
         repo.reproduce("mkae", single_item=True)
     assert exit_status(caught.value) is None
+
+
+def test_a_function_takes_the_commands_of_stages(root: Path) -> None:
+    """Breaks: stages of a run start in Pythons of their own, seconds later each."""
+    taken: list[tuple[str, str, str]] = []
+
+    def run(command: str, folder: str, environment: Mapping[str, str]) -> int | None:
+        taken.append((command, folder, environment["DVC_STAGE"]))
+        if len(taken) == 1:
+            return None
+        return 0 if len(taken) == 2 else 3
+
+    with Repo(str(root)) as repo, commands_taken_by(run):
+        (root / "out.txt").unlink()
+        repo.reproduce(force=True)
+        assert (root / "out.txt").read_text() == "hello\n", "left to the shell"
+        with pytest.raises(DvcException, match="make"):
+            repo.reproduce(force=True)
+        with pytest.raises(DvcException) as failed:
+            repo.reproduce(force=True)
+    assert exit_status(failed.value) == 3
+    assert taken == [("cp in.txt out.txt && true", str(root), "make")] * 3

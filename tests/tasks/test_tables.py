@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -174,7 +176,8 @@ def test_flat_metrics_and_curves(built: Path) -> None:
     assert {row["row"] for row in rows} == {"phi3-mini", "bandit", "segment", "token"}
 
 
-def test_the_result_is_the_same_twice(built: Path, tmp_path: Path) -> None:
+def test_the_result_is_the_same_twice(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.report.length_controlled._rates", {})  # as in another process
     tables.build(built.parents[2], "segment", SEEDS, tmp_path / "again")
     for name in ("tables.json", "figures.json", "metrics.json", "curves.csv"):
         assert (tmp_path / "again" / "result" / name).read_bytes() == (built / name).read_bytes()
@@ -321,3 +324,43 @@ def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> 
 
 def test_too_few_preferences_are_not_measured() -> None:
     assert length_controlled("few", Judged(["a"], [2.0], [1.0], [1.0]), {"a": 0.0}) is None
+
+
+def test_a_rate_is_fitted_once_to_the_same_numbers_and_anew_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = []
+
+    def fit(*given: Any, **more: Any) -> Any:
+        fits.append(given)
+        return length_controlled_win_rate(*given, **more)
+
+    monkeypatch.setattr("rlhf_core.evaluation.length_controlled.length_controlled_win_rate", fit)
+    generator = np.random.default_rng(2)
+    prompts, wins = [f"p{i}" for i in range(40)], (1 + generator.uniform(size=40)).tolist()
+    own, easy = generator.integers(200, 900, 40).tolist(), dict.fromkeys(prompts, 0.0)
+    judged = Judged(prompts, wins, own, [500.0] * 40)
+    rate = length_controlled("model", judged, easy)
+    assert length_controlled("again", Judged(list(prompts), list(wins), list(own), [500] * 40), dict(easy)) == rate
+    assert len(fits) == 1
+    variants = [
+        {
+            "id": prompt,
+            "variant": name,
+            "preference": 1 + generator.uniform(),
+            "model_chars": chars,
+            "baseline_chars": 9,
+        }
+        for prompt in prompts
+        for name, chars in (("brief", 5), ("long", 20))
+    ]
+    difficulty, rows = calibration_of(variants)
+    for others in (
+        (replace(judged, preferences=wins[::-1]), easy, None),
+        (replace(judged, own_length=own[::-1]), easy, None),
+        (replace(judged, baseline_length=[*range(1, 41)]), easy, None),
+        (judged, easy | {"p0": 1.0}, None),
+        (judged, difficulty, rows),
+        (judged, difficulty, rows.assign(preference=rows["preference"].to_numpy()[::-1])),
+    ):
+        before = len(fits)
+        length_controlled("model", *others)
+        assert len(fits) == before + 1

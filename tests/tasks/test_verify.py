@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.commands import verify
+from tasks.commands import own_numbers, verify
 from tasks.commands.fingerprints import Fingerprint
 from tasks.graph import dvc_files as graph
 from tasks.graph.matrix import HEADLINE_ROWS
@@ -201,3 +201,45 @@ def test_headline_rows_have_a_reference_of_their_own(root: Path, capsys: pytest.
     assert verify.main(["demo-all", "--root", str(root)]) == 0
     write_result(root, POLICY, win_rate_vs_sft=90.0)
     assert verify.main(["demo-all", "--root", str(root)]) == 1
+
+
+SFT = "shared/sft/phi3-mini/0"
+
+
+def write_rewards(root: Path, stage: str, rewards: list[float], **metrics: float) -> None:
+    """Writes a stage's result whose answers have true rewards."""
+    write_result(root, stage, **metrics)
+    out = root / "results" / "testbed" / stage
+    rows = [{"id": str(i), "benchmark": "alpaca", "true_reward": reward} for i, reward in enumerate(rewards)]
+    write_jsonl(out / "result" / "generations.jsonl", rows)
+    verdict = {"benchmark": "alpaca", "template": "alpaca_eval", "valid": True}
+    write_jsonl(out / "result" / "judgements.jsonl", [{**verdict, "preference": 1.5}, {**verdict, "preference": 1.75}])
+    of_sft = {f"results/testbed/{SFT}/result": digest(root / "results" / "testbed" / SFT / "result")}
+    write_record(out, inputs=of_sft if stage == POLICY else {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        (
+            {"win_rate_vs_sft": 37.5},
+            ["metrics.json has win_rate_vs_sft 37.5, but the rows beside it give 62.5"],
+        ),
+        ({"alpaca_wr": 37.5}, ["metrics.json has alpaca_wr 37.5, but the rows beside it give 62.5"]),
+        ({"true_reward": 0.0}, ["metrics.json has true_reward 0, but the rows beside it give 0.25"]),
+    ],
+)
+def test_metrics_are_those_of_the_rows_beside_them(root: Path, changes: dict[str, float], said: list[str]) -> None:
+    """Their tolerances may be wide: three re-runs gave a win rate one of six times itself."""
+    write_rewards(root, SFT, [0.0, 0.0, 0.0, 0.0])
+    metrics = {"win_rate_vs_sft": 62.5, "alpaca_wr": 62.5, "true_reward": 0.25}
+    write_rewards(root, POLICY, [1.0, 1.0, 0.0, -1.0], **metrics | changes)
+    assert own_numbers.disagreements(root / "results" / "testbed" / POLICY, root) == said
+
+
+def test_verify_names_metrics_of_another_row(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rewards(root, SFT, [0.0, 0.0])
+    write_rewards(root, POLICY, [1.0, 0.0], win_rate_vs_sft=60.0)
+    said = f"{POLICY}: metrics.json has win_rate_vs_sft 60, but the rows beside it give 75"
+    assert said in deviations(root, capsys)

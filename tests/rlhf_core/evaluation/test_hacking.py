@@ -131,7 +131,7 @@ def test_prompts_are_paired_and_one_that_is_missing_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("name", "inside", "outside", "kind"),
-    [("kl", 19.0, 21.0, "kl"), ("response_length", 79.0, 81.0, "length"), ("response_length", 21.0, 19.0, "length"),
+    [("kl", 19.0, 21.0, "kl"), ("response_length", 79.0, 81.0, "length"), ("response_length", 14.0, 13.0, "length"),
      ("repetition", 0.24, 0.26, "repetition"), ("truncated", 0.39, 0.41, "truncation"),
      ("entropy", 0.79, 0.81, "entropy"), ("entropy", 0.21, 0.19, "entropy")],
 )  # fmt: skip

@@ -188,3 +188,23 @@ def test_official_files_are_read(tmp_path):
     assert [official_index(i) for i in (5, "alpacaeval-017", "804")] == [5, 17, 804]
     with pytest.raises(DataError):
         official_index("no number")
+
+
+@pytest.mark.parametrize(("preference", "rate"), [(1.0, 0.0), (2.0, 100.0), (1.5, 50.0)])
+def test_one_outcome_everywhere_is_its_rate(preference, rate):
+    """A model that lost every game had 50 %: no coefficients fit such games, and zeros are a draw."""
+    n = 40
+    draw = np.random.default_rng(3)
+    lengths, difficulty = draw.integers(20, 90, size=(2, n)), draw.normal(size=n)
+    found = length_controlled_win_rate(np.full(n, preference), *lengths, difficulty, bootstrap_rounds=4)
+    assert (found.lc_win_rate, found.win_rate) == pytest.approx((rate, rate))
+    assert found.lc_standard_error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_resample_of_losses_alone_counts_as_losses():
+    """Of 12 games one was won: a third of the resamples have no win, and had 50 %."""
+    draw = np.random.default_rng(4)
+    lengths, difficulty = draw.integers(20, 90, size=(2, 12)), np.zeros(12)
+    preferences = np.r_[2.0, np.ones(11)]
+    found = length_controlled_win_rate(preferences, *lengths, difficulty, bootstrap_rounds=200)
+    assert found.lc_standard_error < 20

@@ -21,6 +21,7 @@ from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.params.scales import scale_entries
+from tests.command_line import rewardsmith
 
 ROOT = Path(__file__).parents[3]
 
@@ -74,16 +75,29 @@ BY_COMMAND: list[tuple[str, str, dict[str, object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("page", "entry", "change", "message"), BY_COMMAND, ids=[case[3] for case in BY_COMMAND])
-def test_a_plan_refuses_within_seconds(
-    tmp_path: Path, page: str, entry: str, change: dict[str, object], message: str
-) -> None:
-    shutil.copytree(ROOT / "params", tmp_path / "params")
-    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
-    file = tmp_path / "params" / page
+def broken(tree: Path, page: str, entry: str, change: dict[str, object]) -> None:
+    """Writes a copy of the project's settings with some of one entry changed."""
+    shutil.copytree(ROOT / "params", tree / "params")
+    shutil.copyfile(ROOT / "params.yaml", tree / "params.yaml")
+    file = tree / "params" / page
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
     content[entry] = {**content[entry], **change}
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("page", "entry", "change", "message"), BY_COMMAND, ids=[case[3] for case in BY_COMMAND])
+def test_a_plan_refuses(tmp_path: Path, page: str, entry: str, change: dict[str, object], message: str) -> None:
+    broken(tmp_path, page, entry, change)
+    done = rewardsmith("plan", "par", "vanilla", root=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in done.stderr
+    assert f"params/{page}:{entry}" in done.stderr
+    assert not (tmp_path / "dvc.yaml").exists(), "nothing is written before the settings are valid"
+
+
+def test_a_plan_in_a_process_of_its_own_refuses_within_seconds(tmp_path: Path) -> None:
+    page, entry, change, message = BY_COMMAND[0]
+    broken(tmp_path, page, entry, change)
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "tasks.command_line", "plan", "par", "vanilla"],
@@ -91,9 +105,7 @@ def test_a_plan_refuses_within_seconds(
     )  # fmt: skip
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stderr
-    assert f"params/{page}:{entry}" in done.stderr
     assert time.monotonic() - began < 60
-    assert not (tmp_path / "dvc.yaml").exists(), "nothing is written before the settings are valid"
 
 
 def test_a_row_that_is_not_valid_blocks_and_blames_no_other(tmp_path: Path) -> None:

@@ -234,12 +234,20 @@ def test_every_link_has_its_target(page: Path) -> None:
     assert set(re.findall(r'href="#([^"]+)"', text)) <= set(targets)
 
 
+def test_the_finding_has_its_hypothesis_in_words_and_the_number_of_its_caveats(tmp_path: Path) -> None:
+    own = commit_study(tmp_path, STUDY)
+    write_worlds(tmp_path, own, plain)
+    shown = section(write_atlas(tmp_path, tmp_path / "report"), "credit")
+    finding = shown[shown.index('<div class="finding">') :].partition("</div>")[0]
+    assert "The advantage grows with length · 1 caveat below" in finding
+
+
 def test_a_row_that_stopped_is_named_instead_of_its_effect(tmp_path: Path) -> None:
     spoilt = "stopped: no pair differs"
     own = commit_study(tmp_path, STUDY)
     write_worlds(tmp_path, own, lambda i, c, r: spoilt if (i, c, r) == (1, "long-sum", "bandit") else plain(i, c, r))
     shown = section(write_atlas(tmp_path, tmp_path / "report"), "credit")
-    assert "No effect is shown: " in shown
+    assert "No effect is shown: world " in shown, "its number says which file it is"
     assert "row &#39;bandit&#39; of cell &#39;long-sum&#39; stopped: no pair differs" in shown
     assert "no mean" in shown
     assert "Segments beat tokens" in shown

@@ -11,6 +11,7 @@ from rlhf_core.errors import DataError
 from tasks.report.atlas import read_atlas
 from tasks.report.atlas_words import amount
 from tasks.report.findings_block import BLOCK, with_blocks, write_blocks
+from tasks.report.measured_block import with_measured
 from tests.tasks.report.fabricated_atlas import fabricated_clone
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +32,8 @@ def test_the_projects_pages_say_what_its_records_say() -> None:
     atlas, pages = read_atlas(ROOT), 0
     for document in sorted((ROOT / "docs").glob("*.md")):
         text = document.read_text(encoding="utf-8")
-        assert with_blocks(atlas, text, document) == text, f"rewardsmith atlas --documents docs changes {document.name}"
+        made = with_measured(ROOT, with_blocks(atlas, text, document), document)
+        assert made == text, f"rewardsmith atlas --documents docs changes {document.name}"
         pages += bool(BLOCK.search(text))
     assert pages == 6, "evidence, and a page for each paper"
 

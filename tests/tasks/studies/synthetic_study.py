@@ -87,8 +87,10 @@ def write_worlds(
         cells = {}
         for cell, levels in spec.cells.items():
             rows = {row: run(numbers(index, cell, row), f"{own.study} {index} {row}") for row in spec.rows_of(levels)}
+            data, sft = (digest(f"{own.study} {index} {name}") for name in ABOVE)
             for row, made in rows.items():
-                made["origin"] = {"stage": "policy", "settings": row, "data": "d", "sft": "s", "evaluation": "e"}
+                settings = digest(f"{cell} {row}")[:16]
+                made["origin"] = {"stage": "policy", "settings": settings, "data": data, "sft": sft, "evaluation": "e"}
             drawn = {"seconds": 20.0, "environment": 0, "metrics": {}, "drawn": True}
             above = {name: {"result": digest(f"{own.study} {index} {name}"), **drawn} for name in ABOVE}
             cells[cell] = {"rows": rows, "above": above}

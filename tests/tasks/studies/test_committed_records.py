@@ -176,6 +176,8 @@ def test_data_that_no_world_draws_may_be_equal(tmp_path: Path, own: Registration
         def read(record: dict[str, Any]) -> None:
             for cell in record["cells"].values():
                 cell["above"]["prepare/dialogue"] |= {"drawn": False, "result": "e" * 64}
+                for row in cell["rows"].values():
+                    row["origin"]["data"] = "e" * 64
 
         edit(file, read)
     assert len(loaded(tmp_path).records) == 4

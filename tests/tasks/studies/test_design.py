@@ -99,12 +99,40 @@ def test_every_study_can_be_run_and_tuned(name: str) -> None:
             {"settings": {"evaluation": {"dialogue": {"only": ["alpaca", "choices"]}}}, "metric": "average"},
             r"the metric is 'average'.*add 'arithmetic' to 'only'",
         ),
+        (
+            {"rows": {**STUDY["rows"], "segment": {"like": "segment/bandit", "optimiser": {"kl_coef": 0.4}}}},
+            r"hypotheses\.grows compares 'segment' with 'bandit', which has the same settings in cell 'short'",
+        ),
     ],
 )  # fmt: skip
 def test_a_study_that_cannot_run_is_refused_before_it_does(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError) as refused:
         check_study(PROJECT, "length", study(**changes))
     assert re.search(said, str(refused.value)), str(refused.value)
+
+
+CLAUSES = {"dialogue": {"dials": {"clauses": 8}}}
+
+
+@pytest.mark.parametrize(
+    ("dials", "said"),
+    [
+        (
+            {"length": {"short": {}, "long": {"data": CLAUSES}}, "truth": {"sum": {}, "mean": {"data": CLAUSES}}},
+            r"dials\.length and dials\.truth both set data\.dialogue\.dials\.clauses; a setting has one dial",
+        ),
+        (
+            {
+                "length": {"short": {}, "long": {"data": CLAUSES}},
+                "truth": {"sum": {}, "mean": {"data": {"dialogue": {"dials": None}}}},
+            },
+            r"both set data\.dialogue\.dials\.clauses",
+        ),
+    ],
+)
+def test_dials_that_undo_one_another_are_refused(dials: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        study(dials=dials)
 
 
 def world(number: int, chosen: float) -> dict[str, Any]:
