@@ -141,6 +141,7 @@ def length_controlled_win_rate(
             one * 100.0,
             raw["win_rate"],
             raw["standard_error"],
+            0.0,
             0.0 if bootstrap_rounds > 1 else float("nan"),
             dict.fromkeys(FEATURES, 0.0),
             float("nan"),
