@@ -22,7 +22,7 @@ class HubSet(Checked):
         config: configuration name of the data set.
         revision: commit or tag; pin it, or the data may change under a result.
         splits: {our split: their split}.
-        data_files: files for a packaged loader.
+        data_files: {their split: file for a packaged loader, or files}.
     """
 
     path: str
@@ -31,4 +31,4 @@ class HubSet(Checked):
     config: str | None = None
     revision: str | None = None
     splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
-    data_files: Mapping[str, str] | None = None
+    data_files: Mapping[str, str | tuple[str, ...]] | None = None

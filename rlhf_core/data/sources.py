@@ -233,7 +233,7 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
             hub_set.config,
             split=split,
             revision=hub_set.revision,
-            data_files=dict(hub_set.data_files) if hub_set.data_files else None,
+            data_files=_files(hub_set),
         )
     except (ConnectionError, OfflineModeIsEnabled, HfHubHTTPError) as error:
         raise DataError(
@@ -255,6 +255,11 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
             file=f"{hub_set.path}:{split}",
             remedy="Check path, configuration, revision and split; a data set's own code is never run",
         ) from error
+
+
+def _files(hub_set: HubSet) -> dict[str, str | list[str]] | None:
+    named = hub_set.data_files or {}
+    return {split: one if isinstance(one, str) else list(one) for split, one in named.items()} or None
 
 
 def _check_columns(mapping: Mapping[str, str], columns: Sequence[str], label: str) -> None:

@@ -3,8 +3,8 @@
 #: `held_out` has prompts of the preference data's test split.
 DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench", "held_out")
 CHOICE_TASKS = ("arc", "truthfulqa", "winograd", "hellaswag", "mmlu")
-#: Columns of generated code, and the items of the published sets.
-CODE_BENCHMARKS = {"mbpp_base": 378, "mbpp_plus": 378, "livecode": None}
+#: Columns of generated code, and the items of the published sets: of LiveCodeBench those of release v5.
+CODE_BENCHMARKS = {"mbpp_base": 378, "mbpp_plus": 378, "humaneval_base": 164, "humaneval_plus": 164, "livecode": 880}
 #: Items of the published benchmarks; a copy with fewer is partial.
 OFFICIAL_ITEMS = {"alpaca": 805, "arena": 500, "mtbench": 80}
 #: Questions of the test sets that RLMEC is measured on, by column; MMLU's mathematics as in its evaluation.

@@ -51,7 +51,7 @@ def judge_samples(
     """Runs every sample of every problem against the problem's tests.
 
     Args:
-        samples: per problem the generated texts (fenced or plain code).
+        samples: per problem the generated programs; `extract_code` takes one from an answer.
         tests: per problem its test statements.
         setups: per problem code to run first.
         entry_points: per problem the function that its tests call, '' where it is not known.
@@ -64,7 +64,7 @@ def judge_samples(
         counts += f", {len(entry_points)} entry points"
         raise DataError(f"{counts}: one of each per problem is needed")
     programs = [
-        Program(extract_code(text), tuple(problem_tests), setup, entry_point)
+        Program(text, tuple(problem_tests), setup, entry_point)
         for texts, problem_tests, setup, entry_point in zip(samples, tests, setups, entry_points, strict=True)
         for text in texts
     ]

@@ -43,7 +43,9 @@ class LengthControlled:
     Attributes:
         lc_win_rate: percent.
         win_rate, standard_error: the raw win rate, percent.
-        lc_standard_error: bootstrap standard error of lc_win_rate in percent points (NaN if not asked for).
+        lc_standard_error: of the mean prediction over instructions, in percent points, as the official metric has it;
+            it says nothing of the fit.
+        lc_bootstrap_error: bootstrap standard error of lc_win_rate in percent points (NaN if not asked for).
         coefficients: feature -> coefficient.
         C: inverse regularisation strength chosen by cross-validation.
         n, n_invalid: rows with a valid preference, and without.
@@ -53,6 +55,7 @@ class LengthControlled:
     win_rate: float
     standard_error: float
     lc_standard_error: float
+    lc_bootstrap_error: float
     coefficients: dict[str, float]
     C: float
     n: int
@@ -87,7 +90,7 @@ def length_controlled_win_rate(
         instruction_ids: [n] ids for the lookup.
         calibration_weight: weight of each calibration row; model rows weigh 1.
         is_baseline: the model is the baseline itself: 50 by construction.
-        bootstrap_rounds: resamples of the model's rows, refitted at the chosen C, for lc_standard_error.
+        bootstrap_rounds: resamples of the model's rows, refitted at the chosen C, for lc_bootstrap_error.
         seed: of the bootstrap.
 
     Raises:
@@ -119,6 +122,7 @@ def length_controlled_win_rate(
             raw["win_rate"],
             raw["standard_error"],
             0.0,
+            0.0,
             zeros,
             float("nan"),
             int(raw["n"]),
@@ -137,6 +141,7 @@ def length_controlled_win_rate(
             one * 100.0,
             raw["win_rate"],
             raw["standard_error"],
+            0.0,
             0.0 if bootstrap_rounds > 1 else float("nan"),
             dict.fromkeys(FEATURES, 0.0),
             float("nan"),
@@ -146,11 +151,13 @@ def length_controlled_win_rate(
     model = _fit_with_chosen_c(x[keep], y[keep], weight[keep])
     strength = float(np.ravel(model.C_)[0])
     at_equal_length = design * np.array([0.0, 1.0, 1.0])
+    predicted = model.predict_proba(at_equal_length)[:, 1]
     return LengthControlled(
-        lc_win_rate=float(model.predict_proba(at_equal_length)[:, 1].mean() * 100.0),
+        lc_win_rate=float(predicted.mean() * 100.0),
         win_rate=raw["win_rate"],
         standard_error=raw["standard_error"],
-        lc_standard_error=_bootstrap_error(
+        lc_standard_error=float(predicted.std(ddof=1) / np.sqrt(n) * 100.0),
+        lc_bootstrap_error=_bootstrap_error(
             x[keep], y[keep], weight[keep], at_equal_length, n, cleaned, strength, bootstrap_rounds, seed
         ),
         coefficients=dict(zip(FEATURES, model.coef_[0].tolist(), strict=True)),

@@ -144,7 +144,7 @@ def program_main(connection: int, limits: dict[str, Any]) -> NoReturn:
     sys.modules["__main__"] = module
 
     def load(source: str, name: str) -> None:
-        types.FunctionType(compile(source, name, "exec"), module.__dict__)()
+        types.FunctionType(compile(source, name, "exec", dont_inherit=True), module.__dict__)()
 
     channel.send(READY)
     with contextlib.suppress(Unreadable, OSError):
@@ -179,11 +179,11 @@ def run_tests(job: dict[str, Any], program: TestsSide) -> dict[str, Any]:
     namespace = module.__dict__
     try:
         sources = [str(test) for test in job["tests"]]
-        tests = [compile(source, "<test>", "exec") for source in sources]
+        tests = [compile(source, "<test>", "exec", dont_inherit=True) for source in sources]
         wanted = referenced_names("\n".join(sources))
         code = {"setup": job["setup"], "solution": job["solution"]}
         offered, _ = program.asked({"do": "load", **code, "names": wanted})
-        types.FunctionType(compile(str(job["setup"]), "<setup>", "exec"), namespace)()
+        types.FunctionType(compile(str(job["setup"]), "<setup>", "exec", dont_inherit=True), namespace)()
         names = {str(name): value for name, value in offered if name in wanted}
         marked = not leave_no_mark([str(job["setup"]), *sources], names.keys())
         give_names(namespace, names, sources, str(job["entry_point"]))

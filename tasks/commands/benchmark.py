@@ -50,7 +50,8 @@ def chosen(spec: RealSpec, names: Sequence[str]) -> RealSpec:
     own: dict[str, Any] = {
         part: {name: value for name, value in values.items() if name in names} for part, values in parts.items()
     }
-    return replace(spec, alpaca_calibration=None, **own)
+    window = spec.livecode_window if "livecode" in names else {}
+    return replace(spec, alpaca_calibration=None, livecode_window=window, **own)
 
 
 def prepared(spec: RealSpec, own: dict[str, Any], folder: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tasks.data_specs.benchmarks import dialogue_benchmarks, harness_rows
+from tasks.data_specs.benchmarks import code_benchmarks, dialogue_benchmarks, harness_rows
 from tasks.data_specs.data_sets import open_directory
 from tasks.graph.typed_settings import TYPES
 from tasks.params.data import RealSpec
@@ -38,10 +38,11 @@ def check_local_rows(specs: Iterable[str]) -> None:
         data = TYPES["prepare", "spec"](read_settings(address), address)
         if not isinstance(data, RealSpec):
             continue
-        if data.source == "directory" and data.benchmarks:
+        if data.source == "directory" and (data.benchmarks or data.code):
             with TemporaryDirectory() as quarantine:
                 source = open_directory(data.directory, Path(quarantine), data.max_bad_share)
                 dialogue_benchmarks(data, source)
+                code_benchmarks(data, source)
         local = {column: choice for column, choice in data.tasks.items() if choice.rows is not None}
         if local:
             harness_rows(replace(data, tasks=local))
@@ -69,11 +70,13 @@ def _needs(spec: str) -> Iterator[str]:
     data = TYPES["prepare", "spec"](read_settings(spec), spec)
     if not isinstance(data, RealSpec):
         return
-    named = (*data.preference, *data.prompts, *data.benchmarks.values(), *data.references.values())
+    answers = (*data.benchmarks.values(), *data.references.values(), *data.code.values())
+    named = (*data.preference, *data.prompts, *answers)
     for name in dict.fromkeys(named) if data.sets else ():
         hub_set = data.sets[name]
         if not Path(hub_set.path).exists():
-            files = ", ".join((hub_set.data_files or {}).values())
+            given = (hub_set.data_files or {}).values()
+            files = ", ".join(file for one in given for file in ([one] if isinstance(one, str) else one))
             yield f"{name}: {files or hub_set.path}"
     for column, choice in data.tasks.items():
         if choice.rows is None:

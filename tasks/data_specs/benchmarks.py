@@ -17,12 +17,16 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.data.sources import DirectorySource, Source, load_split
 from rlhf_core.errors import DataError
+from rlhf_core.evaluation import livecodebench
 from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, OFFICIAL_ITEMS, REFERENCE_CATEGORIES
-from rlhf_core.evaluation.evalplus import asked, require_evalplus
+from rlhf_core.evaluation.evalplus import asked
 from rlhf_core.evaluation.harness.choice import OFFICIAL_ROWS
 from rlhf_core.evaluation.harness.rows import FORMS, in_columns
 from tasks.data_specs.data_sets import Sets, benchmark_row, data_directory
 from tasks.params.data import RealSpec
+
+#: Chat templates with a turn of the system.
+SYSTEM_TURNS = ("phi3", "llama3")
 
 
 def dialogue_benchmarks(spec: RealSpec, source: Source) -> tuple[Sets, dict[str, Any]]:
@@ -82,18 +86,19 @@ def _item(benchmark: str, row: Record, name: str, number: int) -> Record:
 
 
 def code_benchmarks(spec: RealSpec, source: Source) -> tuple[Sets, dict[str, Any]]:
-    """Returns the questions whose answers are programs, and {column: rows, of}.
+    """Returns the questions whose answers are programs, and {column: set, rows, of}.
 
     Raises:
-        RecipeError: EvalPlus is not installed.
-        DataError: a row without the tests that its column runs.
+        DataError: a row without the tests that its column runs, or no question in LiveCodeBench's window.
     """
     sets: Sets = {}
     facts: dict[str, Any] = {}
     for column, name in spec.code.items():
-        require_evalplus()
+        if column == "livecode":
+            sets[f"functions.{column}"], facts[column] = live_questions(spec, source, name)
+            continue
         items = [asked(row) for row in source.load(name, "test", record_type("code").name)]
-        tests = "plus_tests" if column == "mbpp_plus" else "tests"
+        tests = "plus_tests" if column.endswith("_plus") else "tests"
         for number, item in enumerate(items, start=1):
             if not item[tests]:
                 raise DataError(
@@ -105,6 +110,47 @@ def code_benchmarks(spec: RealSpec, source: Source) -> tuple[Sets, dict[str, Any
         ]
         facts[column] = {"set": name, "rows": len(items), "of": CODE_BENCHMARKS[column]}
     return sets, facts
+
+
+def live_questions(spec: RealSpec, source: Source, name: str) -> tuple[list[Record], dict[str, Any]]:
+    """Returns the questions of LiveCodeBench in the spec's window, and {set, rows, of, window if there is one}.
+
+    Raises:
+        DataError: a row that is not in LiveCodeBench's columns or has no tests, an id twice, or an empty window.
+    """
+    if isinstance(source, DirectorySource):
+        path = source.file(name, "test")
+        rows, file = read_jsonl(path), path.name
+    else:
+        hub_set = spec.sets[name]
+        rows, file = hub_rows_of(hub_set, hub_set.splits["test"]), f"{name}.test"
+    first, last = spec.window
+    items: dict[str, Record] = {}
+    for number, row in enumerate(rows, start=1):
+        item = livecodebench.asked(row, file, number, system_turn=spec.template in SYSTEM_TURNS)
+        if item["id"] in items:
+            raise DataError(
+                f"'{item['id']}' is there twice", file=file, row=number, field="question_id",
+                remedy="Name each release's files once: release v5 is test.jsonl to test5.jsonl",
+            )  # fmt: skip
+        held = livecodebench.contest_date(row, file, number)
+        if (first is None or first <= held) and (last is None or held <= last):
+            items[item["id"]] = item
+    if not items:
+        span = f"from {first or 'the first'} to {last or 'the last'}"
+        raise DataError(
+            f"none of {len(rows)} questions is in livecode_window ({span})",
+            file=file, field="contest_date", remedy="Widen the window, or name the files of a later release",
+        )  # fmt: skip
+    facts: dict[str, Any] = {"set": name, "rows": len(items), "of": CODE_BENCHMARKS["livecode"]}
+    if first or last:
+        facts |= {"of": None, "window": [each and each.isoformat() for each in (first, last)]}
+    return list(items.values()), facts
+
+
+def hub_rows_of(hub_set: HubSet, split: str) -> list[Record]:
+    """Returns the rows of a split as the hub has them."""
+    return [dict(row) for row in load_split(hub_set, split)]
 
 
 # --- lm-evaluation-harness ---------------------------------------------------------------------------------------
@@ -140,7 +186,7 @@ def hub_rows(data_set: str, configuration: str | None, split: str) -> list[Recor
     Raises:
         DataError: the hub does not answer, or does not have it.
     """
-    return [dict(row) for row in load_split(HubSet(data_set, {}, config=configuration), split)]
+    return hub_rows_of(HubSet(data_set, {}, config=configuration), split)
 
 
 class LocalRows:

@@ -13,7 +13,6 @@ from typing import Any
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.benchmark_names import OFFICIAL_QUESTIONS
-from rlhf_core.evaluation.evalplus import program_of
 from rlhf_core.evaluation.harness.choice import HarnessTask
 from rlhf_core.evaluation.judges.games import GradedAnswer
 from rlhf_core.models.policy import Policy
@@ -89,11 +88,6 @@ def items_measured(data: Path, generations: Sequence[Generation]) -> dict[str, A
         if row["benchmark"] in known:
             answered.setdefault(row["benchmark"], set()).add(row["id"])
     return {name: {**known[name], "rows": len(ids)} for name, ids in answered.items()}
-
-
-def program_text(item: Mapping[str, Any], response: str) -> str:
-    """Returns the program of an answer: EvalPlus' reading of it where its row opens the answer, else the text."""
-    return program_of(response, item["entry_point"]) if "opening" in item else response
 
 
 def write_benchmarks(result: Path, benchmarks: Mapping[str, Any]) -> None:

@@ -19,10 +19,14 @@ from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
-from rlhf_core.evaluation.benchmark_names import CATEGORY_TEMPERATURES, CHOICE_TASKS, DIALOGUE_BENCHMARKS
+from rlhf_core.evaluation.benchmark_names import (
+    CATEGORY_TEMPERATURES,
+    CHOICE_TASKS,
+    CODE_BENCHMARKS,
+    DIALOGUE_BENCHMARKS,
+)
 from rlhf_core.evaluation.bleu import corpus_bleu
-from rlhf_core.evaluation.code import judge_samples, summarise_passes
-from rlhf_core.evaluation.evalplus import LIMITS
+from rlhf_core.evaluation.code import summarise_passes
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
@@ -31,7 +35,8 @@ from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.evaluating.answering import answer
-from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks, program_text
+from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
+from tasks.evaluating.programs import judged_answers
 from tasks.evaluating.solving import solve_tests
 from tasks.params.evaluation import EvaluationConfig
 from tasks.running.amounts import first_rows
@@ -255,20 +260,15 @@ class Evaluator:
         metrics: dict[str, float] = {}
         if not self.config.isolated_code:
             return metrics
-        for name in ("mbpp_base", "mbpp_plus", "livecode"):
+        for name in CODE_BENCHMARKS:
             items = self.items(f"functions.{name}")
             if items:
                 rows = self._solve(policy, items, name)
-                samples = [[program_text(item, row["response"])] for item, row in zip(items, rows, strict=True)]
-                tests, setups = [item["tests"] for item in items], [item.get("setup", "") for item in items]
-                limits = LIMITS if "opening" in items[0] else None
-                calls = [item.get("entry_point", "") for item in items]
-                judge = partial(judge_samples, samples, tests, setups=setups, entry_points=calls, limits=limits)
-                results = distributed.on_main(judge)
+                results = distributed.on_main(partial(judged_answers, items, [row["response"] for row in rows]))
                 for row, outcome in zip(rows, results, strict=True):
-                    row["right"] = outcome[0].status == "passed"
+                    row["right"] = outcome.passed
                 generations += rows
-                metrics[name] = 100 * summarise_passes(results)["pass@1"]
+                metrics[name] = 100 * summarise_passes([[outcome] for outcome in results])["pass@1"]
         return metrics
 
     def greedy_answers(self, policy: Policy, asked: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
@@ -280,7 +280,15 @@ class Evaluator:
         """Returns the greedy answers to task items, as generation rows."""
         answers = self.greedy_answers(
             policy,
-            [{"prompt": item["question"], "id": item["id"], "opening": item.get("opening", "")} for item in items],
+            [
+                {
+                    "prompt": item["question"],
+                    "id": item["id"],
+                    "opening": item.get("opening", ""),
+                    "history": item.get("history", []),
+                }
+                for item in items
+            ],
         )
         return [
             {

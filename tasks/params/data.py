@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Protocol, Self
+from datetime import date
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from rlhf_core.data.hub_set import HubSet
 from rlhf_core.data.preference_filters import PreferenceFilter
@@ -27,6 +28,21 @@ from tasks.params.settings import Count, InnerShare, Share, Size
 #: The largest tolerated share of bad rows of a file.
 BadShare = Annotated[float, between(0, 1, open_high=True)]
 Template = Annotated[str, accepted_by(chat_template)]
+
+
+def day(value: str | date) -> date:
+    """Returns the day that a settings file names, as in 2024-08-01.
+
+    Raises:
+        RecipeError: not a date.
+    """
+    try:
+        return value if isinstance(value, date) else date.fromisoformat(value)
+    except ValueError:
+        raise RecipeError("it must be a date such as 2024-08-01") from None
+
+
+Day = Annotated[str | date, accepted_by(day)]
 
 
 class DataSpec(Protocol):
@@ -190,8 +206,10 @@ class RealSpec(ReadSpec):
             own rows do not have them.
         official_items: {benchmark: items of the published one}, where it is not the default one (Arena-Hard v2.0: 750).
         tasks: {column of tables: task of lm-evaluation-harness}.
-        code: {column: name of a set of kind code whose split `test` is measured as EvalPlus does}; `mbpp_plus` runs its
-            `plus_tests`, which hold the base tests, too.
+        code: {column: name of a set whose split `test` has its questions}: of kind code for EvalPlus' columns, of which
+            `mbpp_plus` and `humaneval_plus` run their `plus_tests`, which hold the base tests, too; rows in
+            LiveCodeBench's own columns for `livecode`.
+        livecode_window: {from, to} of LiveCodeBench's contests, both days included; without one, all questions.
         sets: of a `huggingface` source, by name.
         filters: of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
         alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
@@ -207,6 +225,7 @@ class RealSpec(ReadSpec):
     official_items: Mapping[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], Count] = field(default_factory=dict)
     tasks: Mapping[str, HarnessTask] = field(default_factory=dict)
     code: Mapping[Annotated[str, one_of(tuple(CODE_BENCHMARKS))], str] = field(default_factory=dict)
+    livecode_window: Mapping[Literal["from", "to"], Day] = field(default_factory=dict)
     sets: Mapping[str, HubSet] = field(default_factory=dict)
     filters: Filters | None = None
     alpaca_calibration: str | None = None
@@ -222,6 +241,7 @@ class RealSpec(ReadSpec):
             raise RecipeError(f"'directory' does not fit source '{self.source}'")
         if not self.preference:
             raise RecipeError("'preference' names no set")
+        self._check_window()
         for name in (*self.references, *self.official_items):
             if name not in self.benchmarks:
                 raise RecipeError(f"'{name}' is not among the benchmarks{hint(name, self.benchmarks)}")
@@ -235,6 +255,19 @@ class RealSpec(ReadSpec):
         for name in named if self.sets else ():
             if name not in self.sets:
                 raise RecipeError(f"'{name}' is not among the sets{hint(name, self.sets)}")
+
+    def _check_window(self) -> None:
+        if self.livecode_window and "livecode" not in self.code:
+            raise RecipeError("'livecode_window' needs the column 'livecode', which 'code' does not name")
+        first, last = self.window
+        if first is not None and last is not None and first > last:
+            raise RecipeError(f"livecode_window is empty: from {first} is after to {last}")
+
+    @property
+    def window(self) -> tuple[date | None, date | None]:
+        """Returns the first and the last day of LiveCodeBench's window, None for an end that is open."""
+        first, last = (self.livecode_window.get(end) for end in ("from", "to"))
+        return (None if first is None else day(first), None if last is None else day(last))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ NAMES = (
     *_OVER_SFT, *_JUDGED, *_TEXTS, *_MT_BENCH, "true_reward", "mtbench_missing", "bleu",
     "arena_wr", "arena_wr_lower", "arena_wr_upper", "arena_invalid",
     *CHOICE_TASKS, "gsm8k", "gsm8k_strict", "gsm8k_flexible", "arithmetic_seen", "arithmetic_unseen",
-    "mbpp_base", "mbpp_plus", "livecode", "ecqa", "qasc", "obqa", "math", "svamp", "mm", "seen", "unseen", "average",
+    *CODE_BENCHMARKS, "ecqa", "qasc", "obqa", "math", "svamp", "mm", "seen", "unseen", "average",
     "kl", "train_kl", "reward", "train_true_reward", "response_length", "truncated", "entropy", "mean_segment_length",
     "proxy_reward", "proxy_reward_sft", "preference_score", "judged_win_rate_vs_sft", "judged_unparsable",
     "peak_step", "peak_alpaca_chars", *(f"peak_{name}" for name in _MT_BENCH), "peak_mtbench_missing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -115,6 +116,21 @@ def _code(number: int) -> Record:
     }
 
 
+def _live_code(number: int) -> Record:
+    """Returns a question of LiveCodeBench: a program that reads a number."""
+    case = {"input": "1\n", "output": f"{1 + number}\n", "testtype": "stdin"}
+    return {
+        "question_id": f"plus_{number}",
+        "question_content": f"Read a number and print it plus {number}, {MARK}.",
+        "starter_code": "",
+        "difficulty": "easy",
+        "contest_date": "2024-08-01T00:00:00",
+        "public_test_cases": json.dumps([case]),
+        "private_test_cases": json.dumps([{**case, "input": "2\n", "output": f"{2 + number}\n"}]),
+        "metadata": "{}",
+    }
+
+
 #: Fields of a row by the name of its record type, given its number.
 MADE_UP: Mapping[str, Callable[[int], Record]] = {
     "preference": _preference,
@@ -133,6 +149,7 @@ MADE_UP: Mapping[str, Callable[[int], Record]] = {
     "translation": _translation,
     "sentences": _sentences,
     "code": _code,
+    "live_code": _live_code,
 }
 
 

@@ -75,7 +75,8 @@ class SmallRows:
             records = self.records(name, split, kind, count=len(subsets))
             named = zip(records, cycle(subsets or ("",)), strict=False)
             as_text = values["path"] in TEXT_DIALOGUES
-            rows = [hub_row({"subset": subset, **row}, values["mapping"], as_text=as_text) for row, subset in named]
+            own = values["mapping"]
+            rows = [hub_row({"subset": subset, **row}, own, as_text=as_text) if own else row for row, subset in named]
             file = Path(HUB_ROWS) / f"{name}.{split}.jsonl"
             self._write(file, rows)
             files[split] = str(file)

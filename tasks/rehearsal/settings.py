@@ -117,7 +117,8 @@ def small_data(with_: Shrinking, name: str, values: Mapping[str, Any]) -> Settin
         }
     if values.get("alpaca_calibration"):
         made["alpaca_calibration"] = rows.calibration()
-    made.pop("directory", None)
+    for name in ("directory", "livecode_window"):
+        made.pop(name, None)
     return made
 
 
@@ -142,8 +143,8 @@ def _real(rows: SmallRows, values: Mapping[str, Any]) -> None:
         rows.directory_set(one, "test", "benchmark")
     for one in values.get("references", {}).values():
         rows.directory_set(one, "test", "model_output")
-    for one in values.get("code", {}).values():
-        rows.directory_set(one, "test", "code")
+    for column, one in values.get("code", {}).items():
+        rows.directory_set(one, "test", "live_code" if column == "livecode" else "code")
 
 
 def _long_form(rows: SmallRows, values: Mapping[str, Any]) -> None:

@@ -44,6 +44,8 @@ def _text(name: str, facts: Mapping[str, Any]) -> str:
         parts += [facts["task"]] if facts["task"] != official.task else []
         parts += [f"{facts['shots']}-shot"] if facts["shots"] != official.shots else []
         parts += ["in a chat template"] if facts["chat_template"] else []
+    if facts.get("window"):
+        parts.append(f"from {facts['window'][0] or 'the first'} to {facts['window'][1] or 'the last'}")
     if facts.get("cut"):
         parts.append(f"{facts['cut']:,} requests cut")
     return ", ".join(parts)

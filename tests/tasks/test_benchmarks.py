@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from tasks.params.data import data_spec
 from tasks.params.pages import read_settings
 from tasks.prepare import make_sets
 from tasks.report.outputs import StageOutput
-from tasks.report.partial import partial_text
+from tasks.report.partial import _text, partial_text
+from tests.rlhf_core.evaluation.test_code import isolated
 from tests.rlhf_core.evaluation.test_harness import arc_questions, gsm8k
+from tests.rlhf_core.evaluation.test_livecodebench import row as live_row
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, Pipeline
 
 pytest.importorskip("lm_eval")
@@ -255,3 +258,122 @@ def test_a_task_that_the_harness_does_not_have_is_refused_before_anything_runs(t
     assert len(problems) == 1
     assert "data.yaml" in problems[0]
     assert "tasks.arc: task is 'arc_chalenge', which lm-eval does not have; did you mean arc_challenge" in problems[0]
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+
+
+def code_spec(folder: Path, files: Any, rows: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    kept = {name: files[name] for name in ("pairs.train", "pairs.test")}
+    spec = {"benchmarks": {}, "tasks": {}, "code": {"livecode": "lcb"}} | changes
+    return written(folder, {**kept, "lcb.test": rows}, **spec)
+
+
+def live(day: str, number: int) -> dict[str, Any]:
+    return live_row(question_id=f"q{number}", contest_date=f"{day}T00:00:00")
+
+
+DAYS = ("2024-07-31", "2024-08-01", "2024-12-31", "2025-01-01")
+
+
+@pytest.mark.parametrize(
+    ("window", "ids", "says"),
+    [
+        ({}, ["q0", "q1", "q2", "q3"], "4 of 880"),
+        ({"from": "2024-08-01", "to": date(2024, 12, 31)}, ["q1", "q2"], "2 lcb, from 2024-08-01 to 2024-12-31"),
+        ({"from": "2025-01-01"}, ["q3"], "1 lcb, from 2025-01-01 to the last"),
+    ],
+)
+def test_live_code_bench_is_taken_in_its_window(
+    tmp_path: Path, files: Any, window: Any, ids: list[str], says: str
+) -> None:
+    rows = [live(day, number) for number, day in enumerate(DAYS)]
+    spec = code_spec(tmp_path / "files", files, rows, livecode_window=window)
+    sets, facts = sets_of(spec, tmp_path)
+    assert [row["id"] for row in sets["functions.livecode"]] == ids
+    assert _text("livecode", facts["benchmarks"]["livecode"]) == says
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"livecode_window": {"since": "2024-08-01"}}, "since"),
+        ({"livecode_window": {"from": "August"}}, "livecode_window.from is 'August'; it must be a date such as"),
+        ({"livecode_window": {"from": "2025-01-01", "to": "2024-01-01"}}, "livecode_window is empty"),
+        ({"livecode_window": {"from": "2025-01-01"}, "code": {}}, "'livecode_window' needs the column 'livecode'"),
+        ({"code": {"livecod": "lcb"}}, "did you mean 'livecode'"),
+        ({"livecode_windw": {}}, "did you mean 'livecode_window'"),
+    ],
+)
+def test_a_window_that_holds_nothing_is_refused_before_anything_is_read(
+    tmp_path: Path, files: Any, changes: dict[str, Any], message: str
+) -> None:
+    spec = code_spec(tmp_path / "files", files, [live(DAYS[0], 0)], **changes)
+    with pytest.raises(RecipeError) as found:
+        data_spec(spec, "data")
+    assert message in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        ([live(DAYS[0], 0), live(DAYS[1], 0)], {}, "lcb.test.jsonl, row 2, field 'question_id': 'q0' is there twice"),
+        ([live(DAYS[0], 0)], {"livecode_window": {"from": "2025-01-01"}}, "none of 1 questions is in livecode_window"),
+        ([live(DAYS[0], 0) | {"private_test_cases": "x"}], {}, "row 1, field 'private_test_cases'"),
+        ([live(DAYS[0], 0)], {"code": {"livecode": "lbc"}}, "lbc"),
+    ],
+)
+def test_bad_rows_of_live_code_bench_are_named_by_plan(
+    tmp_path: Path, files: Any, rows: list[dict[str, Any]], changes: dict[str, Any], message: str
+) -> None:
+    address = tmp_path / "data.yaml"
+    address.write_text(yaml.safe_dump(code_spec(tmp_path / "files", files, rows, **changes)))
+    with pytest.raises(DataError) as found:
+        check_local_rows([str(address)])
+    assert message in str(found.value)
+
+
+def test_several_files_of_the_hub_are_one_set(tmp_path: Path, files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    for number, name in enumerate(("test", "test2")):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(live(DAYS[number], number)) + "\n")
+    own = {"path": "json", "mapping": {}, "splits": {"test": "test"}}
+    own["data_files"] = {"test": [str(tmp_path / "test.jsonl"), str(tmp_path / "test2.jsonl")]}
+    base = code_spec(tmp_path / "files", files, [])
+    pairs = {"path": "json", "mapping": {name: name for name in ("prompt", "chosen", "rejected")}, "kind": "preference"}
+    pairs["data_files"] = {split: str(tmp_path / f"files/pairs.{split}.jsonl") for split in ("train", "test")}
+    spec = {**base, "source": "huggingface", "sets": {"lcb": own, "pairs": pairs}}
+    del spec["directory"]
+    sets, _ = sets_of(spec, tmp_path)
+    assert [row["id"] for row in sets["functions.livecode"]] == ["q0", "q1"]
+
+
+@pytest.mark.parametrize(
+    "address", ["paper/data.yaml:dialogue", "paper/data.yaml:dialogue-llama3", "small/data.yaml:dialogue"]
+)
+def test_pages_name_the_code_benchmarks_of_figure_5(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = data_spec(read_settings(f"{ROOT}/params/scales/{address}"), address)
+    assert set(spec.code) == {"mbpp_base", "mbpp_plus", "livecode"}  # type: ignore[attr-defined]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    lines = unreachable([f"{ROOT}/params/scales/{address}"])
+    assert "  mbpp_plus: evalplus/mbppplus" in lines
+    files = [f"hf://datasets/livecodebench/code_generation_lite/test{n}.jsonl" for n in ("", 2, 3, 4, 5)]
+    assert f"  livecodebench: {', '.join(files)}" in lines
+
+
+@isolated
+def test_answers_to_live_code_bench_are_measured_on_a_policy(tmp_path: Path, files: Any) -> None:
+    spec = code_spec(tmp_path / "files", files, [live(DAYS[0], 0), live(DAYS[1], 1)])
+    architecture = {**SETTINGS["backbone"]["architecture"], "max_position_embeddings": 2048}
+    backbone = {**SETTINGS["backbone"], "architecture": architecture, "training": {**SUPERVISED}}
+    evaluation = {"max_new_tokens": 8, "task_tokens": 8, "judge": None}
+    made = Pipeline(tmp_path).write(
+        {"data": spec, "tokenizer": {"vocabulary": 420}, "backbone": backbone, "evaluation": evaluation}
+    )
+    for name in ("data", "tokenizer", "sft"):
+        made.run(name)
+    assert made.metrics("sft")["livecode"] == 0
+    rows = [row for row in made.rows("sft", "generations.jsonl") if row["benchmark"] == "livecode"]
+    assert [(row["id"], row["right"]) for row in rows] == [("q0", False), ("q1", False)]
+    found = json.loads((made.result("sft") / "benchmarks.json").read_text())
+    assert (found["livecode"]["rows"], found["livecode"]["of"]) == (2, 880)

@@ -246,7 +246,7 @@ def test_gold_solutions_of_mbpp_pass():
 
 @isolated
 def test_samples_are_summarised_per_problem():
-    results = judge_samples([[GOOD, "```python\ndef f(x): return 0\n```"], [GOOD, GOOD]], [TESTS, TESTS])
+    results = judge_samples([[GOOD, "def f(x): return 0"], [GOOD, GOOD]], [TESTS, TESTS])
     summary = summarise_passes(results, (1, 2))
     assert summary["pass@1"] == pytest.approx(0.75)
     assert summary["pass@2"] == 1.0

@@ -76,7 +76,8 @@ def reference(preference, len_model, len_base, difficulty, gamed, weight=0.1):
     fit = LogisticRegression(C=best, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123)
     fit.fit(x2, y2, sample_weight=p2 * w2)
     still = np.column_stack([np.zeros(len(difficulty)), difficulty, np.ones(len(difficulty))])
-    return fit.predict_proba(still)[:, 1].mean() * 100, best, fit.coef_[0]
+    predicted = fit.predict_proba(still)[:, 1]
+    return predicted.mean() * 100, best, fit.coef_[0], pd.Series(predicted).sem() * 100
 
 
 @pytest.mark.parametrize("with_gamed", [True, False])
@@ -87,9 +88,10 @@ def test_the_fit_equals_the_procedure_written_out(with_gamed, seed):
     gamed = calibration(seed=seed) if with_gamed else None
     if gamed is not None:
         gamed.loc[3, "preference"] = np.nan
-    rate, best, coefficients = reference(preference, len_model, len_base, difficulty, gamed)
+    rate, best, coefficients, error = reference(preference, len_model, len_base, difficulty, gamed)
     result = length_controlled_win_rate(preference, len_model, len_base, difficulty, gamed)
     assert result.lc_win_rate == pytest.approx(rate, abs=1e-9)
+    assert result.lc_standard_error == pytest.approx(error, abs=1e-9)
     assert pytest.approx(best) == result.C
     assert list(result.coefficients.values()) == pytest.approx(list(coefficients), abs=1e-9)
     assert (result.n, result.n_invalid) == (239, 1)
@@ -164,9 +166,9 @@ def test_the_bootstrap_is_seeded_and_about_as_large_as_the_raw_error():
     first = length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=3)
     second = length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=3)
     other = length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=4)
-    assert first.lc_standard_error == second.lc_standard_error != other.lc_standard_error
-    assert 0.3 * first.standard_error < first.lc_standard_error < 3 * first.standard_error
-    assert math.isnan(length_controlled_win_rate(*arguments).lc_standard_error)
+    assert first.lc_bootstrap_error == second.lc_bootstrap_error != other.lc_bootstrap_error
+    assert 0.3 * first.standard_error < first.lc_bootstrap_error < 3 * first.standard_error
+    assert math.isnan(length_controlled_win_rate(*arguments).lc_bootstrap_error)
 
 
 def test_official_files_are_read(tmp_path):

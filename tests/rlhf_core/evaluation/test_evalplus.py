@@ -1,0 +1,220 @@
+"""MBPP and HumanEval as EvalPlus measures them: its sanitiser, its tests and its comparison."""
+
+from __future__ import annotations
+
+import ast
+import random
+import time
+from typing import Any
+
+import pytest
+
+from rlhf_core.evaluation.code import judge_samples
+from rlhf_core.evaluation.evalplus import LIMITS, asked, program_of
+from rlhf_core.evaluation.evalplus_sanitiser import longest_code, sanitised
+from tasks.evaluating.programs import judged_answers
+from tests.rlhf_core.evaluation.test_code import isolated
+
+ADDS = "def f(x):\n    return x + 1"
+USES = "def g(x):\n    return math.floor(x) + ONE\ndef f(x):\n    return g(x)"
+PLUS = (
+    "import numpy as np\n\ndef is_floats(x) -> bool:\n    if isinstance(x, float):\n        return True\n"
+    "    if isinstance(x, (list, tuple)):\n        return all(isinstance(i, float) for i in x)\n    return False\n\n"
+    "def assertion(out, exp, atol):\n    if atol == 0 and is_floats(exp):\n        atol = 1e-6\n"
+    "    if out != exp and atol != 0:\n        assert np.allclose(out, exp, rtol=1e-07, atol=atol)\n    else:\n"
+    "        assert out == exp\n\n"
+)
+
+
+def mbpp(inputs: str, results: str, **changes: Any) -> dict[str, Any]:
+    loop = "for i, (inp, exp) in enumerate(zip(inputs, results)):\n    assertion(f(*inp), exp, 0)\n"
+    return {
+        "id": "mbpp-1", "question": "Write a function.", "solution": ADDS, "entry_point": "f", "test_setup": "",
+        "tests": ["assert f(1) == 2"], "plus_tests": f"{PLUS}inputs = {inputs}\nresults = {results}\n{loop}",
+        "n_base": 1, "source": "s",
+    } | changes  # fmt: skip
+
+
+# --- sanitiser -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "program"),
+    [
+        (ADDS, ADDS),
+        (f"Here it is:\n```python\n{ADDS}\n```\nIt's right.", ADDS),
+        (f"```bash\npip install x\n```\n```python\n{ADDS}\n```", ADDS),
+        (f"<think>\nLet me see\n</think>\n{ADDS}\nprint(f(1))", ADDS),
+        (f"{ADDS}\nif __name__ == '__main__':\n    main()", ADDS),
+        (f"{ADDS}\nassert f(1) == 2", ADDS),
+        (f"import math\nONE = 1\nclass A:\n    pass\n{USES}", f"import math\nONE = 1\n{USES}"),
+        (f"from __future__ import annotations\n{ADDS}\nimport os", f"import os\n{ADDS}"),
+        (f"@cache\ndef g(x):\n    return x\n{ADDS}", ADDS),
+        (f"def f(x):\n    pass\n{ADDS}", ADDS),
+        (f"{ADDS}\n{ADDS.replace('1', '2')}", ADDS),
+        (ADDS.replace("\n", "\r\n"), ADDS),
+        (f"# \u00e9\u6f22 \U0001f600\n{ADDS}", ADDS),
+        ("no code", "no code"),
+        ("    import math", "import math"),
+        ("", ""),
+        ("x = (", "x = ("),
+    ],
+)  # fmt: skip
+def test_the_code_that_a_function_needs_is_kept(answer: str, program: str) -> None:
+    assert sanitised(answer, "f") == program
+
+
+PIECES = (
+    "Here is the solution:", "I'm sure it's right.",
+    "```python", "```", "Note: (see above", "<think>", "", "   ", "x",
+    "print(f(1))", "# note", "assert f(1)", "if __name__ == '__main__':\n    main()",
+    "'''doc'''", '"""', "\u00e9 \u6f22",
+    "def helper(x):\n    return x",
+    "class A:\n    y = 1\n    def g(self):\n        return self.y",
+    "import math, os.path", "from typing import *", "from __future__ import annotations",
+    "ONE = 5", "a, b = 1, ONE", "(a, b) = ONE",
+    "a[0] = ONE", "a.b = helper", "x: int = ONE", "x += 1", "y = z = ONE", "@cache\ndef dec(x):\n    return x",
+    "async def co():\n    return 1", "def none():\n    pass",
+    "try:\n    import foo\nexcept ImportError as e:\n    foo = 1",
+    "match x:\n    case A(y=1):\n        z = 2", "s = f'{helper(1)} {ONE!r}'", "s = '''\n```\n'''", "type = 3",
+    "def g2(*args, key=ONE, **kw) -> 'List[int]':\n    return key", "\tdef tabbed():\n\t\treturn 1", "    inner = 1",
+    "d = {'a': 1,", "]", "r = [i for i in ONE if helper(i)]", "K = helper; L = ONE", "import a; import b", "f'open {",
+    "def f(x):\n    ''' Adds. '''\n    return helper(x) + ONE", "def f(y):\n    return A().g() + math.pi + r[0]",
+    "def outer():\n    def inner():\n        return ONE\n    inner()", "x = 1 \\", "v = not helper",
+)  # fmt: skip
+
+
+def test_it_is_the_sanitiser_of_evalplus() -> None:
+    """Needs EvalPlus: pip install --no-deps evalplus==0.3.1 tempdir wget multipledispatch termcolor tree-sitter
+    tree-sitter-python."""
+    official = pytest.importorskip("evalplus.sanitize")
+    draw = random.Random(0)
+    for _ in range(300):
+        answer = "\n".join(draw.choices(PIECES, k=draw.randrange(1, 14)))
+        own, theirs = sanitised(answer, "f"), official.sanitize(answer, "f")
+        assert longest_code(answer).strip() == official.code_extract(answer).strip(), answer
+        assert own == theirs or ast.dump(ast.parse(own)) == ast.dump(ast.parse(theirs)), answer
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["I am sure that this is right and go on", "I'm sure it isn't", "", '"""', "note: this", "x = 1 + \\", "    x = 1",
+     "s = f'{x", "\0", "d = {'a': [1, 2", "def g(x):\n    return x", "-" * 900],
+)  # fmt: skip
+def test_an_answer_of_100_kb_is_read_in_seconds(line: str) -> None:
+    answer = f"{line}\n" * (100_000 // (len(line) + 1))
+    start = time.process_time()
+    sanitised(f"{answer}{ADDS}", "f")
+    assert time.process_time() - start < 30  # EvalPlus parses each pair of lines, which takes hours
+
+
+def test_tabs_are_four_spaces_and_an_answer_ends_at_the_stop_strings() -> None:
+    mixed = "def f(x):\n\tif x:\n        return 1\n\treturn 2"
+    assert program_of(mixed, "f") == "def f(x):\n    if x:\n        return 1\n    return 2"
+    assert program_of(f"{ADDS}\n```\nIt is\n```python\ndef f(x):\n    return 0\n```\n", "f") == ADDS
+    assert program_of("x = 1\nprint(1)\ndef f(x):\n    return 0", "f") == "x = 1"
+
+
+# --- tests ---------------------------------------------------------------------------------------------------------
+
+
+@isolated
+def test_a_fence_in_a_docstring_is_no_other_answer() -> None:
+    item = asked(mbpp("[[1]]", "[2]"))
+    fenced = 'def f(x):\n    """\n    ```python\n    f(1)\n    ```\n    """\n    return x + 1\n'
+    (result,) = judged_answers([item], [fenced])
+    assert result.passed, result
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("returned", "passed"),
+    [
+        ("0.3", True),
+        ("0.1 + 0.2", True),
+        ("0.3 * (1 + 1e-8)", True),
+        ("0.31", False),
+        ("__import__('numpy').float64(0.30000001)", False),
+        ("'0.3'", False),
+        ("[0.3]", False),
+        ("None", False),
+    ],
+)
+def test_base_and_plus_tests_compare_floats_alike(returned: str, passed: bool) -> None:
+    row = mbpp("[[1], [2]]", "[0.3, 0.3]", tests=["assert f(1) == 0.3"])
+    item = asked(row)
+    program = f"def f(x):\n    return {returned}"
+    for tests in (item["tests"], item["plus_tests"]):
+        ((result,),) = judge_samples([[program]], [tests], entry_points=["f"], limits=LIMITS)
+        assert result.passed == passed, result
+
+
+@isolated
+@pytest.mark.parametrize(("returned", "passed"), [("[0.5, 1.0]", True), ("[0.5000000001, 1.0]", True),
+                                                  ("(0.5000000001, 1.0)", False), ("(0.5, 1.0)", False)])  # fmt: skip
+def test_a_result_of_another_type_is_never_close(returned: str, passed: bool) -> None:
+    item = asked(mbpp("[[1]]", "[[0.5, 1.0]]"))
+    ((result,),) = judge_samples(
+        [[f"def f(x):\n    return {returned}"]], [item["plus_tests"]], entry_points=["f"], limits=LIMITS
+    )
+    assert result.passed == passed, result
+
+
+@isolated
+def test_base_tests_are_the_plus_tests_on_the_base_inputs() -> None:
+    item = asked(mbpp("[[1], [2]]", "[2, 7]"))
+    base, plus = (
+        judge_samples([[ADDS]], [tests], entry_points=["f"], limits=LIMITS)[0][0]
+        for tests in (item["tests"], item["plus_tests"])
+    )
+    assert base.passed
+    assert not plus.passed
+    without = asked(mbpp("[[1], [2]]", "[2, 7]", plus_tests=None))
+    assert without["tests"][0].endswith("\nassert f(1) == 2")
+    assert without["plus_tests"] is None
+
+
+@isolated
+def test_a_program_gets_neither_imports_nor_functions_of_the_prompt_but_its_tests_do() -> None:
+    prompt = "from typing import List\n\ndef shift(x):\n    return x + 1\n\n"
+    prompt += "def f(x: int) -> List[int]:\n    ''' Lists. '''\n"
+    row = {
+        "id": "HumanEval/1", "question": prompt, "solution": "    return [shift(x)]\n", "entry_point": "f",
+        "source": "s",
+        "tests": "def check(candidate):\n    assert candidate(shift(1)) == [3]\n",
+    }  # fmt: skip
+    item = asked(row)
+    assert item["question"].startswith("Please provide a self-contained Python script")
+    right = "from typing import List\n\ndef f(x: int) -> List[int]:\n    return [x + 1]\n"
+    results = judged_answers([item] * 3, [right, right.split("\n\n")[1], "def f(x):\n    return [shift(x)]\n"])
+    assert [result.passed for result in results] == [True, False, False]
+
+
+def test_the_function_of_a_row_without_its_name_is_the_one_that_the_tests_call() -> None:
+    solution = "def g(x):\n    return x\ndef f(x):\n    return g(x) + 1\ndef h():\n    return 1\n"
+    row = mbpp("[[1]]", "[2]", solution=solution)
+    del row["entry_point"], row["test_setup"], row["n_base"]
+    assert asked(row)["entry_point"] == "f"
+    assert "[:1]" in asked(row)["tests"][0]
+
+
+@isolated
+def test_a_call_that_never_ends_ends_the_tests() -> None:
+    item = asked(mbpp("[[1]]", "[2]"))
+    (result,) = judged_answers([item], ["def f(x):\n    while True:\n        y = 1\n    return x\n"])
+    assert (result.status, result.detail) == ("error", "TooLong: longer than 10 s")
+
+
+@isolated
+@pytest.mark.parametrize(("returned", "passed"), [("x > 1", True), ("x if x > 1 else None", True), ("None", False),
+                                                  ("[x]", False)])  # fmt: skip
+def test_tests_that_compute_a_match_assert_it(returned: str, passed: bool) -> None:
+    assertion = (
+        "def assertion(out, exp, atol):\n    if isinstance(out, bool):\n        exact_match = out == exp\n    else:\n"
+        "        exact_match = exp == (out is not None)\n\n\n"
+    )
+    row = mbpp("[[1], [2]]", "[False, True]")
+    item = asked(row | {"plus_tests": row["plus_tests"].replace(PLUS, assertion)})
+    program = f"def f(x):\n    return {returned}"
+    ((result,),) = judge_samples([[program]], [item["plus_tests"]], entry_points=["f"], limits=LIMITS)
+    assert result.passed == passed, result
