@@ -4,10 +4,10 @@ A reply is data: it is matched against fixed patterns and never evaluated. Forms
 also `preference: x`), Arena-Hard v0.1 (`[[A>>B]]`), MT-Bench (`[[n]]`), PAR, Listing 1 (`Better: A|B|N`), Sentence,
 appendix B.3 (a list of models with ranks) and ALARM, Figure 6 (`Output (a)`).
 
-A verdict that follows reasoning ends the reply: what comes behind it may take it back. Whatever looks like a verdict
-elsewhere in the reply, of this form or of another and in whatever letters, must agree with it. A reply that breaks
-either rule is unreadable. A thought in tags that opens a reply (`<think>...</think>`) is not part of it; a thought
-without an end has no reply.
+A verdict ends its reply, since what comes behind may take it back; below the line of a verdict in brackets reasons may
+follow that do not (`_TAKEN_BACK`). Whatever looks like a verdict elsewhere in the reply, of this form or of another and
+in whatever letters, must agree with it. A reply that breaks a rule is unreadable. A thought in tags that opens a reply
+(`<think>...</think>`) is not part of it; a thought without an end has no reply.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ _END = re.compile(r"[\s*_`#.\"')\]}]*")
 #: A negation right before a verdict.
 _NEGATED = re.compile(
     r"\b(?:not|never|no|neither|cannot|refused?)\b[^.,:;!?]{0,30}$|n't\b[^.,:;!?]{0,30}$", re.IGNORECASE
+)
+#: What below a verdict may take it back: signs of another verdict, a question, doubt, and the mark of a cut reply.
+_TAKEN_BACK = re.compile(
+    r"[\[\]<>~=|?]|\b(?:actually|wait|instead|rather|correction|sorry|oops|second thought|changed? my|disregard|ignore|"
+    r"take (?:it|that|this) back|mistake\w*|revis\w*|updat\w*|reconsider\w*|final|verdict|rating|score|winner|"
+    r"would have|should (?:be|have)|sarcas\w*|jok(?:e|ing)|kidding|(?:is|was|am|are) (?:wrong|incorrect|false)|"
+    r"not (?:the|my|an?|what|so|true|right|correct|really|serious))\b|n't\b|\bcut off at max_tokens\b",
+    re.IGNORECASE,
 )
 #: Signs that look like those of verdicts: Cyrillic, Greek and small capital letters, other comparisons.
 _LOOKALIKES = str.maketrans(
@@ -113,6 +121,15 @@ def _stands(text: str, verdict: re.Match[str]) -> bool:
     return _END.fullmatch(text, verdict.end()) is not None and _NEGATED.search(before) is None
 
 
+def _holds(text: str, verdict: re.Match[str]) -> bool:
+    """Returns whether a verdict in brackets ends its reply, or its line with reasons below that do not take it back."""
+    if _stands(text, verdict):
+        return True
+    line, _, reasons = text[verdict.end() :].partition("\n")
+    on_its_own = _stands(text[: verdict.end()] + line, verdict)
+    return on_its_own and not _TAKEN_BACK.search(_folded(reasons))
+
+
 def _after_thought(parse: Callable[[str], JudgeAnswer]) -> Callable[[str], JudgeAnswer]:
     """Returns a reader of the reply behind the thought that opens a text."""
 
@@ -189,7 +206,8 @@ def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
 
 @_after_thought
 def parse_arena_hard(text: str) -> JudgeAnswer:
-    """Returns one of five verdicts in double brackets (Arena-Hard v0.1, `get_score`), at the end of the reply.
+    """Returns one of five verdicts in double brackets (Arena-Hard v0.1, `get_score`), at the end of the reply or of
+    its line.
 
     Repeated equal verdicts are one verdict; different ones are none. A bracketed comparison outside the five
     labels (`[[A<B]]`) is invalid, as in the official scoring.
@@ -205,7 +223,7 @@ def parse_arena_hard(text: str) -> JudgeAnswer:
         return JudgeAnswer.invalid(f"unknown verdict {label}")
     seen = _folded(text)
     winner = "N" if label == "A=B" else label[0]
-    if not _stands(text, found[-1]) or _arena_like(seen) != {label} or {*_BETTER_LIKE.findall(seen)} - {winner}:
+    if not _holds(text, found[-1]) or _arena_like(seen) != {label} or {*_BETTER_LIKE.findall(seen)} - {winner}:
         return JudgeAnswer.invalid("a verdict that the rest of the reply takes back")
     said = _ARENA_SAID.search(text[max(0, found[-1].start() - 60) : found[-1].start()])
     if said is not None and (said[1] or "N").upper() != winner:
@@ -215,8 +233,8 @@ def parse_arena_hard(text: str) -> JudgeAnswer:
 
 @_after_thought
 def parse_mt_bench(text: str) -> JudgeAnswer:
-    """Returns the score of `[[n]]`, else of `Rating: [n]`, at the end of the reply; n may have decimals (FastChat,
-    `run_judge_single`).
+    """Returns the score of `[[n]]`, else of `Rating: [n]`, at the end of the reply or of its line; n may have
+    decimals (FastChat, `run_judge_single`).
 
     Deviations from FastChat: a number outside 1 to 10 is not a score of this scale and counts as missing, and so do
     several different scores, of which FastChat takes the first: it may be quoted from the answer that is judged. A
@@ -240,7 +258,7 @@ def parse_mt_bench(text: str) -> JudgeAnswer:
     like = [*_SCORE_LIKE.findall(seen), *_RATING_LIKE.findall(seen)]
     if text[: last.start()].endswith(("-", "\u2212")):
         return JudgeAnswer.invalid("a negative score")
-    if not _stands(_OUT_OF_TEN.sub("", text), last) or any(_number(one) != value for one in like):
+    if not _holds(_OUT_OF_TEN.sub("", text), last) or any(_number(one) != value for one in like):
         return JudgeAnswer.invalid("a score that the rest of the reply takes back")
     return JudgeAnswer(valid=True, value=value)
 

@@ -316,3 +316,25 @@ def test_a_clear_verdict_is_read(template: str, reply: str, reading: str | float
 
 def test_every_template_of_a_judge_is_attacked() -> None:
     assert {*UNREADABLE} == {*READABLE} == {name for name, template in TEMPLATES.items() if template.n_answers}
+
+
+REASONS = "The answer names both towns and gives the distance in kilometres. Its tone is friendly."
+TAKEN_BACK = ("On reflection, B>A.", "Wait, B did better.", "That was a joke.", "Its rating: 3", "Isn't it?")
+
+
+@pytest.mark.parametrize("behind", [REASONS, f"\n**Reasons**\n\n- {REASONS}"])
+def test_reasons_may_follow_a_verdict_in_brackets(behind: str) -> None:
+    assert TEMPLATES["arena_hard"].parse(f"My final verdict is: [[A>B]]\n{behind}").label == "A>B"
+    assert TEMPLATES["mt_bench"].parse(f"**Rating: [[7]]**.\n{behind}").value == 7.0
+
+
+@pytest.mark.parametrize("behind", TAKEN_BACK)
+def test_reasons_that_may_take_a_verdict_back_leave_none(behind: str) -> None:
+    assert not TEMPLATES["arena_hard"].parse(f"[[A>B]]\n{behind}").valid
+    assert not TEMPLATES["mt_bench"].parse(f"[[7]]\n{behind}").valid
+
+
+@pytest.mark.parametrize("template", ["arena_hard", "mt_bench"])
+def test_a_verdict_on_the_line_of_its_reasons_is_none(template: str) -> None:
+    verdict = "[[A>B]]" if template == "arena_hard" else "[[7]]"
+    assert not TEMPLATES[template].parse(f"{verdict} is what the answer asks for.\n{REASONS}").valid
