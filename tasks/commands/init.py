@@ -52,6 +52,7 @@ _HELD_OUT = re.compile(r"(?:^|[._-])(?:test|eval|valid|validation|dev)(?:[._-]|$
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 1000
 #: The largest tolerated share of bad rows of a file, and the fewest pairs.
 MAX_BAD_SHARE, LEAST_PAIRS = 0.1, 20
+ON_THE_HUB = "Give a folder, or a hub id with HF_HUB_OFFLINE=0"
 #: Pairs whose responses a reward is tried on.
 TRIED = 4
 
@@ -167,25 +168,35 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
     """Returns a model's folder or hub id as settings have it, its shapes, and its tokenizer.
 
     Raises:
-        DataError: a folder without configuration, weights or tokenizer.
-        RecipeError: no chat template, or one that does not fit the tokenizer.
+        DataError: a folder without configuration, whole weights or tokenizer.
+        RecipeError: a model that is not a language model or is quantised, an architecture that does not run here, no
+            chat template, or one that does not fit the tokenizer.
     """
     from transformers import AutoConfig
 
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import add_pad_token
+    from rlhf_core.models.hub_folder import check_architecture_runs, check_kind, check_parts, check_weights
     from rlhf_core.models.loading import load_tokenizer
     from rlhf_core.models.memory import on_meta
 
-    folder, named = Path(model), chat_template(template)
-    if folder.exists() or model.startswith((".", "/", "~")):
-        _check_folder(folder)
+    folder, named = Path(model).expanduser(), chat_template(template)
+    local = folder.exists() or model.startswith((".", "/", "~"))
+    if local:
+        check_parts(folder)
         model = str(folder.resolve())
     try:
-        shapes = on_meta(AutoConfig.from_pretrained(model, trust_remote_code=False))
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        check_kind(config, model)
+        shapes = on_meta(config)
     except (OSError, ValueError) as error:
         problem = f"no language model can be loaded ({str(error).strip().splitlines()[0][:200]})"
-        raise DataError(problem, file=model, remedy="Give a folder, or a hub id with HF_HUB_OFFLINE=0") from None
+        own_code = "custom code" in problem or "trust_remote_code" in problem
+        remedy = "Code from the hub is never run: give a model whose class transformers has" if own_code else ON_THE_HUB
+        raise DataError(problem, file=model, remedy=remedy) from None
+    if local:
+        check_weights(folder, config)
+    check_architecture_runs(config, model)
     tokenizer = load_tokenizer(model)
     if template == "tokenizer" and not getattr(tokenizer, "chat_template", None):
         raise RecipeError(
@@ -198,25 +209,6 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
     except RecipeError as error:
         raise RecipeError(f"model {model}: {error}") from None
     return model, shapes, tokenizer
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuses a model's folder without one of its parts.
-
-    Raises:
-        DataError: names the missing files.
-    """
-    parts = {
-        "configuration (config.json)": ("config.json",),
-        "weights (*.safetensors)": ("*.safetensors",),
-        "tokenizer (tokenizer.json or tokenizer_config.json)": (
-            "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model",
-        ),
-    }  # fmt: skip
-    for part, names in parts.items():
-        if not any(any(folder.glob(name)) for name in names):
-            remedy = "Give a folder that save_pretrained wrote, of the model and of its tokenizer"
-            raise DataError(f"the model folder has no {part}", file=str(folder), remedy=remedy)
 
 
 def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:

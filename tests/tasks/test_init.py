@@ -19,7 +19,7 @@ from tasks.graph.check import check_all, check_rows
 from tasks.graph.dvc_files import resources
 from tasks.graph.matrix import build
 from tasks.graph.names import known_scale
-from tests.tiny_causal import save_causal, save_chat
+from tests.tiny_causal import configuration, save_causal, save_chat, tokenizer
 
 PAIRS = [{"prompt": f"Why {n}?", "chosen": f"So {n}.", "rejected": "No."} for n in range(30)]
 REWARDS = """
@@ -136,6 +136,60 @@ def no_change(folder: Path) -> None:
     pass
 
 
+def with_config(**fields: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "model" / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+    return change
+
+
+def in_place_of_weights(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / "model" / "model.safetensors").rename(folder / "model" / name)
+
+    return change
+
+
+def cut_weights(folder: Path) -> None:
+    file = folder / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def missing_weights(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model" / "model.safetensors"
+    weights = load_file(file)
+    del weights["lm_head.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def scaled_logits(folder: Path) -> None:
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    words = tokenizer()
+    config = GraniteConfig(**{**configuration(words).to_dict(), "model_type": "granite"}, logits_scaling=8.0)
+    GraniteForCausalLM(config).save_pretrained(folder / "model")
+
+
+def state_space(folder: Path) -> None:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    MambaForCausalLM(MambaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, state_size=4)).save_pretrained(
+        folder / "model"
+    )
+
+
+def own_code(folder: Path) -> None:
+    with_config(model_type="mine", auto_map={"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"})(folder)
+    (folder / "model" / "mine.py").write_text("open('ran', 'w').close()")
+
+
+def broken_template(folder: Path) -> None:
+    (folder / "model" / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }")
+
+
 #: Mistakes: a change of the folder, changed arguments, the error, and a pattern of its message.
 WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithError], str]] = {
     "no tokenizer": (
@@ -150,6 +204,23 @@ WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithE
     "another template": (no_change, {"template": "llama3"}, RecipeError, "the tokenizer has no token"),
     "unknown template": (no_change, {"template": "lama"}, RecipeError, "unknown chat template 'lama'"),
     "no file": (no_change, {"files": (Path("nowhere.jsonl"),)}, DataError, "nowhere.jsonl: no such file"),
+    "pickled weights": (
+        in_place_of_weights("pytorch_model.bin"), {}, DataError, r"no weights .* Pickled .* convert them once",
+    ),
+    "GGUF": (in_place_of_weights("model.gguf"), {}, DataError, "no weights .* give the model from which it was"),
+    "cut weights": (cut_weights, {}, DataError, "the weights cannot be read .*incomplete"),
+    "missing weights": (missing_weights, {}, DataError, "lack 1 weights of the model, .* first 'lm_head.weight'"),
+    "weights of another size": (with_config(intermediate_size=64), {}, DataError, "or have them in another size"),
+    "a classifier": (
+        with_config(architectures=["LlamaForSequenceClassification"]), {}, RecipeError, "is a LlamaForSeq.*, not a",
+    ),
+    "quantised weights": (
+        with_config(quantization_config={"quant_method": "gptq", "bits": 4}), {}, RecipeError, r"quantised .*\(gptq\)",
+    ),
+    "scaled logits": (scaled_logits, {}, RecipeError, "type 'granite' cannot be trained here: their log-prob.*by "),
+    "no key-value cache": (state_space, {}, RecipeError, r"type 'mamba' cannot be trained here \(AttributeError"),
+    "code of its own": (own_code, {}, DataError, "no language model can be loaded .*Code from the hub is never run"),
+    "broken chat template": (broken_template, {}, RecipeError, "chat template is not valid Jinja"),
     "reward of NaN": (no_change, {"reward": "started_rewards:nan"}, NumericsError, "response 0 .* is not finite"),
     "reward of text": (no_change, {"reward": "started_rewards:text"}, NumericsError, "returned str 'good'"),
     "reward of another shape": (no_change, {"reward": "started_rewards:shape"}, NumericsError, r"shape \(1,\)"),
