@@ -24,6 +24,7 @@ from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.published import printed_tables
 from tasks.commands.project_sizes import CPU, Device, ProjectSizes, fitting_rows, found_device, project_sizes
+from tasks.data_specs.compared_answers import NO_PREFERENCE
 from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
 from tasks.graph.code_dependencies import module_files
 from tasks.graph.dvc_files import ON_CPU, STAGES, matrix_folders
@@ -129,12 +130,14 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
         bad = sorted([*lines.broken, *find_faults(lines.rows, kind)], key=lambda row: row.row)
         good = _good(lines, bad)
         total = len(lines.rows) + len(lines.broken)
-        if len(bad) > MAX_BAD_SHARE * total:
-            first = bad[0]
-            counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(bad).most_common(3))
+        wrong = [row for row in bad if row.reason != NO_PREFERENCE]
+        if len(wrong) > MAX_BAD_SHARE * total:
+            first = wrong[0]
+            counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(wrong).most_common(3))
             raise DataError(
                 first.reason, file=str(file), row=first.row, field=first.field or None,
-                remedy=f"{len(bad)} of {total} rows are not pairs as '{found.title}' has them ({counts}); correct them",
+                remedy=f"{len(wrong)} of {total} rows are not pairs as '{found.title}' has them ({counts}); correct "
+                "them",
             )  # fmt: skip
         for record in good:
             if record["id"] in seen:
@@ -148,8 +151,10 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
     if not pairs.test:
         pairs.train, pairs.test = split_by_prompt(pairs.train, HELD_OUT_SHARE, MOST_HELD_OUT)
     if len(pairs.train) < LEAST_PAIRS:
+        prompts = len({str(row["prompt"]) for row in (*pairs.train, *pairs.test)})
         raise DataError(
-            f"{len(pairs.train)} pairs to train on beside {len(pairs.test)} held out", file=str(files[0]),
+            f"{len(pairs.train)} pairs to train on beside {len(pairs.test)} held out, of {prompts} prompts, which are "
+            "kept apart", file=str(files[0]),
             remedy=f"Give at least {LEAST_PAIRS}; some thousands teach a reward model something",
         )  # fmt: skip
     return pairs

@@ -279,6 +279,14 @@ def test_a_file_of_many_bad_rows_is_refused(folder: Path) -> None:
         gathered_pairs([write(folder / "few.jsonl", PAIRS[:10])], {})
 
 
+def test_a_file_of_many_ties_is_used(folder: Path) -> None:
+    two = [{"prompt": f"Why {n}?", "response_0": f"So {n}.", "response_1": "No.", "score_0": 1, "score_1": n % 2,
+            "answer_0": f"So {n}.", "answer_1": "No."} for n in range(60)]  # fmt: skip
+    pairs = gathered_pairs([write(folder / "ties.jsonl", two)], {})
+    assert len(pairs.train) + len(pairs.test) == 30
+    assert {row.reason for [*rows] in pairs.bad.values() for row in rows} == {"no answer is preferred"}
+
+
 def test_files_of_held_out_pairs_are_told_by_their_names_and_ids_stay_apart(folder: Path) -> None:
     rows = [{**row, "id": str(number)} for number, row in enumerate(PAIRS)]
     files = [write(folder / name, rows) for name in ("a.jsonl", "b.jsonl", "a.test.jsonl")]
