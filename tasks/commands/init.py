@@ -272,6 +272,8 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     }  # fmt: skip
     with tempfile.TemporaryDirectory(dir=asked.folder.resolve().parent, prefix=f".{name}-") as staged:
         _write(Path(staged) / name, values, asked, pairs)
+        if asked.reward:
+            _try_in_project(Path(staged) / name, asked.reward)
         (Path(staged) / name).rename(asked.folder)
     _print_made(asked, pairs, f"{parameters:,} parameters", device)
     if device.memory_gb is not None and not fitting_rows(config, parameters, device, sizes.total_tokens):
@@ -308,6 +310,23 @@ def _write(root: Path, values: Mapping[str, Any], asked: NewProject, pairs: Gath
         shutil.copyfile(own, root / own)
     write_graph(root, matrix_folders(SCALE, values["name"]))
     _begin_tracking(root)
+
+
+def _try_in_project(root: Path, reward: str) -> None:
+    """Applies the reward once from within the project, in a process of its own: it may read what is only beside its
+    first place.
+
+    Raises:
+        RecipeError: it fails there.
+    """
+    words = [sys.executable, "-P", "-m", "tasks.command_line", "try-reward", reward, "--rows", str(TRIED), "--scale"]
+    done = subprocess.run([*words, SCALE], cwd=root, capture_output=True, text=True, encoding="utf-8", errors="replace")
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()] or ["it ends without a message"]
+        raise RecipeError(
+            f"reward function '{reward}' works here and not in the project ({said[-1].strip()[:300]}); the project has "
+            "copies of its module and of modules that it imports from this folder: name other files by whole paths"
+        )
 
 
 def _begin_tracking(root: Path) -> None:

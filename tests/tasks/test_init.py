@@ -39,6 +39,10 @@ def text(batch):
 
 def shape(batch):
     return lengths(batch)[:1]
+
+def words(batch):
+    bad = open("bad_words.txt").read().split()
+    return [float(sum(word in text for word in bad)) for text in batch.texts]
 """
 #: A model of half a billion parameters, as Qwen2.5-0.5B.
 HALF_BILLION = LlamaConfig(
@@ -224,6 +228,10 @@ WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithE
     "reward of NaN": (no_change, {"reward": "started_rewards:nan"}, NumericsError, "response 0 .* is not finite"),
     "reward of text": (no_change, {"reward": "started_rewards:text"}, NumericsError, "returned str 'good'"),
     "reward of another shape": (no_change, {"reward": "started_rewards:shape"}, NumericsError, r"shape \(1,\)"),
+    "reward that reads a file beside it": (
+        lambda folder: (folder / "bad_words.txt").write_text("no"), {"reward": "started_rewards:words"}, RecipeError,
+        "works here and not in the project .*bad_words.txt.*name other files by whole paths",
+    ),
     "no such reward": (no_change, {"reward": "started_rewards:brevety"}, RecipeError, "did you mean 'brevity'"),
 }  # fmt: skip
 
@@ -232,11 +240,12 @@ WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithE
 def test_what_is_wrong_is_one_message_before_anything_is_written(folder: Path, wrong: str) -> None:
     change, given, error, said = WRONG[wrong]
     change(folder)
-    before = sorted(folder.iterdir())
+    before = [path for path in sorted(folder.iterdir()) if path.name != "bad_words.txt"]
     with pytest.raises(error, match=said) as raised:
         make_project(asked(folder, **given), CPU)
     assert len(str(raised.value).splitlines()) == 1
-    assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before
+    left = [path for path in sorted(folder.iterdir()) if path.name not in ("__pycache__", "bad_words.txt")]
+    assert left == before
 
 
 def test_a_dialogue_that_the_template_refuses_is_named_wherever_it_is(folder: Path) -> None:
