@@ -46,11 +46,20 @@ def _end_temporary_servers(root: Path) -> int:
         with suppress(psutil.Error, OSError):
             environment = process.environ()
             if environment.get(TEMPORARY) and (text := environment.get(RUN)):
-                note = json.loads(text)
-                if note["root"] == str(root.resolve()) and not alive(note):
+                note = _mark(text)
+                if note is not None and note["root"] == str(root.resolve()) and not alive(note):
                     process.terminate()
                     ended += 1
     return ended
+
+
+def _mark(text: str) -> dict[str, Any] | None:
+    """Returns what a process's mark says; None for a process that cleared or overwrote it, or whose mark is not ours."""
+    try:
+        note = json.loads(text)
+    except ValueError:
+        return None
+    return note if isinstance(note, dict) and "root" in note else None
 
 
 def marked_groups(root: Path) -> dict[int, dict[str, Any]]:
@@ -63,8 +72,8 @@ def marked_groups(root: Path) -> dict[int, dict[str, Any]]:
                 continue
         except (psutil.Error, OSError):
             continue
-        note, group = json.loads(text), _group(process.pid)
-        if note["root"] == str(root.resolve()) and group is not None and group != os.getpgid(0):
+        note, group = _mark(text), _group(process.pid)
+        if note is not None and note["root"] == str(root.resolve()) and group is not None and group != os.getpgid(0):
             found[group] = note
     return found
 

@@ -198,3 +198,16 @@ def test_the_stage_of_a_living_flow_and_stages_of_other_trees_go_on(
     assert working_tree.end_orphans(tmp_path / "other") == []
     assert not any(ended(child) for child in children)
     assert set(working_tree.marked_groups(tmp_path)) == {child.pid for child in children}
+
+
+@pytest.mark.parametrize("text", [" " * 8192, "[1]", '{"seed": 0}', "{broken"])
+def test_a_process_with_a_mark_that_says_nothing_is_left_alone(text: str, tmp_path: Path) -> None:
+    environment = {**os.environ, working_tree.MARK: text, working_tree.RUN: text, working_tree.TEMPORARY: "1"}
+    process = subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True)
+    try:
+        assert working_tree.marked_groups(tmp_path) == {}
+        assert working_tree._end_temporary_servers(tmp_path) == 0
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
