@@ -54,7 +54,7 @@ def _end_temporary_servers(root: Path) -> int:
 
 
 def _mark(text: str) -> dict[str, Any] | None:
-    """Returns what a process's mark says; None for a process that cleared or overwrote it, or whose mark is not ours."""
+    """Returns what a process's mark says; None where it is overwritten or not ours."""
     try:
         note = json.loads(text)
     except ValueError:
