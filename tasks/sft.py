@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.models.hub_folder import check_architecture_runs
 from rlhf_core.models.loading import (
     PRECISIONS,
     build_language_model,
@@ -76,6 +77,7 @@ def fine_tune(
             model = build_language_model(spec.architecture or {}, encoder.tokenizer, seed)
         else:
             model = load_language_model(spec.source, dtype=torch.float32)
+            check_architecture_runs(model.config, spec.source)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))
         set_precision(model, PRECISIONS[spec.precision])

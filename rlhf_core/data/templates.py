@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from jinja2.exceptions import TemplateError
+from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from rlhf_core.data.dialogue import check_messages, repeated_role
 from rlhf_core.errors import DataError, RecipeError
@@ -336,6 +336,11 @@ def _apply(tokenizer: PreTrainedTokenizerBase, messages: Messages, *, answer_fol
     conversation: Any = [dict(message) for message in messages]
     try:
         return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=answer_follows))
+    except TemplateSyntaxError as error:
+        raise RecipeError(
+            f"the tokenizer's chat template is not valid Jinja ({error}); correct it, or use the template phi3, llama3 "
+            "or plain"
+        ) from error
     except TemplateError as error:
         raise DataError(
             f"the tokenizer's chat template refuses the dialogue{_repeated(messages)} ({error})",

@@ -106,17 +106,40 @@ def stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None = None
     """Returns a model of an auto class from a folder or hub id, with the attention that its configuration names.
 
     Raises:
-        OSError, ValueError, SafetensorError: nothing that can be loaded there.
+        OSError, ValueError, ImportError, SafetensorError: nothing that can be loaded there.
+        DataError: weights are missing.
         RecipeError: see `set_attention`.
     """
     config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
     attention, config._attn_implementation = config._attn_implementation, None
-    model: PreTrainedModel = kind.from_pretrained(
-        str(source), config=config, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False
-    )
+    model: PreTrainedModel
+    model, told = kind.from_pretrained(
+        str(source), config=config, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False,
+        output_loading_info=True, ignore_mismatched_sizes=True,
+    )  # fmt: skip
+    refuse_random(told, source)
     if attention is not None:
         set_attention(model, attention)
     return model
+
+
+def refuse_random(told: Mapping[str, Any], source: Path | str) -> None:
+    """Refuses a model of which weights are missing.
+
+    Args:
+        told: transformers' loading information.
+        source: the folder or hub id.
+
+    Raises:
+        DataError: names the first weight.
+    """
+    if missing := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
+        raise DataError(
+            f"the files lack {len(missing)} weights of the model, or have them in another size, first '{missing[0]}'; "
+            "transformers would make them up at random",
+            file=str(source),
+            remedy="Give the weights that belong to config.json",
+        )
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:
@@ -146,7 +169,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None)
     try:
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
         return stored_model(AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM, source, dtype)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise DataError(
             f"model cannot be loaded ({str(error).splitlines()[0]})",
             file=str(source),

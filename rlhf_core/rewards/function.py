@@ -9,6 +9,7 @@ Naming it in a recipe is asking for that module to be imported: recipes are code
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -60,8 +61,9 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
 
     Raises:
         NumericsError: it returns something else than numbers.
-        RecipeError: it ends the process, or changes what other code of the process computes with.
+        RecipeError: it is async or a class, ends the process, or changes what other code of the process computes with.
     """
+    _refuse_uncalled(function, name)
     before = _process_state()
     with torch.no_grad():
         try:
@@ -84,6 +86,18 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
                 f"reward function {name} returned {type(returned).__name__} {str(returned)[:40]!r}; it must be "
                 f"a tensor of numbers ({error})"
             ) from None
+
+
+def _refuse_uncalled(function: Any, name: str) -> None:
+    """Refuses a callable whose call gives no values yet.
+
+    Raises:
+        RecipeError: an async function, or a class.
+    """
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        raise RecipeError(f"reward function {name} is async; define it by def, and wait for its answers inside")
+    if inspect.isclass(function):
+        raise RecipeError(f"reward function {name} is a class; name an instance of it, as in reward = {name}()")
 
 
 def _process_state() -> dict[str, Any]:

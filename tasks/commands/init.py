@@ -24,6 +24,7 @@ from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.published import printed_tables
 from tasks.commands.project_sizes import CPU, Device, ProjectSizes, fitting_rows, found_device, project_sizes
+from tasks.data_specs.compared_answers import NO_PREFERENCE
 from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
 from tasks.graph.code_dependencies import module_files
 from tasks.graph.dvc_files import ON_CPU, STAGES, matrix_folders
@@ -52,6 +53,7 @@ _HELD_OUT = re.compile(r"(?:^|[._-])(?:test|eval|valid|validation|dev)(?:[._-]|$
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 1000
 #: The largest tolerated share of bad rows of a file, and the fewest pairs.
 MAX_BAD_SHARE, LEAST_PAIRS = 0.1, 20
+ON_THE_HUB = "Give a folder, or a hub id with HF_HUB_OFFLINE=0"
 #: Pairs whose responses a reward is tried on.
 TRIED = 4
 
@@ -128,12 +130,14 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
         bad = sorted([*lines.broken, *find_faults(lines.rows, kind)], key=lambda row: row.row)
         good = _good(lines, bad)
         total = len(lines.rows) + len(lines.broken)
-        if len(bad) > MAX_BAD_SHARE * total:
-            first = bad[0]
-            counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(bad).most_common(3))
+        wrong = [row for row in bad if row.reason != NO_PREFERENCE]
+        if len(wrong) > MAX_BAD_SHARE * total:
+            first = wrong[0]
+            counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(wrong).most_common(3))
             raise DataError(
                 first.reason, file=str(file), row=first.row, field=first.field or None,
-                remedy=f"{len(bad)} of {total} rows are not pairs as '{found.title}' has them ({counts}); correct them",
+                remedy=f"{len(wrong)} of {total} rows are not pairs as '{found.title}' has them ({counts}); correct "
+                "them",
             )  # fmt: skip
         for record in good:
             if record["id"] in seen:
@@ -147,8 +151,10 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
     if not pairs.test:
         pairs.train, pairs.test = split_by_prompt(pairs.train, HELD_OUT_SHARE, MOST_HELD_OUT)
     if len(pairs.train) < LEAST_PAIRS:
+        prompts = len({str(row["prompt"]) for row in (*pairs.train, *pairs.test)})
         raise DataError(
-            f"{len(pairs.train)} pairs to train on beside {len(pairs.test)} held out", file=str(files[0]),
+            f"{len(pairs.train)} pairs to train on beside {len(pairs.test)} held out, of {prompts} prompts, which are "
+            "kept apart", file=str(files[0]),
             remedy=f"Give at least {LEAST_PAIRS}; some thousands teach a reward model something",
         )  # fmt: skip
     return pairs
@@ -167,25 +173,35 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
     """Returns a model's folder or hub id as settings have it, its shapes, and its tokenizer.
 
     Raises:
-        DataError: a folder without configuration, weights or tokenizer.
-        RecipeError: no chat template, or one that does not fit the tokenizer.
+        DataError: a folder without configuration, whole weights or tokenizer.
+        RecipeError: a model that is not a language model or is quantised, an architecture that does not run here, no
+            chat template, or one that does not fit the tokenizer.
     """
     from transformers import AutoConfig
 
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import add_pad_token
+    from rlhf_core.models.hub_folder import check_architecture_runs, check_kind, check_parts, check_weights
     from rlhf_core.models.loading import load_tokenizer
     from rlhf_core.models.memory import on_meta
 
-    folder, named = Path(model), chat_template(template)
-    if folder.exists() or model.startswith((".", "/", "~")):
-        _check_folder(folder)
+    folder, named = Path(model).expanduser(), chat_template(template)
+    local = folder.exists() or model.startswith((".", "/", "~"))
+    if local:
+        check_parts(folder)
         model = str(folder.resolve())
     try:
-        shapes = on_meta(AutoConfig.from_pretrained(model, trust_remote_code=False))
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        check_kind(config, model)
+        shapes = on_meta(config)
     except (OSError, ValueError) as error:
         problem = f"no language model can be loaded ({str(error).strip().splitlines()[0][:200]})"
-        raise DataError(problem, file=model, remedy="Give a folder, or a hub id with HF_HUB_OFFLINE=0") from None
+        own_code = "custom code" in problem or "trust_remote_code" in problem
+        remedy = "Code from the hub is never run: give a model whose class transformers has" if own_code else ON_THE_HUB
+        raise DataError(problem, file=model, remedy=remedy) from None
+    if local:
+        check_weights(folder, config)
+    check_architecture_runs(config, model)
     tokenizer = load_tokenizer(model)
     if template == "tokenizer" and not getattr(tokenizer, "chat_template", None):
         raise RecipeError(
@@ -198,25 +214,6 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
     except RecipeError as error:
         raise RecipeError(f"model {model}: {error}") from None
     return model, shapes, tokenizer
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuses a model's folder without one of its parts.
-
-    Raises:
-        DataError: names the missing files.
-    """
-    parts = {
-        "configuration (config.json)": ("config.json",),
-        "weights (*.safetensors)": ("*.safetensors",),
-        "tokenizer (tokenizer.json or tokenizer_config.json)": (
-            "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model",
-        ),
-    }  # fmt: skip
-    for part, names in parts.items():
-        if not any(any(folder.glob(name)) for name in names):
-            remedy = "Give a folder that save_pretrained wrote, of the model and of its tokenizer"
-            raise DataError(f"the model folder has no {part}", file=str(folder), remedy=remedy)
 
 
 def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:
@@ -275,6 +272,8 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     }  # fmt: skip
     with tempfile.TemporaryDirectory(dir=asked.folder.resolve().parent, prefix=f".{name}-") as staged:
         _write(Path(staged) / name, values, asked, pairs)
+        if asked.reward:
+            _try_in_project(Path(staged) / name, asked.reward)
         (Path(staged) / name).rename(asked.folder)
     _print_made(asked, pairs, f"{parameters:,} parameters", device)
     if device.memory_gb is not None and not fitting_rows(config, parameters, device, sizes.total_tokens):
@@ -311,6 +310,23 @@ def _write(root: Path, values: Mapping[str, Any], asked: NewProject, pairs: Gath
         shutil.copyfile(own, root / own)
     write_graph(root, matrix_folders(SCALE, values["name"]))
     _begin_tracking(root)
+
+
+def _try_in_project(root: Path, reward: str) -> None:
+    """Applies the reward once from within the project, in a process of its own: it may read what is only beside its
+    first place.
+
+    Raises:
+        RecipeError: it fails there.
+    """
+    words = [sys.executable, "-P", "-m", "tasks.command_line", "try-reward", reward, "--rows", str(TRIED), "--scale"]
+    done = subprocess.run([*words, SCALE], cwd=root, capture_output=True, text=True, encoding="utf-8", errors="replace")
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()] or ["it ends without a message"]
+        raise RecipeError(
+            f"reward function '{reward}' works here and not in the project ({said[-1].strip()[:300]}); the project has "
+            "copies of its module and of modules that it imports from this folder: name other files by whole paths"
+        )
 
 
 def _begin_tracking(root: Path) -> None:

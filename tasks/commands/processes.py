@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tasks.graph.names import SUITE
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
 
@@ -60,13 +61,21 @@ def run_flow(
     paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
 ) -> int:
     """Runs a paper's flow, or the suite's, in a process of its own; returns its exit status."""
-    project = Path(__file__).resolve().parents[2]
-    own = (project / "flows" / f"{paper}.py").exists()
-    words = [] if own else [paper]
+    module, *words = flow_of(paper)
     words += ["--scale", scale, *options]
     words += ["--rows", *rows] if rows else []
     words += ["--seeds", *map(str, seeds)] if seeds else []
-    return run_module(f"flows.{paper}" if own else "flows.paper", words, verbose=verbose)
+    return run_module(module, words, verbose=verbose)
+
+
+def flow_of(paper: str) -> list[str]:
+    """Returns the module of a paper's or study's flow, and the words that name it there.
+
+    `flows/<name>.py` counts if it is the flow of that name: a study may be called as another module, such as `study`.
+    """
+    file = Path(__file__).resolve().parents[2] / "flows" / f"{paper}.py"
+    own = paper == SUITE or (file.exists() and f'paper_flow("{paper}"' in file.read_text(encoding="utf-8"))
+    return [f"flows.{paper}"] if own else ["flows.paper", paper]
 
 
 def run_quietly(*arguments: str) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from tasks.commands.processes import run_module, show_progress
+from tasks.commands.processes import flow_of, run_module, show_progress
 from tasks.dvc.plan import asked_papers
 from tasks.graph.names import SUITE
 from tasks.graph.scale import Scale
@@ -98,9 +98,7 @@ def run_flow(
         verbose: show the stages' own logs.
         follow: make tables so far, report and MLflow's runs afterwards.
     """
-    project = Path(__file__).resolve().parents[2]
-    own = (project / "flows" / f"{paper}.py").exists()
-    words = [f"flows.{paper}"] if own else ["flows.paper", paper]
+    words = flow_of(paper)
     words += ["--scale", rehearsal.name, *(["--full"] if paper == SUITE else [])]
     words += ["--rows", *rows] if rows else []
     words += [] if follow else ["--no-report", "--no-sync"]

@@ -129,13 +129,13 @@ def _of_file(file: Path, count: int) -> Tried:
     Tokens are those of a tokenizer trained on these texts, since no model says which it reads.
     """
     from rlhf_core.data.encoding import Encoder
-    from rlhf_core.data.jsonl import read_lines
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import train_byte_level_bpe
     from rlhf_core.data.truncation import Limits
+    from tasks.data_specs.pair_files import read_rows
     from tasks.data_specs.pair_formats import read_pairs
 
-    answered = [row for _, row in read_lines(file).rows if _texts(row, "prompt", "response")]
+    answered = [row for _, row in read_rows(file).rows if _texts(row, "prompt", "response")]
     if not answered:
         pairs = [row for _, row in read_pairs(file, {})[1].rows if _texts(row, "prompt", "chosen", "rejected")]
         pairs = _spread(pairs, (count + 1) // 2)

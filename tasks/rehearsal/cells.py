@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, CODE_BENCHMARKS, DIALOGUE_BENCHMARKS, OFFICIAL_QUESTIONS
 from tasks.graph.names import made_tables
-from tasks.report.matches import ITSELF
+from tasks.report.matches import ITSELF, UNDECIDED
 from tasks.report.measured import NOT_PRINTED
 from tasks.report.printed_rows import ELSEWHERE
 from tasks.running.artifacts import read_json
@@ -25,7 +25,7 @@ REASONS = {
     "no judge": "the scale names no judge for it",
     "true rewards": "only the testbed's true rewards give it",
     "stopped": "a stage before it stopped and says why",
-    "few verdicts": "too few of the judge's verdicts count",
+    "few verdicts": "too few of the judge's verdicts count, or no game is decided",
     "itself": "it is what the column compares with: the SFT model, or the reference row",
     "other row": "it compares with a row that has no result",
 }
@@ -128,7 +128,12 @@ def reason_of(
         return "failed"
     if cell["status"] == "not run":
         return "no scale" if name not in asked.here else "not asked" if name not in asked.rows else None
-    if cell["status"] == "blank" or "prompts have a verdict" in why or "can be read" in why:
+    if (
+        cell["status"] == "blank"
+        or why.startswith(UNDECIDED)
+        or "prompts have a verdict" in why
+        or "can be read" in why
+    ):
         return "few verdicts"
     if why.startswith("no judge compared") and why.endswith(f"'{name}'"):
         return "itself"

@@ -22,12 +22,6 @@ TOKENIZER_OF = "tokenizer_of.txt"
 KEPT = ("max_position_embeddings", "tie_word_embeddings", "feed_forward_proj")
 #: A llama of at most so many tokens has the tokenizer of Llama 2.
 LLAMA2_TOKENS = 33_000
-#: Widths and depths of a model from the hub's cache.
-TINY = {
-    "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 8, "query_pre_attn_scalar": 8,
-    "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2,
-}  # fmt: skip
 #: Hidden units, layers and heads of a tiny finder of sentences.
 SENTENCES: dict[str, int] = {"hidden": 16, "heads": 2, "vocabulary": 320}
 
@@ -139,17 +133,13 @@ def _from_cache(source: str, folder: Path) -> bool:
     from transformers import AutoConfig, AutoTokenizer
 
     from rlhf_core.models.families import save_random
+    from rlhf_core.models.tiny import make_tiny
 
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         words = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError):
         return False
-    for name, value in TINY.items():
-        if getattr(config, name, None) is not None:
-            setattr(config, name, value)
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[: config.num_hidden_layers]
-    save_random(config, folder, config.dtype)
+    save_random(make_tiny(config), folder, config.dtype)
     words.save_pretrained(folder)
     return True

@@ -53,6 +53,8 @@ PROTOCOL = PROTOCOLS["alarm"]
 OTHERS = "others"
 #: Status of the cell of a row against itself.
 ITSELF = "-"
+#: First words of the reason of a cell whose games are all ties, or of which too few verdicts count.
+UNDECIDED = "no game is decided"
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,15 @@ class Matches:
                 rates[seed] = rate
         return rates
 
+    def blank_reason(self, own: str, match: Match) -> str | None:
+        """Returns why two rows that were run and scored have no win rate: no game between them is decided."""
+        names = self._rivals(own) if match.other == OTHERS else [str(match.other)]
+        for other in names:
+            scored = self.seeds(own, other) and self.has(own, match.by) and self.has(other, match.by)
+            if scored and not self.win_rates(own, other, match.by):
+                return f"{UNDECIDED} between '{own}' and '{other}'"
+        return None
+
     def record(self, own: str, other: str, by: str) -> Record:
         """Returns wins, ties and losses over all seeds whose judge told something."""
         seeds = (seed for seed in self.seeds(own, other) if not self._told_nothing(own, other, by, seed))
@@ -176,12 +187,15 @@ class Matches:
     def against_others(self, own: str, by: str) -> dict[int, float]:
         """Returns the mean of a row's win rates over the other rows of its task, by seed; all of them must have been
         run."""
-        others = [name for name, task in self.tasks.items() if name != own and task == self.tasks.get(own)]
-        rates = [self.win_rates(own, other, by) for other in others]
+        rates = [self.win_rates(own, other, by) for other in self._rivals(own)]
         if not rates:
             return {}
         seeds = sorted(set.intersection(*(set(found) for found in rates)))
         return {seed: sum(found[seed] for found in rates) / len(rates) for seed in seeds}
+
+    def _rivals(self, own: str) -> list[str]:
+        """Returns the other rows of a row's task."""
+        return [name for name, task in self.tasks.items() if name != own and task == self.tasks.get(own)]
 
     def measured(self, own: str, match: Match) -> dict[int, float]:
         """Returns a row's win rate by seed, in percent."""
@@ -253,7 +267,7 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
     rates = matches.win_rates(own, other, match.by)
     counted = matches.lacking(own, other) if match.by == "judge" else {}
     if not rates:
-        return {"status": "not measured", **counted}, None
+        return {"status": "not measured", "why": matches.blank_reason(own, match), **counted}, None
     mean, error = mean_and_standard_error([rates[seed] for seed in sorted(rates)])
     seeds = {str(seed): rate for seed, rate in sorted(rates.items())}
     fields = {"status": "measured", "mean": mean, "se": error, "seeds": seeds, "against": "50 %", **counted}
@@ -265,7 +279,8 @@ def _tested(matches: Matches, main: str, own: str, match: Match) -> dict[str, An
     counted = matches.lacking(main, own) if match.by == "judge" else {}
     found = matches.outcome(main, own, match)
     if found is None:
-        return {"status": "not measured", **counted}
+        why = matches.blank_reason(own, Match(match.kind, match.by, main)) if match.kind == "win-test" else None
+        return {"status": "not measured", "why": why, **counted}
     return {
         **counted,
         "status": "measured",

@@ -216,7 +216,7 @@ def _annotate(cell: Cell, row: MappedRow, metric: str, behind: TableRuns) -> Non
     if cell.status == "measured":
         cell.note = length_note(behind, row.recipe.name if row.recipe else "", metric)
     else:
-        cell.why = blank_reason(runs, metric, any(behind.calibrations.values()))
+        cell.why = cell.why or blank_reason(runs, metric, any(behind.calibrations.values()))
 
 
 def row_metric(table: Table, row: MappedRow, column: Column, pattern: str, *, judged: bool = False) -> str:

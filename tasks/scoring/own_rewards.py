@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,11 @@ def try_reward(name: str, batch: RolloutBatch) -> TriedReward:
         raise
     except Exception as error:  # whatever the function does
         frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, TypeError) and not _takes_a_batch(function):
+            raise RecipeError(
+                f"reward function '{name}' takes {inspect.signature(function)}; it gets one argument, the batch of "
+                "rollouts: batch.texts has the responses, batch.prompts the prompts, batch.records the data rows"
+            ) from error
         own = next((frame for frame in reversed(frames) if frame.filename == _file(function)), frames[-1])
         place = f"line {own.lineno} of {own.filename}: {own.line}"
         raise RecipeError(f"reward function '{name}' failed: {type(error).__name__}: {error} ({place})") from error
@@ -82,6 +88,16 @@ def try_reward(name: str, batch: RolloutBatch) -> TriedReward:
     signal = checked_signal(values, batch, gives, name)
     totals = signal.values.sum(dim=1) if isinstance(signal, Tokens) else signal.values
     return TriedReward(gives.__name__.lower(), totals, batch.responses.lengths.float())
+
+
+def _takes_a_batch(function: Any) -> bool:
+    """Returns whether a callable takes one argument that is not named as those of another library's rewards."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind(None)
+    except (TypeError, ValueError):
+        return False
+    return not {"completions", "completion_ids", "prompts"} & signature.parameters.keys()
 
 
 def _file(function: Any) -> str:

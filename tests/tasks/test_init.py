@@ -19,7 +19,7 @@ from tasks.graph.check import check_all, check_rows
 from tasks.graph.dvc_files import resources
 from tasks.graph.matrix import build
 from tasks.graph.names import known_scale
-from tests.tiny_causal import save_causal, save_chat
+from tests.tiny_causal import configuration, save_causal, save_chat, tokenizer
 
 PAIRS = [{"prompt": f"Why {n}?", "chosen": f"So {n}.", "rejected": "No."} for n in range(30)]
 REWARDS = """
@@ -39,6 +39,10 @@ def text(batch):
 
 def shape(batch):
     return lengths(batch)[:1]
+
+def words(batch):
+    bad = open("bad_words.txt").read().split()
+    return [float(sum(word in text for word in bad)) for text in batch.texts]
 """
 #: A model of half a billion parameters, as Qwen2.5-0.5B.
 HALF_BILLION = LlamaConfig(
@@ -136,6 +140,60 @@ def no_change(folder: Path) -> None:
     pass
 
 
+def with_config(**fields: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "model" / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+    return change
+
+
+def in_place_of_weights(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / "model" / "model.safetensors").rename(folder / "model" / name)
+
+    return change
+
+
+def cut_weights(folder: Path) -> None:
+    file = folder / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def missing_weights(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model" / "model.safetensors"
+    weights = load_file(file)
+    del weights["lm_head.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def scaled_logits(folder: Path) -> None:
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    words = tokenizer()
+    config = GraniteConfig(**{**configuration(words).to_dict(), "model_type": "granite"}, logits_scaling=8.0)
+    GraniteForCausalLM(config).save_pretrained(folder / "model")
+
+
+def state_space(folder: Path) -> None:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    MambaForCausalLM(MambaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, state_size=4)).save_pretrained(
+        folder / "model"
+    )
+
+
+def own_code(folder: Path) -> None:
+    with_config(model_type="mine", auto_map={"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"})(folder)
+    (folder / "model" / "mine.py").write_text("open('ran', 'w').close()")
+
+
+def broken_template(folder: Path) -> None:
+    (folder / "model" / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }")
+
+
 #: Mistakes: a change of the folder, changed arguments, the error, and a pattern of its message.
 WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithError], str]] = {
     "no tokenizer": (
@@ -150,9 +208,30 @@ WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithE
     "another template": (no_change, {"template": "llama3"}, RecipeError, "the tokenizer has no token"),
     "unknown template": (no_change, {"template": "lama"}, RecipeError, "unknown chat template 'lama'"),
     "no file": (no_change, {"files": (Path("nowhere.jsonl"),)}, DataError, "nowhere.jsonl: no such file"),
+    "pickled weights": (
+        in_place_of_weights("pytorch_model.bin"), {}, DataError, r"no weights .* Pickled .* convert them once",
+    ),
+    "GGUF": (in_place_of_weights("model.gguf"), {}, DataError, "no weights .* give the model from which it was"),
+    "cut weights": (cut_weights, {}, DataError, "the weights cannot be read .*incomplete"),
+    "missing weights": (missing_weights, {}, DataError, "lack 1 weights of the model, .* first 'lm_head.weight'"),
+    "weights of another size": (with_config(intermediate_size=64), {}, DataError, "or have them in another size"),
+    "a classifier": (
+        with_config(architectures=["LlamaForSequenceClassification"]), {}, RecipeError, "is a LlamaForSeq.*, not a",
+    ),
+    "quantised weights": (
+        with_config(quantization_config={"quant_method": "gptq", "bits": 4}), {}, RecipeError, r"quantised .*\(gptq\)",
+    ),
+    "scaled logits": (scaled_logits, {}, RecipeError, "type 'granite' cannot be trained here: their log-prob.*by "),
+    "no key-value cache": (state_space, {}, RecipeError, r"type 'mamba' cannot be trained here \(AttributeError"),
+    "code of its own": (own_code, {}, DataError, "no language model can be loaded .*Code from the hub is never run"),
+    "broken chat template": (broken_template, {}, RecipeError, "chat template is not valid Jinja"),
     "reward of NaN": (no_change, {"reward": "started_rewards:nan"}, NumericsError, "response 0 .* is not finite"),
     "reward of text": (no_change, {"reward": "started_rewards:text"}, NumericsError, "returned str 'good'"),
     "reward of another shape": (no_change, {"reward": "started_rewards:shape"}, NumericsError, r"shape \(1,\)"),
+    "reward that reads a file beside it": (
+        lambda folder: (folder / "bad_words.txt").write_text("no"), {"reward": "started_rewards:words"}, RecipeError,
+        "works here and not in the project .*bad_words.txt.*name other files by whole paths",
+    ),
     "no such reward": (no_change, {"reward": "started_rewards:brevety"}, RecipeError, "did you mean 'brevity'"),
 }  # fmt: skip
 
@@ -161,11 +240,12 @@ WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithE
 def test_what_is_wrong_is_one_message_before_anything_is_written(folder: Path, wrong: str) -> None:
     change, given, error, said = WRONG[wrong]
     change(folder)
-    before = sorted(folder.iterdir())
+    before = [path for path in sorted(folder.iterdir()) if path.name != "bad_words.txt"]
     with pytest.raises(error, match=said) as raised:
         make_project(asked(folder, **given), CPU)
     assert len(str(raised.value).splitlines()) == 1
-    assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before
+    left = [path for path in sorted(folder.iterdir()) if path.name not in ("__pycache__", "bad_words.txt")]
+    assert left == before
 
 
 def test_a_dialogue_that_the_template_refuses_is_named_wherever_it_is(folder: Path) -> None:
@@ -206,6 +286,14 @@ def test_a_file_of_many_bad_rows_is_refused(folder: Path) -> None:
         gathered_pairs([file], {})
     with pytest.raises(DataError, match="9 pairs to train on beside 1 held out"):
         gathered_pairs([write(folder / "few.jsonl", PAIRS[:10])], {})
+
+
+def test_a_file_of_many_ties_is_used(folder: Path) -> None:
+    two = [{"prompt": f"Why {n}?", "response_0": f"So {n}.", "response_1": "No.", "score_0": 1, "score_1": n % 2,
+            "answer_0": f"So {n}.", "answer_1": "No."} for n in range(60)]  # fmt: skip
+    pairs = gathered_pairs([write(folder / "ties.jsonl", two)], {})
+    assert len(pairs.train) + len(pairs.test) == 30
+    assert {row.reason for [*rows] in pairs.bad.values() for row in rows} == {"no answer is preferred"}
 
 
 def test_files_of_held_out_pairs_are_told_by_their_names_and_ids_stay_apart(folder: Path) -> None:

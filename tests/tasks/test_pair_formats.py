@@ -57,6 +57,87 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
         {"prompt": None, "system": None, "chosen": "The sky is blue.", "rejected": "The sky is green."},
         ("The sky is", "blue.", "green."),
     ),
+    "an instruction with its input": (
+        {"instruction": "Translate.", "input": "Sí.", "chosen": "Yes.", "rejected": "No."},
+        ("Translate.\n\nSí.", "Yes.", "No."),
+    ),
+    "a system text": (
+        {"system": "Be kind.", "question": "Why?", "chosen": "So.", "rejected": "No."},
+        ("System: Be kind.\n\nHuman: Why?\n\nAssistant:", "So.", "No."),
+    ),
+    "ShareGPT": (
+        {
+            "conversations": [{"from": "human", "value": "Why?"}], "chosen": {"from": "gpt", "value": "So."},
+            "rejected": {"from": "gpt", "value": "No."},
+        },
+        ("Why?", "So.", "No."),
+    ),
+    "OpenAI": (
+        {
+            "input": {"messages": [user("Why?")], "tools": []}, "preferred_output": [assistant("So.")],
+            "non_preferred_output": [assistant("No.")],
+        },
+        ("Why?", "So.", "No."),
+    ),
+    "contents in parts": (
+        {
+            "prompt": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], "chosen": [assistant("So.")],
+            "rejected": [assistant("No.")],
+        },
+        ("Why?", "So.", "No."),
+    ),
+    "SHP": (
+        {"post_id": "x", "history": "Why?", "human_ref_A": "No.", "human_ref_B": "So.", "labels": 0, "score_A": 1},
+        ("Why?", "So.", "No."),
+    ),
+    "PKU-SafeRLHF": (
+        {"prompt": "Why?", "response_0": "No.", "response_1": "So.", "better_response_id": 1, "safer_response_id": 0},
+        ("Why?", "So.", "No."),
+    ),
+    "WebGPT": (
+        {"question": {"full_text": "Why?"}, "answer_0": "No.", "answer_1": "So.", "score_0": -0.5, "score_1": 0.5},
+        ("Why?", "So.", "No."),
+    ),
+    "HelpSteer2": (
+        {"prompt": "Why?", "response_1": "So.", "response_2": "No.", "preference_strength": -2},
+        ("Why?", "So.", "No."),
+    ),
+    "HelpSteer3": (
+        {"context": [user("Why?")], "response1": "No.", "response2": "So.", "overall_preference": 3},
+        ("Why?", "So.", "No."),
+    ),
+    "AlpacaFarm": (
+        {"instruction": "Why?", "input": "", "output_1": "No.", "output_2": "So.", "preference": 2},
+        ("Why?", "So.", "No."),
+    ),
+    "an arena": (
+        {
+            "conversation_a": [user("Why?"), assistant("No.")], "conversation_b": [user("Why?"), assistant("So.")],
+            "winner": "model_b", "language": "English",
+        },
+        ("Why?", "So.", "No."),
+    ),
+    "an arena's votes": (
+        {"prompt": "Why?", "response_a": "So.", "response_b": "No.", "winner_model_a": 1, "winner_model_b": 0},
+        ("Why?", "So.", "No."),
+    ),
+    "Nectar": (
+        {
+            "prompt": "\n\nHuman: Why?\n\nAssistant: ", "turns": 1, "num_responses": 3,
+            "answers": [
+                {"answer": "Hm.", "model": "a", "rank": 2.0}, {"answer": "So.", "model": "b", "rank": 1.0},
+                {"answer": "No.", "model": "c", "rank": 3.0},
+            ],
+        },
+        ("\n\nHuman: Why?\n\nAssistant: ", "So.", "No."),
+    ),
+    "Stack Exchange": (
+        {"question": "Why?", "answers": [{"text": "No.", "pm_score": 0}, {"text": "So.", "pm_score": 4}]},
+        ("Why?", "So.", "No."),
+    ),
+    "Stack Exchange, paired": (
+        {"question": "Why?", "response_j": "So.", "response_k": "No."}, ("Why?", "So.", "No."),
+    ),
     "other names": ({"question": "Why?", "preferred": "So.", "dispreferred": "No."}, ("Why?", "So.", "No.")),
 }  # fmt: skip
 
@@ -88,6 +169,29 @@ def test_messages_of_a_dialogue_are_kept(tmp_path: Path) -> None:
     assert record["prompt"] == HUMAN.strip()
 
 
+def test_ids_that_several_rows_have_are_made_different_and_gaps_of_a_table_are_no_values(tmp_path: Path) -> None:
+    rows = [{"id": 7, "prompt": "Why?", "chosen": "So.", "rejected": "No.", "score": float("nan")}] * 3
+    lines = read_pairs(write(tmp_path / "pairs.jsonl", *rows), {})[1]
+    assert [row["id"] for _, row in lines.rows] == ["7", "7-2", "7-3"]
+    assert not find_faults(lines.rows, record_type("preference"))
+    assert "score" not in lines.rows[0][1]
+
+
+def test_columns_of_parquet_that_json_has_not_are_texts(tmp_path: Path) -> None:
+    from datetime import UTC, datetime
+    from decimal import Decimal
+
+    import pyarrow
+    from pyarrow.parquet import write_table
+
+    row = {"prompt": "Why?", "chosen": "So.", "rejected": "No.", "image": b"x", "price": Decimal("1.5")}
+    row |= {"asked": datetime(2024, 1, 2, tzinfo=UTC)}
+    write_table(pyarrow.Table.from_pylist([row]), tmp_path / "pairs.parquet")
+    lines = read_pairs(tmp_path / "pairs.parquet", {})[1]
+    assert not find_faults(lines.rows, record_type("preference"))
+    assert (lines.rows[0][1]["price"], lines.rows[0][1]["asked"][:10]) == ("1.5", "2024-01-02")
+
+
 def test_a_file_can_be_compressed_json_or_parquet(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow.parquet import write_table
@@ -99,6 +203,87 @@ def test_a_file_can_be_compressed_json_or_parquet(tmp_path: Path) -> None:
     for suffix in ("parquet", "json", "jsonl.gz"):
         [record] = records(tmp_path / f"pairs.{suffix}")
         assert record["chosen"] == "So."
+
+
+def test_a_dialogue_of_nectar_is_taken_apart(tmp_path: Path) -> None:
+    from rlhf_core.data.encoding import messages_of
+
+    [record] = records(write(tmp_path / "pairs.jsonl", ROWS["Nectar"][0]))
+    assert messages_of(record) == [user("Why?")]
+    [record] = records(write(tmp_path / "pairs.jsonl", ROWS["SHP"][0]))
+    assert messages_of(record) == [user("Why?")], "its history is the prompt"
+
+
+def test_a_table_json_lines_under_another_name_and_arrow_are_read(tmp_path: Path) -> None:
+    import pyarrow
+
+    row = {"prompt": 'Why, "so"?\n', "chosen": "Sí 🙂.", "rejected": "No."}
+    (tmp_path / "pairs.csv").write_bytes(
+        b"\xef\xbb\xbf" + 'prompt,chosen,rejected,label\r\n"Why, ""so""?\n",Sí 🙂.,No.,\r\n'.encode()
+    )
+    (tmp_path / "pairs.tsv").write_text('prompt\tchosen\trejected\n"Why, ""so""?\n"\tSí 🙂.\tNo.\n')
+    (tmp_path / "lines.json").write_text(f"{json.dumps(row)}\r\n{json.dumps(row)}\r\n")
+    (tmp_path / "pairs.json").write_text("\ufeff" + json.dumps({"data": [row]}))
+    (tmp_path / "pairs.json.gz").write_bytes(gzip.compress(json.dumps([row]).encode()))
+    with pyarrow.OSFile(str(tmp_path / "pairs.arrow"), "wb") as sink:
+        table = pyarrow.Table.from_pylist([row])
+        with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    for name in ("pairs.csv", "pairs.tsv", "lines.json", "pairs.json", "pairs.json.gz", "pairs.arrow"):
+        record = records(tmp_path / name)[0]
+        assert {key: record[key] for key in row} == row, name
+
+
+def test_messages_in_a_table_are_read(tmp_path: Path) -> None:
+    from csv import writer
+
+    row = ROWS["TRL's conversational pair"][0]
+    for written in (json.dumps, repr):
+        with (tmp_path / "pairs.csv").open("w", newline="") as stream:
+            writer(stream).writerows([list(row), [written(value) for value in row.values()]])
+        [record] = records(tmp_path / "pairs.csv")
+        assert (record["prompt"], record["chosen"]) == ("Why?", "So.")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("pairs.csv", b"prompt,chosen,rejected\nWhy?,So.\n", "not as many cells as columns"),
+        ("pairs.csv", b"prompt,chosen\n\xff\xfe,x\n", "not UTF-8"),
+        ("pairs.csv", b"", "the file has no rows"),
+        ("pairs.json", b'{"prompt": "x"}', "not a list of rows"),
+        ("pairs.json", b"{broken", "not valid JSON"),
+        ("pairs.json.gz", b"[]", "cannot be read"),
+        ("pairs.parquet", b"PAR1", "not readable as Parquet"),
+        ("pairs.arrow", b"x", "not readable as Arrow"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_message(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        records(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["SHP", "WebGPT", "HelpSteer2", "an arena", "Nectar", "UltraFeedback"])
+def test_a_row_that_prefers_no_answer_is_left_out_and_one_without_a_verdict_is_a_fault(
+    tmp_path: Path, name: str
+) -> None:
+    row, equal = ROWS[name][0], dict(ROWS[name][0])
+    same = {
+        "WebGPT": {"score_0": 0.5},
+        "HelpSteer2": {"preference_strength": 0},
+        "an arena": {"winner": "tie (bothbad)"},
+    }
+    same |= {
+        "Nectar": {"answers": [{**one, "rank": 1.0} for one in row.get("answers", ())]},
+        "UltraFeedback": {"completions": [{**one, "overall_score": 2} for one in row.get("completions", ())]},
+        "SHP": {"labels": 7},
+    }
+    equal |= same[name]
+    lines = read_pairs(write(tmp_path / "pairs.jsonl", row, row, equal), {})[1]
+    faults = [*lines.broken, *find_faults(lines.rows, record_type("preference"))]
+    said = "no verdict that says which answer is better" if name == "SHP" else "no answer is preferred"
+    assert [(fault.row, fault.reason) for fault in faults] == [(3, said)]
 
 
 def test_columns_are_mapped(tmp_path: Path) -> None:
@@ -121,19 +306,38 @@ def test_an_unknown_format_shows_the_first_row_and_what_was_expected(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "said"),
     [
-        {"prompt": [user("Why?")], "chosen": [assistant("So.")], "rejected": [user("No.")]},
-        {"prompt": [user("Why?")], "chosen": [user("Who?"), assistant("So.")], "rejected": [assistant("No.")]},
-        {"prompt": [assistant("Why?")], "chosen": [assistant("So.")], "rejected": [assistant("No.")]},
-        {"prompt": "Why?", "chosen": "So.", "rejected": "No."},
-        {"prompt": [user("Why?")], "chosen": [assistant("So.")], "rejected": [assistant("So. ")]},
+        (
+            {"prompt": [user("Why?")], "chosen": [assistant("So.")], "rejected": [user("No.")]},
+            "rejected does not end with a text of the assistant",
+        ),
+        (
+            {"prompt": [user("Why?")], "chosen": [user("Who?"), assistant("So.")], "rejected": [assistant("No.")]},
+            "do not continue the same dialogue",
+        ),
+        (
+            {"prompt": [assistant("Why?")], "chosen": [assistant("So.")], "rejected": [assistant("No.")]},
+            "does not end with a message of the user",
+        ),
+        (
+            {
+                "prompt": [user("Why?"), {"role": "tool", "content": "42"}],
+                "chosen": [assistant("So.")],
+                "rejected": [assistant("No.")],
+            },
+            "a message of tool is not a text of system, user or assistant",
+        ),
+        ({"prompt": "Why?", "chosen": "So.", "rejected": "No."}, "not in the format of the file's other rows"),
+        ({"prompt": [user("Why?")], "chosen": [assistant("So.")], "rejected": [assistant("So. ")]}, "identical"),
     ],
 )
-def test_a_row_that_does_not_fit_its_file_is_a_fault(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_a_row_that_does_not_fit_its_file_is_a_fault(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
     good = ROWS["TRL's conversational pair"][0]
     lines = read_pairs(write(tmp_path / "pairs.jsonl", good, wrong), {})[1]
-    assert [fault.row for fault in find_faults(lines.rows, record_type("preference"))] == [2]
+    faults = [*lines.broken, *find_faults(lines.rows, record_type("preference"))]
+    assert [fault.row for fault in faults] == [2]
+    assert said in faults[0].reason
 
 
 def test_held_out_prompts_are_apart_and_the_same_each_time() -> None:

@@ -191,6 +191,8 @@ ASKED = AskedRows(here=frozenset({"a", "b"}), rows=frozenset({"a"}), failed=froz
         ("a", "not measured", "the data has no benchmark 'arena'", "arena_wr", "no benchmark"),
         ("a", "not measured", None, "livecode", "no benchmark"),
         ("a", "not measured", "0 of 2 prompts have a verdict (2 unparsable)", "judged", "few verdicts"),
+        ("a", "not measured", "no game is decided between 'a' and 'b'", "wins/judge/b", "few verdicts"),
+        ("a", "not measured", None, "wins/judge/b", "other row"),
         ("a", "not measured", None, "something_else", None),
         ("a", "not run", None, "x", None),
     ],

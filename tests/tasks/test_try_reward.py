@@ -43,6 +43,16 @@ def shape(batch):
 
 def fails(batch):
     return batch.respones.lengths
+
+async def asks(batch):
+    return [0.0] * len(batch)
+
+class Reward:
+    def __call__(self, batch):
+        return [0.0] * len(batch)
+
+def of_trl(completions, **columns):
+    return [float(len(text)) for text in completions]
 """
 
 
@@ -86,6 +96,9 @@ def test_a_reward_that_is_always_the_same_is_told(folder: Path, capsys: pytest.C
         ("text", NumericsError, "returned list .*it must be a tensor of numbers"),
         ("shape", NumericsError, r"returned shape \(4, 999\); it must be \(4,\), a value for each response, or \(4, "),
         ("fails", RecipeError, "failed: AttributeError: .*respones.*line 26 of .*tried_rewards.py: return batch.respo"),
+        ("asks", RecipeError, "asks is async; define it by def"),
+        ("Reward", RecipeError, "Reward is a class; name an instance of it, as in reward = "),
+        ("of_trl", RecipeError, r"takes \(completions, \*\*columns\); it gets one argument.*batch.texts has"),
         ("brevety", RecipeError, "module tried_rewards has no 'brevety'; did you mean 'brevity'?"),
     ],
 )
@@ -93,6 +106,12 @@ def test_a_wrong_reward_is_one_message(folder: Path, name: str, error: type[Exce
     with pytest.raises(error, match=said) as raised:
         tried(folder, name)
     assert "\n" not in str(raised.value)
+
+
+def test_rows_of_a_table_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pairs.csv").write_text("prompt,chosen,rejected\nWhy?,So it is.,No.\nWho?,She did.,He.\n")
+    print_tried_reward(folder, "testbed", "tried_rewards:brevity", 4, folder / "pairs.csv")
+    assert "4 responses of pairs.csv" in capsys.readouterr().out
 
 
 def test_rollouts_of_the_newest_policy_come_with_their_data_rows(

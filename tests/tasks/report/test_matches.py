@@ -76,6 +76,7 @@ def test_a_judge_that_answers_nonsense_measures_nothing() -> None:
     row = cast(Any, SimpleNamespace(recipe=SimpleNamespace(name="own"), main="other"))
     for match in (Match("wins", "judge", "other"), Match("win-test", "judge")):
         cell, tested = matched(matches, row, match)
+        assert cell.pop("why").startswith("no game is decided between 'o")
         assert (cell, tested) == ({"status": "not measured", "unparsable": 1, "one_sided": 0}, None)
     shown = cell_text({"status": "not measured", "verdict": None, "unparsable": 1}, 1)
     assert shown == "not measured (1 unparsable)"

@@ -1,0 +1,153 @@
+"""Rows of files as people have them: JSON Lines, JSON, CSV and tab-separated text, Parquet and Arrow."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.data.jsonl import BadRow, Lines, read_lines
+from rlhf_core.data.schemas import LONGEST_TEXT
+from rlhf_core.errors import DataError
+
+#: Names of the only key of a JSON object that holds the rows.
+_ROWS = ("data", "rows", "train", "instances", "examples")
+
+
+def read_rows(file: Path) -> Lines:
+    """Returns the rows of a file by the end of its name.
+
+    Raises:
+        DataError: a file that is missing or cannot be read.
+    """
+    if not file.is_file():
+        problem = "is a folder" if file.is_dir() else "no such file"
+        inside = sorted(path.name for path in file.glob("*.arrow")) if file.is_dir() else []
+        remedy = f"Give its file {file / inside[0]}" if inside else "Give files of preference pairs"
+        raise DataError(problem, file=str(file), remedy=f"{remedy}, as in --data pairs.jsonl")
+    names = [name for name in file.suffixes if name != ".gz"]
+    return READERS.get(names[-1] if names else "", read_lines)(file)
+
+
+def _text(file: Path) -> str:
+    """Returns the text of a file, also of a compressed one, without a byte order mark.
+
+    Raises:
+        DataError: it is not UTF-8, or damaged.
+    """
+    try:
+        content = file.read_bytes()
+        return (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 ({error})", file=str(file), remedy="Convert it, for example by iconv") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot be read ({error})", file=str(file), remedy="Copy or download it again") from None
+
+
+def _json(file: Path) -> Lines:
+    """Returns the rows of a JSON list, also in an object of one key; or of one object a line, as some files are."""
+    text = _text(file)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if text.lstrip().startswith("{") and file.suffix != ".gz" and len(text.strip().splitlines()) > 1:
+            return read_lines(file)
+        raise DataError(f"not valid JSON ({error})", file=str(file), remedy="It needs one list of objects") from None
+    if isinstance(content, Mapping) and len(content) == 1 and next(iter(content)) in _ROWS:
+        content = next(iter(content.values()))
+    if not isinstance(content, list):
+        raise DataError("not a list of rows", file=str(file), remedy="It needs one list of objects")
+    lines = Lines(str(file))
+    for number, row in enumerate(content, start=1):
+        if isinstance(row, dict):
+            lines.rows.append((number, row))
+        else:
+            lines.broken.append(BadRow(number, "", "not a JSON object", row))
+    return lines
+
+
+def _table(separator: str) -> Callable[[Path], Lines]:
+    """Returns a reader of tables of text with a line of names; a cell that begins as a list is read as one."""
+
+    def read(file: Path) -> Lines:
+        csv.field_size_limit(8 * LONGEST_TEXT)
+        rows = csv.DictReader(io.StringIO(_text(file), newline=""), delimiter=separator, strict=True)
+        lines = Lines(str(file))
+        try:
+            for number, row in enumerate(rows, start=1):
+                if None in row or None in row.values():
+                    lines.broken.append(BadRow(number, "", "not as many cells as columns", row.get(None, "")))  # type: ignore[call-overload]
+                else:
+                    lines.rows.append((number, {name: _cell(value) for name, value in row.items() if name}))
+        except csv.Error as error:
+            raise DataError(
+                f"not readable as a table ({error})", file=str(file), row=len(lines.rows) + 1,
+                remedy="Save it with quotes around texts, or as JSON Lines",
+            ) from None  # fmt: skip
+        return lines
+
+    return read
+
+
+def _cell(text: str) -> Any:
+    """Returns a cell's text, or the list or mapping that is written in it; None for an empty one."""
+    if text.lstrip()[:2] not in ("[{", "{'", '{"'):
+        return text if text else None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return text
+
+
+def _columns(file: Path) -> Lines:
+    """Returns the rows of a Parquet or Arrow file.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    import pyarrow
+    from pyarrow.parquet import read_table
+
+    try:
+        if file.suffix == ".parquet":
+            rows = read_table(file).to_pylist()
+        else:
+            with pyarrow.memory_map(str(file)) as source:
+                try:
+                    table = pyarrow.ipc.open_stream(source).read_all()
+                except pyarrow.ArrowInvalid:
+                    table = pyarrow.ipc.open_file(source).read_all()
+                rows = table.to_pylist()
+        return Lines(str(file), [(number, _plain(row)) for number, row in enumerate(rows, start=1)])
+    except (pyarrow.ArrowException, OSError) as error:
+        kind = "Parquet" if file.suffix == ".parquet" else "Arrow"
+        raise DataError(f"not readable as {kind} ({error})", file=str(file), remedy="Save it again") from None
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON has it: dates and decimal numbers as text, bytes as nothing."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return None if isinstance(value, bytes) else str(value)
+
+
+#: Readers by the end of a file's name, without `.gz`; others are JSON Lines.
+READERS: Mapping[str, Callable[[Path], Lines]] = {
+    ".parquet": _columns,
+    ".arrow": _columns,
+    ".json": _json,
+    ".csv": _table(","),
+    ".tsv": _table("\t"),
+}
