@@ -1,10 +1,10 @@
-"""A study's worlds: each is trained whole, every row of every cell, and leaves its record.
+"""Trains a study's worlds, every row of every cell of each, and writes a record for each world.
 
     python -m flows.study credit --worlds 2     the next two worlds of studies/credit.yaml
-    python -m flows.study credit --pilot 100    a pilot, with a seed of tuning
+    python -m flows.study credit --pilot 100    a pilot, on a seed reserved for tuning (100 to 199)
 
-A world may be interrupted: the same command goes on with it. Worlds are run in their order, so that stopping anywhere
-chooses nothing. A world runs from committed code and settings; a pilot may run from others, and its record says so.
+The same command continues an interrupted world. Worlds run in a fixed order, so that when one stops cannot favour a
+result. A world runs from committed code and settings; a pilot may run with changes, which its record lists.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_world(root: Path, own: Registration, spec: StudySpec, number: int, *, pi
 
     Raises:
         RewardsmithError: another process trains the world, or it was finished meanwhile.
-        RunFailed: a stage failed for another reason than numbers that diverged.
+        RunFailed: a stage failed for a reason other than divergence.
     """
     world = WorldTree(own.study, spec, number, root / WORK / own.study / str(number))
     busy, file = f"world {number} of study '{own.study}' is being trained", record_file(own.study, number, pilot=pilot)

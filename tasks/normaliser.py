@@ -1,8 +1,8 @@
-"""Stage `normaliser`: statistics of a reward model's rewards on training responses, from which normalisers are made.
+"""Stage `normaliser`: fits normalisers to a reward model's rewards of training responses.
 
 Segments of chosen and rejected responses are pooled. p = (t + 1) / T is a segment's relative place in the response:
-t is its index from 0, T the number of segments. One pass fits all normalisers of the paper Segment, so that an
-ablation of them needs no other:
+t is its index from 0, T the number of segments. One pass fits all normalisers of the paper Segment, so that
+comparing them needs no second one:
 
 - global: mean and standard deviation of all segments' rewards;
 - last: mean and standard deviation of the last segments' rewards (p = 1);
@@ -60,7 +60,7 @@ def _of_segments(
     training_pairs: list[PreferencePair],
     indices: list[int],
 ) -> tuple[Segments, torch.Tensor]:
-    """Returns (rewards of segments, evaluations [responses]) of the chosen, then of the rejected responses of pairs."""
+    """Returns the rewards of segments and of whole responses [responses]: of all chosen ones, then of all rejected."""
     model, trained = ScalarModel.load(reward_model / "model")
     encoder = load_encoder(data, reward_model / "model")
     end_token = end_token_id(encoder.tokenizer) if trained.get("end_token") else None
@@ -83,8 +83,7 @@ def _of_segments(
         aggregation=aggregation,
         end_token=end_token,
     )
-    # The first head is the one that policies are rewarded by; ODIN's second head absorbs the effect of
-    # length and is then left out.
+    # Policies are rewarded by the first head, so only it is calibrated; ODIN's second head absorbs the effect of length.
     head = trained["heads"][0]
     sequence_values, segment_values = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
     segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
@@ -115,7 +114,7 @@ def fit_normalisers(
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        if is_zero_shot(reward_model):  # rows take the statistics of their selection's pure samples
+        if is_zero_shot(reward_model):  # its rows use the statistics of stage `selection` over pure samples
             write_json(result / "normaliser.json", {})
             write_json(result / "metrics.json", {})
             return
@@ -138,7 +137,8 @@ def fit_normalisers(
 
 
 def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
-    """Returns counts, moments and coefficients of `calibrate` as `<normaliser or estimator>_<number>`."""
+    """Returns the counts, the moments of `global` and `sequence`, and the coefficients, flat: `segments`, `global_mean`,
+    `huber_w_mean`."""
     metrics = dict(fitted["counts"])
     for name in ("global", "sequence"):
         metrics |= {f"{name}_mean": fitted[name]["mean"], f"{name}_std": fitted[name]["std"]}

@@ -28,9 +28,9 @@ from tasks.report.told import true_labels
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.studies.equal_kl import at_kl
 
-#: The row without a design, and those with PAR's and Segment's.
+#: Names of the rows: the plain reward, PAR's design, Segment's design.
 PLAIN, BOUNDED, DENSE = "vanilla", "par", "segment"
-#: Distance from the SFT model at which rows are compared beside their ends, in nats per answer.
+#: KL from the SFT model, in nats per answer, at which rows are also compared, besides at their last step.
 NATS = 2.0
 RECORD = Path("reference/demo_finding.json")
 
@@ -43,9 +43,10 @@ class FindingRow:
     """A row of the demo over its worlds.
 
     Attributes:
-        runs, alarms: by world; alarms are those that rang while the policy trained.
-        effect: win rate less the plain row's; None for the plain row.
-        above: number of worlds in which it ends above the plain row.
+        runs: by world.
+        alarms: number of alarms while the policy trained, by world.
+        effect: win rate minus the plain row's; None for the plain row.
+        above: number of worlds in which its final win rate is above the plain row's.
     """
 
     name: str
@@ -104,12 +105,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class FindingCheck:
-    """The share of other seeds on which the finding held.
+    """On how many other seeds the finding held.
 
     Attributes:
         seeds: those checked.
-        held: number of seeds by part, and of all parts together (`all`).
-        current: whether settings and code versions are those of now.
+        held: number of seeds on which each part held; under `all`, every part.
+        current: whether it was checked with the present settings and code versions.
     """
 
     seeds: tuple[int, ...]
@@ -287,7 +288,8 @@ def read_finding(root: Path) -> DemoFinding | None:
 
 
 def shown_answers(sft: Path, rows: Sequence[FindingRow]) -> tuple[Answer, ...]:
-    """Returns answers to one prompt: that on which the plain row's true reward changes by the median of its changes."""
+    """Returns each policy's answer to one prompt: the prompt where the true reward of the plain row's answer, less that
+    of the SFT model's, is the median."""
     outs = {"SFT model": sft} | {row.title: Path(next(iter(row.runs.values())).path) for row in rows}
     by_prompt = {title: _answers(out) for title, out in outs.items()}
     start, plain = by_prompt["SFT model"], by_prompt[rows[0].title]
