@@ -83,7 +83,8 @@ def _of_segments(
         aggregation=aggregation,
         end_token=end_token,
     )
-    # Policies are rewarded by the first head, so only it is calibrated; ODIN's second head absorbs the effect of length.
+    # Policies are rewarded by the first head, so only it is calibrated; ODIN's second head absorbs the effect of
+    # length.
     head = trained["heads"][0]
     sequence_values, segment_values = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
     segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
@@ -137,8 +138,8 @@ def fit_normalisers(
 
 
 def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the counts, the moments of `global` and `sequence`, and the coefficients, flat: `segments`, `global_mean`,
-    `huber_w_mean`."""
+    """Returns the counts, the moments of `global` and `sequence`, and the coefficients, flat: as `segments`,
+    `global_mean`, `huber_w_mean`."""
     metrics = dict(fitted["counts"])
     for name in ("global", "sequence"):
         metrics |= {f"{name}_mean": fitted[name]["mean"], f"{name}_std": fitted[name]["std"]}
