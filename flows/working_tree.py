@@ -92,15 +92,24 @@ def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
 
 
 def group_memory_gb(pid: int) -> float:
-    """Returns the GiB that the processes of a group hold, pages that several share counted once each time."""
+    """Returns the GiB that the processes of a group hold; of a page that several processes share each has its part, where
+    the system tells it (Linux)."""
     total = 0
     for process in psutil.process_iter():
         try:
             if _group(process.pid) == pid:
-                total += process.memory_info().rss
+                total += _held(process)
         except psutil.Error:
             continue
     return total / 2**30
+
+
+def _held(process: psutil.Process) -> int:
+    """Returns the bytes of memory of a process: its proportional set size, or its resident set where that is not told."""
+    try:
+        return int(process.memory_full_info().pss)
+    except (AttributeError, psutil.AccessDenied):
+        return int(process.memory_info().rss)
 
 
 def _group(pid: int) -> int | None:

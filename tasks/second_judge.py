@@ -21,7 +21,7 @@ from tasks.running.result_rows import Generation, OpponentJudgement, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 
 #: Raise it when the result changes; DVC then runs the stage again.
-VERSION = 1
+VERSION = 2
 STAGE = "second_judge"
 
 

@@ -187,6 +187,8 @@ class Server:
                 self.mark.write(asked["mark"])
                 return _become(asked, log, self.stages)
             self.running[os.pidfd_open(pid)] = _Stage(pid, asker)
+            while os.getpgid(pid) != pid and not _ended(pid):  # until its group can be ended
+                time.sleep(0.0005)
             _say(asker, pid=pid)
         os.close(log)
         if refused:
@@ -208,6 +210,11 @@ class Server:
         os.close(descriptor)
         _say(stage.asker, status=os.waitstatus_to_exitcode(status))
         stage.asker.close()
+
+
+def _ended(pid: int) -> bool:
+    """Returns whether a child has ended; it can still be waited for."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _say(asker: socket.socket, **answer: object) -> None:

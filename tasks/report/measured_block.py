@@ -38,7 +38,7 @@ def with_measured(root: Path, text: str, document: Path) -> str:
 
 
 def measured_block(root: Path, paper: str, document: Path) -> str:
-    """Returns the table of a paper's rows: mean, and standard error over seeds where there are several.
+    """Returns the table of a paper's rows: the mean of their worlds, with its standard error where there are several.
 
     Raises:
         DataError: as `with_measured`.

@@ -113,7 +113,7 @@ def root(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("REWARDSMITH_GPUS", "")
     for path in ("results", ".dvc/cache", ".work/failures"):
         shutil.rmtree(made / path, ignore_errors=True)
-    for name in ("dvc.lock", "go"):
+    for name in ("dvc.lock", "go", ".dvc/tmp/rwlock"):  # a killed stage leaves its lock
         (made / name).unlink(missing_ok=True)
     return made
 
