@@ -347,7 +347,7 @@ def _answer(
             note_death(words)
             _LOG.warning("%s\n  (%d of %d; the batch is sampled anew)", words, attempt, ATTEMPTS)
         except RewardsmithError:
-            _running.clear()
+            close()
             raise
     raise RewardsmithError(f"{words}\n{ATTEMPTS} processes in a row died at the same batch; use engine: loop")
 
