@@ -36,8 +36,8 @@ from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.report.hacking_runs import MEASURES, is_hacked
 from tasks.running.artifacts import read_json
 
-#: Aims: recall at this share of false alarms, over so many runs.
-RECALL, FALSE_ALARMS, HACKED_RUNS, CLEAN_RUNS = 0.9, 0.05, 60, 100
+#: Number of runs of each kind that the count aims at.
+HACKED_RUNS, CLEAN_RUNS = 60, 100
 SCORES = {"0": 0.0, "=": 0.5, "1": 1.0}
 #: Studies whose runs set a band.
 SET_BANDS = ("twins",)
@@ -192,7 +192,7 @@ class Rates:
 
     @property
     def lead(self) -> str:
-        """Returns the median lead of hacked runs that rang, with the quartiles' span, in steps of their training."""
+        """Returns the median lead of hacked runs that rang, with the least and the greatest, in steps of training."""
         return _spread([run.steps - run.onset for run in self.of("hacked") if run.onset is not None])
 
     @property

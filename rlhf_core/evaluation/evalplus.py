@@ -52,11 +52,12 @@ def asked(row: Mapping[str, Any]) -> dict[str, Any]:
     task = row["question"] if head else f'"""\n{row["question"]}\n{tests[0]}\n"""'
     called = [f"check({entry_point})"] if head else []
     given = _beside(row["question"], entry_point) if head else str(row.get("test_setup") or "")
-    before = [
-        given,
-        timer(_SECONDS_PER_CALL),
-        f"import functools\n{entry_point} = functools.partial(timed, {entry_point})",
-    ]
+    before = [given]
+    if entry_point:
+        before += [
+            timer(_SECONDS_PER_CALL),
+            f"import functools\n{entry_point} = functools.partial(timed, {entry_point})",
+        ]
     plus = _as_evalplus_compares(row["plus_tests"]) if row.get("plus_tests") else None
     count = row.get("n_base") or (None if head else len(tests))
     base = _of_the_first(plus, count) if plus and count else None

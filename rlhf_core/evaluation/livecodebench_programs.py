@@ -17,7 +17,9 @@ _STARRED = (
 )  # fmt: skip
 _NAMED = tuple(name for name in _STARRED if name not in ("builtins", "typing"))
 
-_TIMED = f"import json\n{timer(SECONDS)}"
+#: Longest whole numbers that are read and written, as in the official checker.
+_DIGITS = "import sys\nsys.set_int_max_str_digits(50000)"
+_TIMED = f"import json\n{_DIGITS}\n{timer(SECONDS)}"
 #: Setup of the tests of a program that reads standard input: lines are compared without the white space around them,
 #: then as decimal numbers.
 SCRIPT_SETUP = f"""{_TIMED}
@@ -53,6 +55,7 @@ _NAMES = "\n".join(
         *(f"from {name} import *" for name in _STARRED),
         *(f"import {name}" for name in _NAMED),
         "sys.setrecursionlimit(50000)",
+        _DIGITS,
     ]
 )
 _BEGIN = f"""

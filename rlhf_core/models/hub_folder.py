@@ -124,8 +124,8 @@ def check_architecture_runs(config: PreTrainedConfig, model: str) -> None:
             setattr(small, name, _DEVIATION)
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     refused = f"model {model}: models of type '{config.model_type}' cannot be trained here"
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(0)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # GPUs are not touched
+        torch.default_generator.manual_seed(0)
         try:
             tiny = kind.from_config(small, dtype=torch.float32).eval()
             gap = _gap(tiny, policy_of(tiny, pad_id=0, eos_id=2))

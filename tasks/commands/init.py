@@ -23,6 +23,7 @@ from rlhf_core.data.jsonl import BadRow, Lines, write_jsonl
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.published import printed_tables
+from tasks.commands.processes import finding_the_project
 from tasks.commands.project_sizes import CPU, Device, ProjectSizes, fitting_rows, found_device, project_sizes
 from tasks.data_specs.compared_answers import NO_PREFERENCE
 from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
@@ -320,7 +321,10 @@ def _try_in_project(root: Path, reward: str) -> None:
         RecipeError: it fails there.
     """
     words = [sys.executable, "-P", "-m", "tasks.command_line", "try-reward", reward, "--rows", str(TRIED), "--scale"]
-    done = subprocess.run([*words, SCALE], cwd=root, capture_output=True, text=True, encoding="utf-8", errors="replace")
+    done = subprocess.run(
+        [*words, SCALE], cwd=root, env=finding_the_project(os.environ), capture_output=True, text=True,
+        encoding="utf-8", errors="replace",
+    )  # fmt: skip
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()] or ["it ends without a message"]
         raise RecipeError(

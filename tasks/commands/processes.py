@@ -46,15 +46,20 @@ def run_module(
     if environment is None:
         join_platform(Path.cwd())
     show_progress(verbose)
-    project = str(Path(__file__).resolve().parents[2])
-    surroundings = {**(os.environ if environment is None else environment)}
-    surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, [project, surroundings.get("PYTHONPATH")]))
+    surroundings = finding_the_project(os.environ if environment is None else environment)
     call = [sys.executable, "-P", "-m", module, *words]
     process = subprocess.Popen(call, cwd=folder, env=surroundings, start_new_session=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: process.send_signal(number))
     status = process.wait()
     return status if status >= 0 else 128 - status
+
+
+def finding_the_project(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns environment variables with which a Python finds this project's packages from any folder."""
+    project = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [project, environment.get("PYTHONPATH")]))
+    return {**environment, "PYTHONPATH": path}
 
 
 def run_flow(
@@ -80,6 +85,4 @@ def flow_of(paper: str) -> list[str]:
 
 def run_quietly(*arguments: str) -> int:
     """Runs a module of the project in the repository; returns its exit status."""
-    project = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
-    return subprocess.run([sys.executable, "-P", "-m", *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
+    return subprocess.run([sys.executable, "-P", "-m", *arguments], env=finding_the_project(os.environ)).returncode

@@ -91,11 +91,15 @@ def try_reward(name: str, batch: RolloutBatch) -> TriedReward:
 
 
 def _takes_a_batch(function: Any) -> bool:
-    """Returns whether a callable takes one argument that is not named as those of another library's rewards."""
+    """Returns whether a callable takes one argument that is not named as those of another library's rewards; also where
+    its arguments are not known, as of functions in C."""
     try:
         signature = inspect.signature(function)
-        signature.bind(None)
     except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(None)
+    except TypeError:
         return False
     return not {"completions", "completion_ids", "prompts"} & signature.parameters.keys()
 

@@ -258,7 +258,8 @@ def parse_mt_bench(text: str) -> JudgeAnswer:
     like = [*_SCORE_LIKE.findall(seen), *_RATING_LIKE.findall(seen)]
     if text[: last.start()].endswith(("-", "\u2212")):
         return JudgeAnswer.invalid("a negative score")
-    if not _holds(_OUT_OF_TEN.sub("", text), last) or any(_number(one) != value for one in like):
+    behind = _OUT_OF_TEN.sub("", text[last.end() :])
+    if not _holds(text[: last.end()] + behind, last) or any(_number(one) != value for one in like):
         return JudgeAnswer.invalid("a score that the rest of the reply takes back")
     return JudgeAnswer(valid=True, value=value)
 

@@ -206,8 +206,8 @@ def memory_folder(weight_bytes: int) -> str | None:
 
 
 def environment(needs: Needs, code: Path) -> dict[str, str]:
-    """Returns the environment variables of the process: the stage's without those of its Python, ranks and secrets,
-    and vLLM's."""
+    """Returns the environment variables of the process: the stage's without those of its Python, its ranks and
+    this project, such as a judge's key, and vLLM's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
     threads = str(needs.threads)
     return kept | {
@@ -347,7 +347,7 @@ def _answer(
             note_death(words)
             _LOG.warning("%s\n  (%d of %d; the batch is sampled anew)", words, attempt, ATTEMPTS)
         except RewardsmithError:
-            _running.clear()
+            close()
             raise
     raise RewardsmithError(f"{words}\n{ATTEMPTS} processes in a row died at the same batch; use engine: loop")
 

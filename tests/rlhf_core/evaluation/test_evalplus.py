@@ -198,6 +198,14 @@ def test_the_function_of_a_row_without_its_name_is_the_one_that_the_tests_call()
     assert "[:1]" in asked(row)["tests"][0]
 
 
+def test_the_tests_of_a_row_whose_function_is_not_known_are_python() -> None:
+    row = mbpp("[[1]]", "[2]", solution="f = lambda x: x + 1\n")
+    del row["entry_point"]
+    item = asked(row)
+    assert item["entry_point"] == ""
+    ast.parse(item["tests"][0])
+
+
 @isolated
 def test_a_call_that_never_ends_ends_the_tests() -> None:
     item = asked(mbpp("[[1]]", "[2]"))

@@ -164,6 +164,7 @@ RIGHT = {
     "decimals": "print(f'{sum(map(int, input().split())):.3f}')",
     "without imports": "print(reduce(add, map(int, input().split())) if gcd(2, 4) == 2 else Counter())",
     "windows": "a, b = map(int, input().split())\r\nprint(a + b)\r\n",
+    "long numbers": "int(str(10**20000))\nprint(sum(map(int, input().split())))",
     "deep": "def f(n):\n    return n and f(n - 1)\nf(20000)\nprint(sum(map(int, input().split())))",
 }  # fmt: skip
 WRONG = {
