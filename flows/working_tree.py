@@ -92,8 +92,7 @@ def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
 
 
 def group_memory_gb(pid: int) -> float:
-    """Returns the GiB that the processes of a group hold; of a page that several processes share each has its part, where
-    the system tells it (Linux)."""
+    """Returns the GiB that the processes of a group hold; pages that several processes share count once (on Linux)."""
     total = 0
     for process in psutil.process_iter():
         try:
@@ -105,7 +104,7 @@ def group_memory_gb(pid: int) -> float:
 
 
 def _held(process: psutil.Process) -> int:
-    """Returns the bytes of memory of a process: its proportional set size, or its resident set where that is not told."""
+    """Returns the bytes of memory of a process: its proportional set size, its resident set where that is unknown."""
     try:
         return int(process.memory_full_info().pss)
     except (AttributeError, psutil.AccessDenied):

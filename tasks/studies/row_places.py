@@ -28,17 +28,15 @@ def check_cells(file: Path, record: Record) -> None:
         DataError: names the cell and the rows.
     """
     for cell, stages in record["cells"].items():
-        seen: dict[tuple[str, object], str] = {}
+        seen: dict[str, str] = {}
         made = {run["result"] for part in stages.values() for run in part.values()}
         for row, run in stages["rows"].items():
             where = f"row '{row}' of cell '{cell}'"
             if run["result"] is not None and "stopped" not in run:
-                # designs that act alike in a world have one result, too, and settings of their own
-                made_by = (run["result"], run.get("origin", {}).get("settings"))
-                if made_by in seen:
-                    problem = f"{where} has the result of row '{seen[made_by]}', digest {run['result'][:12]}"
+                if run["result"] in seen:
+                    problem = f"{where} has the result of row '{seen[run['result']]}', digest {run['result'][:12]}"
                     raise DataError(problem, file=file.as_posix(), field="result", remedy=REMEDY)
-                seen[made_by] = row
+                seen[run["result"]] = row
             for name, word in OF_CELL.items():
                 origin = run.get("origin", {}).get(name)
                 if origin is not None and origin not in made:

@@ -56,5 +56,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, reader: str, damage: str) -> No
         pytest.skip("a file without rows is one")
     file = tmp_path / "file.json"
     file.write_bytes(DAMAGED[damage])
-    with pytest.raises((DataError, RecipeError), match=r"not valid JSON|cannot be read|no such field|not a list|not UTF-8"):
+    with pytest.raises(
+        (DataError, RecipeError), match=r"not valid JSON|cannot be read|no such field|not a list|not UTF-8"
+    ):
         READERS[reader](file)
