@@ -12,6 +12,7 @@ answer is the correct solution of the question, which its prompt holds.
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -75,8 +76,8 @@ def completion(body: Mapping[str, Any]) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
     choice["message"] = {"role": "assistant", "content": ANSWERS[name](texts["user"], draw)}
     if body.get("logprobs"):
-        share = draw % 97
-        top = [{"token": "m", "logprob": -0.1 - share / 50}, {"token": "M", "logprob": -2.0 + share / 60}]
+        chance = (draw % 97 + 1) / 99
+        top = [{"token": "m", "logprob": math.log(chance)}, {"token": "M", "logprob": math.log(0.99 - chance)}]
         choice["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
     usage = {"prompt_tokens": len(texts["user"].split()), "completion_tokens": 1}
     return {"object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage}
