@@ -95,7 +95,7 @@ def of_list(row: Record) -> Record | str:
     """Returns the best answer of a row's list beside its worst; or why it is not a pair."""
     answers = next(row[name] for name in _LISTS if is_list(row.get(name)))
     found = [(*told, str(text)) for one in answers if (told := _told(one)) and isinstance(text := _text(one), str)]
-    if len(found) < 2:
+    if len(found) < 2 or len({shown is None for _, shown, _ in found}) == 2:  # ranks and scores are not compared
         return NO_VERDICT
     (high, shown_high, chosen), (low, shown_low, rejected) = max(found), min(found)
     if high == low:

@@ -12,6 +12,7 @@ import pytest
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError
+from tasks.data_specs import compared_answers
 from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
 
 
@@ -348,3 +349,8 @@ def test_held_out_prompts_are_apart_and_the_same_each_time() -> None:
     assert len(train) + len(test) == 100
     assert split_by_prompt(rows, 0.1, 1000) == (train, test)
     assert len({row["prompt"] for row in split_by_prompt(rows, 0.9, 7)[1]}) == 7
+
+
+def test_answers_with_a_rank_are_not_compared_with_answers_with_a_score() -> None:
+    answers = [{"answer": "a", "rank": 0}, {"answer": "b", "score": 0.0}]
+    assert compared_answers.of_list({"prompt": "p", "answers": answers}) == compared_answers.NO_VERDICT
