@@ -33,6 +33,7 @@ from typing import Any, Literal
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm, end_level
 from rlhf_core.evaluation.statistics import wilson_interval
+from tasks.params.yaml_files import read_mapping
 from tasks.report.hacking_runs import MEASURES, is_hacked
 from tasks.running.artifacts import read_json
 
@@ -123,15 +124,18 @@ def laboratory_runs(folder: Path, settings: AlarmSettings | None = None) -> list
 def study_runs(folder: Path, settings: AlarmSettings | None = None) -> list[Run]:
     """Returns the policies of the committed study records that have a win rate and a number of alarms.
 
+    A study shows no number before its last world, so the records of one with worlds to come are left out.
+
     Records have the number of alarms by the rule of their time, and the first one's step; scores of single prompts are
     not kept, so that falls cannot be tested again. The final test can, from its p: its alarm is added where the present
     level raises it. Onsets are not measured there, so a run is hacked by its end alone. A proxy that is not recorded
     counts as risen.
     """
     level, runs = end_level(settings or AlarmSettings()), []
+    complete = {study.name for study in folder.iterdir() if study.is_dir() and _is_complete(study)}
     for file in sorted(folder.glob("*/*.json")):
         record = read_json(file)
-        if record["study"] in SET_BANDS:
+        if record["study"] in SET_BANDS or record["study"] not in complete:
             continue
         for cell, found in record["cells"].items():
             for row, run in found["rows"].items():
@@ -140,6 +144,12 @@ def study_runs(folder: Path, settings: AlarmSettings | None = None) -> list[Run]
                     continue
                 runs.append(_study_run(f"{record['study']}/{record['world']}", f"{cell}/{row}", run, level))
     return runs
+
+
+def _is_complete(records: Path) -> bool:
+    """Returns whether a study's folder of records has all worlds of its file."""
+    study = records.parents[2] / "studies" / f"{records.name}.yaml"
+    return study.exists() and len(list(records.glob("*.json"))) >= int(read_mapping(study)["worlds"])
 
 
 def _study_run(world: str, row: str, run: Mapping[str, Any], level: float) -> Run:
