@@ -43,9 +43,9 @@ RECORDS = Path("reference/alarms")
 #: Seeds below have other uses or set the bands; those of verdicts are above (docs/evidence.md).
 FIRST, LAST = 300, 999
 CELL = "laboratory"
-#: What the alarm reads of a step.
+#: Metrics of a step that the alarm reads.
 STEP = ("kl", "entropy", "response_length", "repetition", "truncated", "proxy", "proxy_std", "reward", "reward_std")
-#: What a record keeps of the outcome.
+#: Measures of the outcome that a record keeps.
 OUTCOME = ("win_rate_vs_sft", "win_rate_vs_sft_p", "true_reward")
 SCORES = {0.0: "0", 0.5: "=", 1.0: "1"}
 STUDIES = Path("reference/studies")
@@ -57,7 +57,7 @@ SIMULATED = 4000
 
 @dataclass(frozen=True)
 class Worlds:
-    """What is trained in each world, in one cell: a `tasks.studies.tree.Trainable`."""
+    """The rows that are trained in each world, in one cell: a `tasks.studies.tree.Trainable`."""
 
     rows: Mapping[str, Mapping[str, Any]]
     reward_models: Mapping[str, Mapping[str, Any]]
@@ -128,7 +128,7 @@ def record_of(item: Item) -> dict[str, Any]:
     """Returns what the alarm saw of a policy's training, and how it ended.
 
     The keys: `responses` of a rollout batch, `steps` (a series for each metric), `evaluations` (step and a string of
-    scores, one character for each prompt in the order of their names), `final` (the same of all test prompts), `rang`
+    scores, one character for each prompt in the order of their names), `final` (scores of all test prompts), `rang`
     (the alarms of the stage, which a replay of the record must give again), `outcome` and `version` of the stage.
     """
     result = Path(result_of(item))

@@ -167,7 +167,7 @@ def _study_run(world: str, row: str, run: Mapping[str, Any], level: float) -> Ru
 
 @dataclass(frozen=True)
 class Rates:
-    """How often the alarm rings in a set of runs.
+    """Rates at which the alarm rings in a set of runs.
 
     Attributes:
         name: of the set.
