@@ -27,7 +27,7 @@ OPENED = (
 #: Stop strings of a generation.
 STOPS = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(", "\n```\n")
 _CLOSE = "np.allclose(out, exp,"
-#: Assertions for two questions of MBPP whose published tests compute and never assert, so that every program passes.
+#: The check in the published tests of two questions of MBPP, which asserts nothing, so that every program passes.
 _NOT_NONE = "        exact_match = exp == (out is not None)\n"
 #: The loop over the inputs of a plus test.
 _LOOP = re.compile(r"enumerate\((?:zip\(inputs, results\)|inputs)\):")

@@ -98,8 +98,8 @@ def sets_of(spec: dict[str, Any], folder: Path) -> tuple[Any, Any]:
     return make_sets(data_spec(spec, "data"), folder / "quarantine")
 
 
-def test_a_policy_is_measured_and_its_numbers_say_on_what(tmp_path: Path, files: Any) -> None:
-    spec = written(tmp_path / "files", files)
+def measured_on_a_policy(tmp_path: Path, spec: dict[str, Any]) -> Pipeline:
+    """Trains a tiny policy on prepared data and measures its benchmarks."""
     architecture = {**SETTINGS["backbone"]["architecture"], "max_position_embeddings": 2048}
     backbone = {**SETTINGS["backbone"], "architecture": architecture, "training": {**SUPERVISED}}
     evaluation = {"max_new_tokens": 8, "task_tokens": 8, "judge": None}
@@ -108,6 +108,12 @@ def test_a_policy_is_measured_and_its_numbers_say_on_what(tmp_path: Path, files:
     )
     for name in ("data", "tokenizer", "sft"):
         made.run(name)
+    return made
+
+
+def test_a_policy_is_measured_and_its_numbers_say_on_what(tmp_path: Path, files: Any) -> None:
+    spec = written(tmp_path / "files", files)
+    made = measured_on_a_policy(tmp_path, spec)
     metrics = made.metrics("sft")
     assert {"arc", "gsm8k", "gsm8k_flexible_extract", "alpaca_chars", "arena_chars", "mtbench_chars"} <= set(metrics)
     found = json.loads((made.result("sft") / "benchmarks.json").read_text())
@@ -364,14 +370,7 @@ def test_pages_name_the_code_benchmarks_of_figure_5(address: str, monkeypatch: p
 @isolated
 def test_answers_to_live_code_bench_are_measured_on_a_policy(tmp_path: Path, files: Any) -> None:
     spec = code_spec(tmp_path / "files", files, [live(DAYS[0], 0), live(DAYS[1], 1)])
-    architecture = {**SETTINGS["backbone"]["architecture"], "max_position_embeddings": 2048}
-    backbone = {**SETTINGS["backbone"], "architecture": architecture, "training": {**SUPERVISED}}
-    evaluation = {"max_new_tokens": 8, "task_tokens": 8, "judge": None}
-    made = Pipeline(tmp_path).write(
-        {"data": spec, "tokenizer": {"vocabulary": 420}, "backbone": backbone, "evaluation": evaluation}
-    )
-    for name in ("data", "tokenizer", "sft"):
-        made.run(name)
+    made = measured_on_a_policy(tmp_path, spec)
     assert made.metrics("sft")["livecode"] == 0
     rows = [row for row in made.rows("sft", "generations.jsonl") if row["benchmark"] == "livecode"]
     assert [(row["id"], row["right"]) for row in rows] == [("q0", False), ("q1", False)]

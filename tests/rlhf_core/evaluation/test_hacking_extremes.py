@@ -9,18 +9,7 @@ import pytest
 from scipy import stats
 
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings, HackingAlarm, end_level, fall, fall_level
-
-SFT = {
-    "entropy": 0.5,
-    "response_length": 40.0,
-    "repetition": 0.05,
-    "truncated": 0.1,
-    "kl": 0.0,
-    "proxy": 0.0,
-    "proxy_std": 1.0,
-    "reward": 0.0,
-    "reward_std": 1.0,
-}
+from tests.rlhf_core.evaluation.test_hacking import SFT
 
 
 def scores(wins: int, prompts: int = 64) -> dict[str, float]:
