@@ -187,7 +187,8 @@ def test_a_world_with_a_record_is_not_trained_again(
     monkeypatch.chdir(PROJECT)
     write_json(tmp_path / "300.json", {"seed": 300, "runs": {"well": recorded([40, 44], 190, win_rate=74.0)}})
     assert main(["--seeds", "300", "--records", str(tmp_path), "--work", str(tmp_path / "work")]) == 0
-    assert "| runs: hacked, clean, between | 21, 78, 29 | 0, 1, 0 | 21, 79, 29 |" in capsys.readouterr().out
+    (counts,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| runs: hacked")]
+    assert counts.split(" | ")[2] == "0, 1, 0", "the record's run is clean"
     assert not (tmp_path / "work").exists()
 
 
