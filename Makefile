@@ -82,7 +82,7 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
 	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"
 
-demo: demo-clone ## A reward that is hacked, and two papers' designs beside it, in the clone .demo (10 minutes on two cores)
+demo: demo-clone ## A reward that is hacked, and two papers' designs beside it, in the clone .demo (5 minutes on two cores)
 	@cd .demo && "$(PY)" -m tasks.command_line run
 	@cd .demo && if [ -f reference/demo.json ]; then "$(PY)" -m tasks.command_line verify; \
 	else echo "no reference/demo.json: nothing to verify against"; fi
