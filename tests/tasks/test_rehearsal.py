@@ -53,6 +53,17 @@ def test_a_scales_own_mapping_reads_the_rows_of_a_hub_set(path: str, tmp_path: P
     assert rows.origins == {"pairs": "made up"}
 
 
+def test_entries_that_map_different_columns_of_a_set_have_rows_of_their_own(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    from rlhf_core.data.hub_set import HubSet
+
+    rows = SmallRows(tmp_path, None)
+    values = {"path": "argilla/pairs", "kind": "preference"}
+    scored = rows.hub_set("pairs", {**values, "mapping": {**CHAT, "score_chosen": "points"}})
+    rows.hub_set("pairs", {**values, "mapping": CHAT})
+    assert HuggingFaceSource({"pairs": HubSet(**scored)}).load("pairs", "train")[0]["score_chosen"] == 4.0
+
+
 def test_given_rows_are_taken_before_made_up_ones(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
     pair = {"id": "1", "prompt": "Hello?", "chosen": "Hello.", "rejected": "No.", "source": "s"}
