@@ -271,18 +271,39 @@ def _cell(table: str, row: str, column: str, value: float) -> Cell:
 
 
 def tables_of(cells: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Returns a Markdown table of each kind of cells at its fewest worlds: the paired tests, and the sets of twins."""
+    """Returns a Markdown table of each kind of cells at its fewest worlds: the paired tests, and the sets of twins.
+
+    Whole studies, and tables whose sides are alike, have one line for all their cases, with the least and most of each
+    rate.
+    """
     values = {(cell["table"], cell["row"], cell["column"]): cell["value"] for cell in cells}
     made = {}
     kinds = (ALONE, "paired", RATES), (ALIKE, "paired", RATES), (STUDIES, "", STUDY_RATES), (SKEWED, "", SKEW_RATES)
     for kind, test, shown in kinds:
         chosen = [table for table, _, _ in values if table.startswith(kind) and table.endswith(test)]
         fewest = min(chosen, key=_worlds)
-        rows = {row: None for table, row, _ in values if table == fewest}
-        lines = [[row, *(values[fewest, row, column] for column in shown)] for row in rows]
+        rows = list(dict.fromkeys(row for table, row, _ in values if table == fewest))
+        groups = {name: [name] for name in rows}
+        if kind in (ALIKE, STUDIES):
+            alone = [case.name for case in CASES if not case.sound]
+            groups = {ALIKE: [row for row in rows if row not in alone], ALONE: [row for row in rows if row in alone]}
+        lines = [
+            [_named(name, of), *(_range([values[fewest, row, column] for row in of]) for column in shown)]
+            for name, of in groups.items()
+            if of
+        ]
         made[kind] = _markdown([kind, *shown], lines)
     twins = [[row, value] for (table, row, _), value in values.items() if table == TWINS]
     return made | {TWINS: _markdown([TWINS, "refused"], twins)}
+
+
+def _named(name: str, rows: Sequence[str]) -> str:
+    return name if rows == [name] else f"{name}, {len(rows)} cases"
+
+
+def _range(values: Sequence[str]) -> str:
+    least, most = min(values, key=float), max(values, key=float)
+    return least if least == most else f"{least} to {most}"
 
 
 def _worlds(table: str) -> int:

@@ -153,6 +153,9 @@ def test_tables_of_a_document_are_written_anew(tmp_path: Path) -> None:
     for row, value in fewest.items():  # the last column, false equivalents
         assert re.search(rf"^\| {re.escape(row)} \|.* {re.escape(value)} \|$", text, re.MULTILINE)
     assert any(", 4 worlds" in cell["table"] for cell in cells)
+    false = [cell["value"] for cell in cells if cell["table"] == f"{f.ALIKE}, 3 worlds, paired"][::3]
+    least, most = min(false, key=float), max(false, key=float)
+    assert f"\n| {f.ALIKE}, {len(false)} cases | {least} to {most} | " in text
     document.write_text("Nothing.")
     with pytest.raises(ValueError, match="has no table"):
         f.main([*arguments, str(document)])
