@@ -42,6 +42,9 @@ def rehearse(
     Raises:
         RewardsmithError: what cannot be rehearsed, before anything runs.
     """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of stand-ins, each written in a moment
     began = time.monotonic()
     said = None if replies is None else read_replies(replies)
     rehearsal = write_tree(root, scale, given, replies)
