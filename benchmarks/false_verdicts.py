@@ -32,8 +32,8 @@ all cells. Their rates:
 - away from the tail: the share in which the mean was found below 0, opposite to the tail
 - false equivalents: share of 'equivalent' where the true difference is the margin, 1.5 deviations, on the worse side
 
-Takes about two minutes. Writes `.work/benchmarks/false_verdicts.csv`, a rate a line. The figures of `docs/evidence.md`
-are made by
+Takes about two minutes. Writes `.work/benchmarks/false_verdicts.csv`, a rate a line. The figures of `docs/evidence.md`,
+those of the fewest worlds, are made by
 
     python -m benchmarks.false_verdicts --out docs/measured/evidence.csv --document docs/evidence.md
 """
@@ -271,19 +271,44 @@ def _cell(table: str, row: str, column: str, value: float) -> Cell:
 
 
 def tables_of(cells: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Returns a Markdown table of each kind of cells: the paired tests, and the sets of twins."""
+    """Returns a Markdown table of each kind of cells at its fewest worlds: the paired tests, and the sets of twins.
+
+    Whole studies, and tables whose sides are alike, have one line for all their cases, with the least and most of each
+    rate.
+    """
     values = {(cell["table"], cell["row"], cell["column"]): cell["value"] for cell in cells}
     made = {}
     kinds = (ALONE, "paired", RATES), (ALIKE, "paired", RATES), (STUDIES, "", STUDY_RATES), (SKEWED, "", SKEW_RATES)
     for kind, test, shown in kinds:
-        chosen = {table: None for table, _, _ in values if table.startswith(kind) and table.endswith(test)}
-        columns = [(table, column) for table in chosen for column in shown]
-        rows = {row: None for table, row, _ in values if table in chosen}
-        heads = [f"{column}, {table.split(', ')[1]}" for table, column in columns]
-        lines = [[row, *(values[table, row, column] for table, column in columns)] for row in rows]
-        made[kind] = _markdown([kind, *heads], lines)
+        chosen = [table for table, _, _ in values if table.startswith(kind) and table.endswith(test)]
+        fewest = min(chosen, key=_worlds)
+        rows = list(dict.fromkeys(row for table, row, _ in values if table == fewest))
+        groups = {name: [name] for name in rows}
+        if kind in (ALIKE, STUDIES):
+            alone = [case.name for case in CASES if not case.sound]
+            groups = {ALIKE: [row for row in rows if row not in alone], ALONE: [row for row in rows if row in alone]}
+        lines = [
+            [_named(name, of), *(_range([values[fewest, row, column] for row in of]) for column in shown)]
+            for name, of in groups.items()
+            if of
+        ]
+        made[kind] = _markdown([kind, *shown], lines)
     twins = [[row, value] for (table, row, _), value in values.items() if table == TWINS]
     return made | {TWINS: _markdown([TWINS, "refused"], twins)}
+
+
+def _named(name: str, rows: Sequence[str]) -> str:
+    return name if rows == [name] else f"{name}, {len(rows)} cases"
+
+
+def _range(values: Sequence[str]) -> str:
+    least, most = min(values, key=float), max(values, key=float)
+    return least if least == most else f"{least} to {most}"
+
+
+def _worlds(table: str) -> int:
+    """Returns the number of worlds in the name of a table of cells, `<kind>, <number> worlds[, <test>]`."""
+    return int(table.split(", ")[1].split()[0])
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +144,18 @@ def test_tables_of_a_document_are_written_anew(tmp_path: Path) -> None:
     f.main([*arguments, str(document)])
     text = document.read_text(encoding="utf-8")
     assert "old" not in text
-    assert text.startswith(f"Before.\n\n| {f.ALONE} | false tables, 3 worlds | ")
+    assert text.startswith(f"Before.\n\n| {f.ALONE} | false tables | ")
     assert text.endswith(" |\nAfter.\n")
     with out.open(encoding="utf-8") as file:
-        assert all(table in text for table in f.tables_of(csv.DictReader(file)).values())
+        cells = list(csv.DictReader(file))
+    assert all(table in text for table in f.tables_of(cells).values())
+    fewest = {cell["row"]: cell["value"] for cell in cells if cell["table"] == f"{f.SKEWED}, 3 worlds"}
+    for row, value in fewest.items():  # the last column, false equivalents
+        assert re.search(rf"^\| {re.escape(row)} \|.* {re.escape(value)} \|$", text, re.MULTILINE)
+    assert any(", 4 worlds" in cell["table"] for cell in cells)
+    false = [cell["value"] for cell in cells if cell["table"] == f"{f.ALIKE}, 3 worlds, paired"][::3]
+    least, most = min(false, key=float), max(false, key=float)
+    assert f"\n| {f.ALIKE}, {len(false)} cases | {least} to {most} | " in text
     document.write_text("Nothing.")
     with pytest.raises(ValueError, match="has no table"):
         f.main([*arguments, str(document)])
