@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +28,25 @@ def trainable_state(model: nn.Module) -> dict[str, Tensor]:
     """
     frozen = _frozen(model)
     return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+@contextmanager
+def restoring() -> Iterator[None]:
+    """Refuses a saved state that does not fit the training that the block puts it back into.
+
+    Raises:
+        DataError: the state lacks a part, or has one of another shape or type, such as another version's.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"the saved state is not one of this training ({type(error).__name__}: {reason:.200})",
+            remedy="Remove the checkpoint to start afresh",
+        ) from error
 
 
 @torch.no_grad()
