@@ -56,10 +56,11 @@ def load_trainable_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     Raises:
         DataError: a parameter that only one of the two has.
     """
-    result = model.load_state_dict(dict(state), strict=False)
-    strange = sorted({*result.unexpected_keys, *(set(result.missing_keys) - _frozen(model))})
+    names = set(model.state_dict())  # torch makes a missing count of batches up
+    strange = sorted((state.keys() - names) | (names - _frozen(model) - state.keys()))
     if strange:
         raise DataError(
             f"the saved state is of another model: {len(strange)} parameters differ, first '{strange[0]}'",
             remedy="Remove the checkpoint to start afresh",
         )
+    model.load_state_dict(dict(state), strict=False)

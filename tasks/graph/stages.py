@@ -62,7 +62,9 @@ def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
     stages = read_mapping(file).get("stages") or {}
     if not isinstance(stages, Mapping):
         raise RewardsmithError(f"{file}: stages is not a mapping; write the file with `rewardsmith graph`")
-    metas = {name: stage.get("meta") if isinstance(stage, Mapping) else None for name, stage in stages.items()}
+    metas: dict[str, Any] = {
+        name: stage.get("meta") if isinstance(stage, Mapping) else None for name, stage in stages.items()
+    }
     for name, meta in metas.items():
         if (part := _missing(meta)) is not None:
             raise RewardsmithError(f"{file}: stage '{name}' has no {part}; write it with `rewardsmith graph`")

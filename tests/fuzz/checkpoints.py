@@ -47,7 +47,9 @@ class _Ending(NamedTuple):
         )
 
 
-def _train(work: Path, key: str = KEY, *, kill_after: int | None = None, width: int = 4, seconds: float = 0) -> _Ending:
+def _train(
+    work: Path, key: str = KEY, *, kill_after: int | None = None, width: int = 4, rate: float = 0.05, seconds: float = 0
+) -> _Ending:
     """Trains a model with dropout, a buffer, a tied and a frozen weight; saves every so many seconds, without waiting
     for the disk."""
     torch.manual_seed(5)
@@ -57,7 +59,7 @@ def _train(work: Path, key: str = KEY, *, kill_after: int | None = None, width: 
     if width == 4:
         model[3].weight = model[2].weight
     inputs = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
-    config = TrainingConfig(epochs=2, batch=2, microbatch=2, learning_rate=0.05)
+    config = TrainingConfig(epochs=2, batch=2, microbatch=2, learning_rate=rate)
     torch.manual_seed(99)
 
     def loss(rows: list[int]) -> tuple[Tensor, float, dict[str, float]]:
@@ -143,11 +145,12 @@ def _damage(rng: random.Random, work: Path, sources: _Sources) -> str:
         return damage_file(rng, file, damaged_bytes if file.name == TENSORS_FILE else damaged_json)
     if how < 0.5 and len(steps) > 1:
         return _swapped(rng, steps[0], steps[-1])
-    if how < 0.6:  # another training's, in the place of this one's; signed, as if it were of the same key
+    if how < 0.6:  # another training's, in the place of this one's; a wider model's as if it were of the same key
         found = rng.choice(sources.foreign)
         shutil.rmtree(step)
-        shutil.copytree(rng.choice(sorted(found.glob("sft-1/*/step-*"))), step)
-        if rng.random() < 0.7:
+        other = rng.choice(sorted(found.glob("sft-1/*/step-*")))
+        step = Path(shutil.copytree(other, step.with_name(other.name), dirs_exist_ok=True))
+        if found.name == "of a wider model" and rng.random() < 0.7:
             _signed(step, int(step.name.partition("-")[2]))
         return f"{found.name} as {step}"
     if how < 0.75:
@@ -177,7 +180,7 @@ def checkpoints(folder: Path) -> Iterator[Area]:
     expected = _train(folder / "never")
     own = [_killed(folder / f"killed-{step}", kill_after=step) for step in range(1, STEPS)]
     foreign = [
-        _killed(folder / "of another key", OTHER_KEY, kill_after=3),
+        _killed(folder / "of another rate", OTHER_KEY, kill_after=3, rate=0.01),
         _killed(folder / "of a wider model", OTHER_KEY, kill_after=3, width=6),
     ]
 

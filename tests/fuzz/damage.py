@@ -30,6 +30,7 @@ _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 _INSERTS = (
     b"\0", b"\xff", b"\xed\xa0\x80", b"\xc3", b"\r", b"\n", b"[" * 10_000, b"{\"a\":" * 10_000, b"- " * 10_000,
     b"9" * 5000, b"1e999", b"NaN", b"-0", b"{", b"]", b'"', b":", b",", b"&a [*a]", b"!!python/name:os.system", b"#",
+    b"yes", b"on", b"1e3", b"1_000", b"0o17", b"017", b"0x1F", b"12:30:45", b"2020-01-01", b"~", b".5", b"+1", b"''",
     "\u2028".encode(), "\ufeff".encode(), b"null", b"<<<<<<< HEAD\n", b"\t", b"? ", b"<<: *a\n",
 )  # fmt: skip
 
@@ -70,7 +71,7 @@ def damaged_value(rng: random.Random, value: Any) -> Any:
     if how < 0.15:
         del copy[key]
     elif how < 0.25 and isinstance(copy, dict):
-        copy[rng.choice(["", "x", f"{key}x", *copy])] = copy.pop(key)
+        copy[rng.choice(["", "x", f"{key}x"])] = copy.pop(key)
     else:
         copy[key] = damaged_value(rng, copy[key])
     return copy
@@ -94,7 +95,7 @@ def damaged_yaml(rng: random.Random, content: bytes) -> bytes:
     if rng.random() < 0.6:
         return damaged_bytes(rng, content)
     value = damaged_value(rng, yaml.load(content, yaml.CSafeLoader))
-    return yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=False).encode("utf-8", "surrogatepass")
+    return yaml.dump(value, Dumper=yaml.SafeDumper, sort_keys=False).encode("utf-8", "surrogatepass")
 
 
 def damage_file(rng: random.Random, file: Path, of: Callable[[random.Random, bytes], bytes]) -> str:
@@ -103,7 +104,7 @@ def damage_file(rng: random.Random, file: Path, of: Callable[[random.Random, byt
     Returns:
         what was done, for the message about a fault.
     """
-    content, how = file.read_bytes(), rng.random()
+    written, how = of(rng, file.read_bytes()), rng.random()
     file.chmod(0o644)
     file.unlink()
     if how < 0.02:
@@ -111,7 +112,6 @@ def damage_file(rng: random.Random, file: Path, of: Callable[[random.Random, byt
         return f"{file}: a folder"
     if how < 0.05:
         return f"{file}: removed"
-    written = of(rng, content)
     file.write_bytes(written)
     shown = written[:2000].decode("ascii", "backslashreplace")
     return f"{file}: {len(written)} bytes: {shown}"

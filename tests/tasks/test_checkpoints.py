@@ -393,6 +393,13 @@ def test_a_state_of_another_shape_is_refused() -> None:
         load_trainable_state(nn.Linear(2, 2), nn.Linear(3, 2).state_dict())
 
 
+def test_a_buffer_that_a_state_lacks_is_not_made_up() -> None:
+    model = nn.BatchNorm1d(2)
+    state = {name: value for name, value in trainable_state(model).items() if name != "num_batches_tracked"}
+    with pytest.raises(DataError, match="1 parameters differ, first 'num_batches_tracked'"):
+        load_trainable_state(model, state)
+
+
 def test_an_optimiser_state_of_another_shape_is_refused() -> None:
     def stepped(width: int) -> PlainStepper:
         layer = nn.Linear(width, 2)
