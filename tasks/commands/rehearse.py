@@ -10,7 +10,7 @@ from tasks.commands.processes import flow_of, run_module, show_progress
 from tasks.dvc.plan import asked_papers
 from tasks.graph.names import SUITE
 from tasks.graph.scale import Scale
-from tasks.rehearsal.endpoint import endpoints
+from tasks.rehearsal.endpoint import endpoints, read_replies
 from tasks.rehearsal.equal import Identities, copy_results, equal_rows
 from tasks.rehearsal.listing import ForecastGpus, Listing, listing_of, rows_of, write_listing
 from tasks.rehearsal.tree import SEED, Rehearsal, environment, write_tree
@@ -23,6 +23,7 @@ def rehearse(
     *,
     scale: str,
     given: Path | None,
+    replies: Path | None,
     machines: ForecastGpus,
     verbose: bool,
 ) -> Listing:
@@ -34,17 +35,22 @@ def rehearse(
         rows: of the paper, empty for all.
         scale: that is rehearsed.
         given: folder of real rows, None for made-up rows alone.
+        replies: file of the replies of judges and teachers, None for drawn verdicts.
         machines: GPUs that the forecast is for.
         verbose: show the stages' own logs.
 
     Raises:
         RewardsmithError: what cannot be rehearsed, before anything runs.
     """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of stand-ins, each written in a moment
     began = time.monotonic()
-    rehearsal = write_tree(root, scale, given)
+    said = None if replies is None else read_replies(replies)
+    rehearsal = write_tree(root, scale, given, replies)
     papers = asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True)
     asked: Mapping[str, Collection[str]] = dict.fromkeys(papers, tuple(rows))
-    with endpoints() as served:
+    with endpoints(said) as served:
         equal = run_once(rehearsal, asked, served, verbose=verbose)
         status = run_flow(rehearsal, paper, rows, served, verbose=verbose)
     found = listing_of(rehearsal, asked, time.monotonic() - began, machines)

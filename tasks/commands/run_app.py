@@ -117,6 +117,10 @@ def rehearse(
     rows: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of <name>.<split>.jsonl[.gz] with real rows.")
     ] = None,
+    replies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='What judges and teachers say: lines of {"template": ..., "reply": ...}.'),
+    ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of the forecast.")] = 8,
     gpu_memory: Annotated[float, typer.Option(help="GiB of each GPU of the forecast.")] = 80.0,
     deepspeed: Annotated[Path | None, typer.Option(help="DeepSpeed configuration of the forecast.")] = None,
@@ -138,7 +142,7 @@ def rehearse(
     root = Path.cwd()
     paper, chosen = split_names(root, names or [])
     machines = ForecastGpus(gpus, gpu_memory, None if deepspeed is None else read_deepspeed(deepspeed))
-    found = run_small(root, paper, chosen, scale=scale, given=rows, machines=machines, verbose=verbose)
+    found = run_small(root, paper, chosen, scale=scale, given=rows, replies=replies, machines=machines, verbose=verbose)
     raise typer.Exit(found.status)
 
 

@@ -6,7 +6,8 @@ POST /v1/completions         echoed prompts with log-probabilities, as a zero-sh
 POST /v2/check               LanguageTool: every fifth word is wrong
 
 A verdict follows from the text of the request alone, so that a repeated rehearsal has the same results. A teacher's
-answer is the correct solution of the question, which its prompt holds.
+answer is the correct solution of the question, which its prompt holds. Replies of a file take the place of the verdicts
+of their templates.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from rlhf_core.aspects.language_tool import URL_VARIABLE as LANGUAGETOOL
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.errors import DataError, hint
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.reasoning.templates import REWRITTEN
 
@@ -54,6 +58,23 @@ ANSWERS: Mapping[str, Callable[[str, int], str]] = {
 }
 
 
+def read_replies(file: Path) -> dict[str, list[str]]:
+    """Returns the replies of a file of JSON Lines by template: `{"template": "arena_hard", "reply": "..."}`.
+
+    Raises:
+        DataError: a file that cannot be read, an unknown template, or a reply that is no text, with its row.
+    """
+    found: dict[str, list[str]] = {}
+    for row, line in enumerate(read_jsonl(file), start=1):
+        name, reply = line.get("template"), line.get("reply")
+        if name not in ANSWERS:
+            raise DataError(f"{name!r} is unknown{hint(name, ANSWERS)}", file=str(file), row=row, field="template")
+        if not isinstance(reply, str):
+            raise DataError(f"it is {reply!r}, not a text", file=str(file), row=row, field="reply")
+        found.setdefault(str(name), []).append(reply)
+    return found
+
+
 def template_of(system: str, user: str) -> str:
     """Returns the name of the template that a request was made with.
 
@@ -68,13 +89,19 @@ def template_of(system: str, user: str) -> str:
     return names[0]
 
 
-def completion(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a chat completion for a request's body."""
+def completion(body: Mapping[str, Any], replies: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+    """Returns a chat completion for a request's body.
+
+    Args:
+        replies: by template, what is answered instead of a verdict of `ANSWERS`.
+    """
     texts = {message["role"]: message["content"] for message in body["messages"]}
     name = template_of(texts.get("system", ""), texts["user"])
     draw = int(sha256(texts["user"].encode("utf-8", "surrogatepass")).hexdigest()[:8], 16)
     choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
-    choice["message"] = {"role": "assistant", "content": ANSWERS[name](texts["user"], draw)}
+    given = (replies or {}).get(name)
+    reply = given[draw % len(given)] if given else ANSWERS[name](texts["user"], draw)
+    choice["message"] = {"role": "assistant", "content": reply}
     if body.get("logprobs"):
         chance = (draw % 97 + 1) / 99
         top = [{"token": "m", "logprob": math.log(chance)}, {"token": "M", "logprob": math.log(0.99 - chance)}]
@@ -108,6 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Handler of the requests of a rehearsal."""
 
     protocol_version = "HTTP/1.1"
+    replies: Mapping[str, Sequence[str]]
 
     def do_POST(self) -> None:
         """Answers a request; 400 with the reason for one that is not in protocol."""
@@ -116,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.path.endswith("/v2/check"):
                 self._send(200, checked(parse_qs(sent, keep_blank_values=True)["text"][0]))
             elif self.path.endswith("/chat/completions"):
-                self._send(200, completion(json.loads(sent)))
+                self._send(200, completion(json.loads(sent), self.replies))
             elif self.path.endswith("/completions"):
                 self._send(200, echoed(json.loads(sent)))
             else:
@@ -137,9 +165,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def endpoints() -> Iterator[dict[str, str]]:
-    """Runs the server; yields the environment variables by which stages find it."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+def endpoints(replies: Mapping[str, Sequence[str]] | None = None) -> Iterator[dict[str, str]]:
+    """Runs the server; yields the environment variables by which stages find it.
+
+    Args:
+        replies: of judges and teachers by template (`read_replies`).
+    """
+    handler = type("_HandlerOfReplies", (_Handler,), {"replies": replies or {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="rehearsal endpoints", daemon=True)
     thread.start()

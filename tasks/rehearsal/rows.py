@@ -10,6 +10,7 @@ import csv
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,12 @@ class SmallRows:
     _read: dict[Path, list[Record]] = field(default_factory=dict)
 
     def hub_set(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the settings of a set of the hub that reads rows of the tree instead."""
+        """Returns the settings of a set of the hub that reads rows of the tree instead.
+
+        Entries that map different columns of a set have files of their own.
+        """
         kind = str(values.get("kind") or _kind_of(values["mapping"]))
+        read_as = sha256(json.dumps([kind, values["mapping"]]).encode()).hexdigest()[:8]
         files = {}
         for split in values.get("splits") or {"train": "train", "test": "test"}:
             subsets = _SUBSETS if "subset" in values["mapping"] else ()
@@ -77,7 +82,7 @@ class SmallRows:
             as_text = values["path"] in TEXT_DIALOGUES
             own = values["mapping"]
             rows = [hub_row({"subset": subset, **row}, own, as_text=as_text) if own else row for row, subset in named]
-            file = Path(HUB_ROWS) / f"{name}.{split}.jsonl"
+            file = Path(HUB_ROWS) / f"{name}-{read_as}.{split}.jsonl"
             self._write(file, rows)
             files[split] = str(file)
         kept = {key: value for key, value in values.items() if key not in ("config", "revision")}

@@ -79,11 +79,12 @@ class Rehearsal:
         return f"{REHEARSAL}{self.scale}"
 
 
-def write_tree(project: Path, scale: str, given: Path | None) -> Rehearsal:
+def write_tree(project: Path, scale: str, given: Path | None, replies: Path | None = None) -> Rehearsal:
     """Writes a rehearsal's tree; what it has of results stays.
 
     Args:
         given: folder of real rows, None for made-up rows alone.
+        replies: file of the judges' replies, None for drawn verdicts.
 
     Raises:
         RecipeError: the testbed, which needs no rehearsal, or a setting or model that cannot be made small.
@@ -93,7 +94,7 @@ def write_tree(project: Path, scale: str, given: Path | None) -> Rehearsal:
         raise RecipeError(f"scale is '{scale}', which runs in minutes as it is; rehearse small or paper")
     tree = project / WORK / scale
     tree.mkdir(parents=True, exist_ok=True)
-    begin_anew_if_changed(project, scale, tree, given)
+    begin_anew_if_changed(project, scale, tree, given, replies)
     for folder in ("params", "data", "hub_rows"):
         shutil.rmtree(tree / folder, ignore_errors=True)
     for paper in papers(project):
@@ -115,12 +116,15 @@ def write_tree(project: Path, scale: str, given: Path | None) -> Rehearsal:
     return found
 
 
-def begin_anew_if_changed(project: Path, scale: str, tree: Path, given: Path | None) -> None:
-    """Removes stand-ins and results that were made of other rows or of other settings of the scale: DVC sees neither
-    the rows nor the stand-ins as inputs."""
+def begin_anew_if_changed(
+    project: Path, scale: str, tree: Path, given: Path | None, replies: Path | None = None
+) -> None:
+    """Removes stand-ins and results that were made of other rows, replies or settings of the scale: DVC sees neither
+    the rows, the replies nor the stand-ins as inputs."""
     pages = [(str(page), (project / page).read_text(encoding="utf-8")) for page in scale_pages(project, scale)]
     files = [] if given is None else [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(given.iterdir())]
-    made_of = sha256(json.dumps([str(given), files, pages]).encode()).hexdigest()
+    said = [] if replies is None else [sha256(replies.read_bytes()).hexdigest()]
+    made_of = sha256(json.dumps([str(given), files, pages, *said]).encode()).hexdigest()
     note = tree / MADE_OF
     if not note.exists() or note.read_text(encoding="utf-8") != made_of:
         for folder in (HUB, "results", "pipelines", "report", ".dvc", ".work", ".judge-cache", ".datasets"):

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_core.data.schemas import RECORD_TYPES
 from rlhf_core.data.sources import DirectorySource, HuggingFaceSource
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import TEMPLATES
@@ -24,7 +24,7 @@ from tasks.params.policy import PolicyScale
 from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 from tasks.rehearsal.cells import REASONS, AskedRows, EmptyCell, Walked, reason_of
-from tasks.rehearsal.endpoint import ANSWERS, endpoints
+from tasks.rehearsal.endpoint import ANSWERS, endpoints, read_replies
 from tasks.rehearsal.equal import Identities, equal_rows
 from tasks.rehearsal.listing import ForecastGpus, Listing, text_of, unread_settings
 from tasks.rehearsal.made_up import MADE_UP, MARK, made_up
@@ -51,6 +51,17 @@ def test_a_scales_own_mapping_reads_the_rows_of_a_hub_set(path: str, tmp_path: P
     assert [row["chosen"] for row in found] == [row["chosen"] for row in made_up("preference", "pairs-train", 8)]
     assert found[0]["prompt"].strip().startswith(("What is", "Human: What is"))
     assert rows.origins == {"pairs": "made up"}
+
+
+def test_entries_that_map_different_columns_of_a_set_have_rows_of_their_own(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    from rlhf_core.data.hub_set import HubSet
+
+    rows = SmallRows(tmp_path, None)
+    values = {"path": "argilla/pairs", "kind": "preference"}
+    scored = rows.hub_set("pairs", {**values, "mapping": {**CHAT, "score_chosen": "points"}})
+    rows.hub_set("pairs", {**values, "mapping": CHAT})
+    assert HuggingFaceSource({"pairs": HubSet(**scored)}).load("pairs", "train")[0]["score_chosen"] == 4.0
 
 
 def test_given_rows_are_taken_before_made_up_ones(tmp_path: Path) -> None:
@@ -138,6 +149,11 @@ def test_other_rows_begin_a_rehearsal_anew(tmp_path: Path) -> None:
     (given / "set.train.jsonl").write_text("{}\n")
     begin_anew_if_changed(ROOT, "small", tree, given)
     assert not (tree / "results").exists()
+    for text in ("{}", "{ }"):
+        (tree / "results").mkdir()
+        (tmp_path / "replies.jsonl").write_text(text)
+        begin_anew_if_changed(ROOT, "small", tree, given, tmp_path / "replies.jsonl")
+        assert not (tree / "results").exists()
 
 
 # --- endpoints --------------------------------------------------------------------------------------------------------
@@ -164,6 +180,32 @@ def test_the_endpoints_play_a_zero_shot_model() -> None:
         model = load_zero_shot(ZeroShotSettings("any", base_url=served["REWARDSMITH_JUDGE_URL"]))
         answers = ["the cow gives milk", " milk \n", "\n"]
         assert all(value < 0 for value in model.rewards(["What?"] * 3, answers))
+
+
+def test_replies_of_a_file_take_the_place_of_verdicts(tmp_path: Path) -> None:
+    said = ["**[[A>>B]]**", "I cannot tell."]
+    file = tmp_path / "replies.jsonl"
+    file.write_text("".join(json.dumps({"template": "arena_hard", "reply": reply}) + "\n" for reply in said))
+    with endpoints(read_replies(file)) as served:
+        judge = EndpointJudge(EndpointConfig(served["REWARDSMITH_JUDGE_URL"], "any", None))
+        arena = [JudgeRequest("1", f"What is {number}?", ("one", "two"), "arena_hard") for number in range(20)]
+        assert set(judge.answer(arena)) == set(said)
+        (other,) = judge.answer([JudgeRequest("1", "What?", ("one", "two"), "pairwise")])
+    assert TEMPLATES["pairwise"].parse(other).valid
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"template": "arena_hrd", "reply": "x"}', r"row 2, field 'template'.*did you mean 'arena_hard'"),
+        ('{"template": "arena_hard", "reply": 5}', r"row 2, field 'reply': it is 5, not a text"),
+        ('{"reply": "x"}', r"row 2, field 'template': None is unknown; known: alpaca_eval"),
+    ],
+)
+def test_a_wrong_line_of_replies_is_named(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "replies.jsonl").write_text('{"template": "pairwise", "reply": "Better: A"}\n' + line)
+    with pytest.raises(DataError, match=message):
+        read_replies(tmp_path / "replies.jsonl")
 
 
 def test_a_request_out_of_protocol_is_refused() -> None:
