@@ -139,6 +139,12 @@ def _alive_dvc(pid: int) -> bool:
         return False
 
 
+def _is_holder(holder: Any) -> bool:
+    """Returns whether a value is a process as DVC writes it into its locks."""
+    kinds = {name: type(value) for name, value in holder.items()} if isinstance(holder, dict) else {}
+    return kinds == {"pid": int, "cmd": str} and 0 <= holder["pid"] < 2**31
+
+
 def clear_dead_locks(root: Path) -> int:
     """Removes entries of dead processes from DVC's `.dvc/tmp/rwlock`, an unreadable one as a whole.
 
@@ -156,10 +162,12 @@ def clear_dead_locks(root: Path) -> int:
             for file, holders in files.items()
             for holder in (holders if isinstance(holders, list) else [holders])
         ]
-        dead = [entry for entry in entries if not _alive_dvc(int(entry[2]["pid"]))]
     except (*NOT_A_NOTE, AttributeError):
+        entries, locks = [], {"": {}}
+    if not locks.keys() <= {"read", "write"} or not all(_is_holder(holder) for _, _, holder in entries):
         path.unlink()
         return 1
+    dead = [entry for entry in entries if not _alive_dvc(entry[2]["pid"])]
     for mode, file, holder in dead:
         if isinstance(locks[mode][file], list):
             locks[mode][file].remove(holder)

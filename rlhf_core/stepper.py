@@ -106,6 +106,10 @@ class PlainStepper:
 
     def load_optimiser_state(self, state: Mapping[str, Any]) -> None:
         self.optimiser.load_state_dict(dict(state))
+        for parameter, values in self.optimiser.state.items():
+            for name, value in values.items():
+                if value.ndim and value.shape != parameter.shape:
+                    raise ValueError(f"{name} is {list(value.shape)} for a parameter of {list(parameter.shape)}")
 
 
 def _in_half(parameter: nn.Parameter) -> bool:

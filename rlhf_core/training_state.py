@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +30,25 @@ def trainable_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict().items() if name not in frozen}
 
 
+@contextmanager
+def restoring() -> Iterator[None]:
+    """Refuses a saved state that does not fit the training that the block puts it back into.
+
+    Raises:
+        DataError: the state lacks a part, or has one of another shape or type, such as another version's.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"the saved state is not one of this training ({type(error).__name__}: {reason:.200})",
+            remedy="Remove the checkpoint to start afresh",
+        ) from error
+
+
 @torch.no_grad()
 def load_trainable_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Puts a `trainable_state` back into a model of the same shape.
@@ -36,10 +56,11 @@ def load_trainable_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     Raises:
         DataError: a parameter that only one of the two has.
     """
-    result = model.load_state_dict(dict(state), strict=False)
-    strange = sorted({*result.unexpected_keys, *(set(result.missing_keys) - _frozen(model))})
+    names = set(model.state_dict())  # torch makes a missing count of batches up
+    strange = sorted((state.keys() - names) | (names - _frozen(model) - state.keys()))
     if strange:
         raise DataError(
             f"the saved state is of another model: {len(strange)} parameters differ, first '{strange[0]}'",
             remedy="Remove the checkpoint to start afresh",
         )
+    model.load_state_dict(dict(state), strict=False)

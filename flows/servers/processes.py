@@ -18,7 +18,16 @@ import psutil
 from flows.servers.settings import USER, Settings, inherited
 from flows.working_tree import end_group
 from rlhf_core.errors import RewardsmithError
-from tasks.running.platform_state import STATE, alive, boot_id, is_noted, note_of, read_private, write_private
+from tasks.running.platform_state import (
+    STATE,
+    alive,
+    boot_id,
+    is_noted,
+    note_of,
+    noted_processes,
+    read_private,
+    write_private,
+)
 
 #: Path that answers once a server is ready.
 HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
@@ -29,8 +38,8 @@ START_SECONDS = 300.0
 
 def read_state(folder: Path) -> dict[str, Any]:
     """Ports and processes as last noted."""
-    state = read_private(folder / STATE)
-    return {"ports": state.get("ports", {}), "processes": state.get("processes", {})}
+    ports = read_private(folder / STATE).get("ports", {})
+    return {"ports": ports if isinstance(ports, dict) else {}, "processes": noted_processes(folder)}
 
 
 def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:

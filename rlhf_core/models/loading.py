@@ -187,7 +187,7 @@ def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
         for name in ("is_local", "local_files_only"):
             tokenizer.init_kwargs.pop(name, None)
         return tokenizer
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # of damaged files, transformers and tokenizers raise errors of any class
         # without sentencepiece transformers asks for tiktoken, which cannot read such a file either
         if find_spec("sentencepiece") is None and ("tiktoken" in str(error) or "sentencepiece" in str(error).lower()):
             raise DataError(
@@ -196,7 +196,7 @@ def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
                 remedy="Install sentencepiece (mT5 is published so), or save the tokenizer once where it is installed",
             ) from None
         raise DataError(
-            f"tokenizer cannot be loaded ({str(error).splitlines()[0]})",
+            f"tokenizer cannot be loaded ({(str(error).splitlines() or [type(error).__name__])[0]})",
             file=str(source),
             remedy="Give a folder with tokenizer files, or a hub id while the hub can be reached",
         ) from None

@@ -74,7 +74,7 @@ class Projection(nn.Linear):
 
 def _damaged(folder: Path, error: Exception) -> DataError:
     return DataError(
-        f"the reward model cannot be loaded ({str(error).splitlines()[0]})",
+        f"the reward model cannot be loaded ({(str(error).splitlines() or [type(error).__name__])[0]})",
         file=str(folder),
         remedy="Re-run its stage, or copy its folder again",
     )
@@ -214,8 +214,10 @@ class ScalarModel(nn.Module):
             )
         try:
             config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _damaged(folder, error) from None
+        if not isinstance(config, dict) or not isinstance(config.get("heads"), list):
+            raise _damaged(folder, ValueError(f"{CONFIG_FILE} does not name the heads"))
         return config
 
     @classmethod
@@ -228,7 +230,10 @@ class ScalarModel(nn.Module):
         except (OSError, ValueError, SafetensorError) as error:
             raise _damaged(folder, error) from None
         projections = config.get("projections", {})
-        model = cls(backbone, config["heads"], bias=config.get("bias", False), projections=projections)
-        for heads in (model.heads, model.projections):
-            heads.load_state_dict({k: v for k, v in weights.items() if k.partition(".")[0] in heads})
+        try:
+            model = cls(backbone, config["heads"], bias=config.get("bias", False), projections=projections)
+            for heads in (model.heads, model.projections):
+                heads.load_state_dict({k: v for k, v in weights.items() if k.partition(".")[0] in heads})
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise _damaged(folder, error) from None
         return model, config

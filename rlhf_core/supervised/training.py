@@ -12,7 +12,7 @@ from rlhf_core import distributed
 from rlhf_core.errors import NumericsError
 from rlhf_core.stepper import Stepper, stepper_of
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, trainable_state
+from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, restoring, trainable_state
 
 #: rows of a microbatch -> (sum of the loss, what it is divided by, further sums to report)
 Loss = Callable[[Sequence[int]], tuple[Tensor, float, dict[str, float]]]
@@ -66,11 +66,12 @@ def train(
     )  # fmt: skip
     done = 0
     if resume is not None:
-        saved = resume["model"]
-        stepper.write(lambda: load_trainable_state(model, saved))
-        stepper.load_optimiser_state(resume["optimiser"])
-        batches.load_state_dict(resume["batches"])
-        done = int(resume["step"])
+        with restoring():
+            saved = resume["model"]
+            stepper.write(lambda: load_trainable_state(model, saved))
+            stepper.load_optimiser_state(resume["optimiser"])
+            batches.load_state_dict(resume["batches"])
+            done = int(resume["step"])
 
     def state() -> State:
         return {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from tasks.graph.stages import Stage
 from tasks.graph.stopping import stopped
+
+#: Numbers of a record are at most so large.
+LARGEST = 1e15
 
 
 def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | None]:
@@ -20,10 +23,10 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
         if stopped(path.parent.parent / "result") is not None:
             continue  # it did not do what a stage of its kind does
         try:
-            seconds = float(json.loads(path.read_text(encoding="utf-8"))["seconds"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
             continue
-        if not 0 <= seconds < math.inf:
+        if (seconds := number_of(record, "seconds")) is None:
             continue
         out = path.parent.parent.relative_to(root)
         records[out.as_posix()] = seconds
@@ -33,6 +36,12 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
         same = kinds.get(_kind_of(stage.out), [])
         expected[stage.address] = records.get(stage.out, mean(same) if same else None)
     return expected
+
+
+def number_of(record: Any, name: str) -> float | None:
+    """Returns a number of at least 0 that a record holds; None where it holds none of this name."""
+    value = record.get(name) if isinstance(record, Mapping) else None
+    return float(value) if isinstance(value, int | float) and 0 <= value <= LARGEST else None
 
 
 def seconds_to_end(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:

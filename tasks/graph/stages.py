@@ -60,10 +60,24 @@ def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
         RewardsmithError: a stage without it, which `rewardsmith graph` did not write.
     """
     stages = read_mapping(file).get("stages") or {}
-    for name, stage in stages.items():
-        if "module" not in (stage.get("meta") or {}):
-            raise RewardsmithError(f"{file}: stage '{name}' has no meta.module; write it with `rewardsmith graph`")
-    return {name: stage["meta"] for name, stage in stages.items()}
+    if not isinstance(stages, Mapping):
+        raise RewardsmithError(f"{file}: stages is not a mapping; write the file with `rewardsmith graph`")
+    metas: dict[str, Any] = {
+        name: stage.get("meta") if isinstance(stage, Mapping) else None for name, stage in stages.items()
+    }
+    for name, meta in metas.items():
+        if (part := _missing(meta)) is not None:
+            raise RewardsmithError(f"{file}: stage '{name}' has no {part}; write it with `rewardsmith graph`")
+    return metas
+
+
+def _missing(meta: Any) -> str | None:
+    """Returns the part that a stage's `meta` lacks, or has as another kind of value; None for a whole one."""
+    if not isinstance(meta, Mapping) or not isinstance(meta.get("module"), str):
+        return "meta.module"
+    kinds = {"owner": str, "name": str, "seed": int, "needs": Mapping}
+    stated = {"owner": "", "seed": 0, "needs": {}} | dict(meta)
+    return next((f"meta.{part}" for part, kind in kinds.items() if not isinstance(stated.get(part), kind)), None)
 
 
 def never_run(root: Path, files: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rlhf_core.errors import DataError
 from tasks.params.yaml_files import read_mapping
 
 #: The only file in the result of a stage that stopped.
@@ -13,6 +14,15 @@ DIVERGED_FILE = "diverged.json"
 
 
 def stopped(result: Path) -> str | None:
-    """Returns the reason why the stage of a result stopped, None if it did not stop."""
+    """Returns the reason why the stage of a result stopped, None if it did not stop.
+
+    Raises:
+        DataError: the file that says so cannot be read.
+    """
     path = result / STOPPED_FILE
-    return str(read_mapping(path)["reason"]) if path.exists() else None
+    if not path.exists():
+        return None
+    found = read_mapping(path)
+    if "reason" not in found:
+        raise DataError("is missing", file=str(path), field="reason", remedy="Re-run its stage")
+    return str(found["reason"])

@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from tasks.graph.expected import clock
+from rlhf_core.errors import RecipeError
+from rlhf_core.typed import typed
+from tasks.graph.expected import LARGEST, clock, number_of
 from tasks.params.yaml_files import write_whole
 
 RUNS = Path(".work") / "runs"
@@ -56,13 +58,13 @@ def by_kind(results: Path, group: str | None = None) -> list[KindTime]:
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(results.glob(f"{group or '*'}/*/**/record/record.json")):
         record = _record(path.parent.parent)
-        if "seconds" in record:
+        if number_of(record, "seconds") is not None:
             found.setdefault(path.relative_to(results).parts[1].partition("-")[0], []).append(record)
-    seconds = {kind: sum(float(record["seconds"]) for record in records) for kind, records in found.items()}
+    seconds = {kind: sum(number_of(record, "seconds") or 0.0 for record in records) for kind, records in found.items()}
     total = sum(seconds.values()) or 1.0
     kinds = []
     for kind in sorted(found, key=lambda kind: -seconds[kind]):
-        peaks = [float(record["peak_memory_mb"]) for record in found[kind] if "peak_memory_mb" in record]
+        peaks = [peak for record in found[kind] if (peak := number_of(record, "peak_memory_mb")) is not None]
         kinds.append(KindTime(kind, len(found[kind]), seconds[kind], seconds[kind] / total, max(peaks, default=None)))
     return kinds
 
@@ -100,8 +102,8 @@ def stage_time(out: Path, *, stage: str, outcome: str, cores: int, began: float,
     """Returns a stage that ended, with what its record says of it; never more than its call took (a resumed stage's
     record counts what interrupted runs did, too)."""
     record = _record(out) if outcome == "ran" else {}
-    own = min(seconds, float(record.get("seconds", 0.0)))
-    startup = min(seconds - own, float(record.get("startup_seconds", 0.0)))
+    own = min(seconds, number_of(record, "seconds") or 0.0)
+    startup = min(seconds - own, number_of(record, "startup_seconds") or 0.0)
     return StageTime(stage, outcome, cores, round(began, 2), round(seconds, 2), round(own, 2), round(startup, 2))
 
 
@@ -172,13 +174,24 @@ def last_run(root: Path) -> RunTimes | None:
     """Returns the newest run of a tree that ran a stage; a file that cannot be read is passed over with a warning."""
     for path in sorted((root / RUNS).glob("*.json"), reverse=True):
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return RunTimes(stages=[StageTime(**stage) for stage in content.pop("stages")], **content)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            run = typed(RunTimes, json.loads(path.read_text(encoding="utf-8")), "it")
+            if run.stages and all(map(_is_moderate, (run.slots, run.seconds, *map(_size, run.stages)))):
+                return replace(run, stages=list(run.stages))
+            raise ValueError("no stages, or numbers that no run has")
+        except (OSError, ValueError, RecursionError, RecipeError) as error:
             print(
                 f"warning: {path} is not a file of a run's times ({error}) and was skipped; remove it", file=sys.stderr
             )
     return None
+
+
+def _is_moderate(number: float) -> bool:
+    return abs(number) <= LARGEST
+
+
+def _size(stage: StageTime) -> float:
+    """Returns the largest number of a stage, whatever its sign; not a number if one of them is none."""
+    return sum(map(abs, (stage.cores, stage.began, stage.seconds, stage.own, stage.startup)))
 
 
 def print_times(root: Path, scale: str, group: str | None) -> None:

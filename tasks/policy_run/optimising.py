@@ -24,7 +24,7 @@ from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.signals import Segments
-from rlhf_core.training_state import State
+from rlhf_core.training_state import State, restoring
 from tasks.params.policy import PolicyScale, RewardTraining, needed_solutions, reward_training
 from tasks.policy_run.answering import question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch
@@ -210,7 +210,8 @@ class Optimising:
         """Trains from the start or from the last checkpoint, until the end or until the alarm stops it."""
         saved = checkpoints.resume(self.work.label)
         if saved is not None:
-            self.load_state_dict(saved)
+            with restoring():
+                self.load_state_dict(saved)
         checkpoints.begin(self.config.iterations, self.optimiser.step)
         with progress(self.work.label, self.config.iterations, self.optimiser.step) as advance:
 

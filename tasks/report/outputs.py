@@ -5,6 +5,7 @@ Only `result/` is read here; `record/` says how a result was made and is read by
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.stopping import stopped
-from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.judged_numbers import blank_numbers
 
 
@@ -37,10 +38,10 @@ class StageOutput:
         Raises:
             DataError: a value that is not a number.
         """
-        raw = read_json(self.result / "metrics.json")
+        raw = read_object(self.result / "metrics.json")
         for name, value in raw.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise DataError(f"{value!r} is not a number", file=str(self.result / "metrics.json"), field=name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+                raise DataError(f"{value!r:.100} is not a number", file=str(self.result / "metrics.json"), field=name)
         return {name: float(value) for name, value in raw.items() if name not in self.blank}
 
     def rows(self, file: str) -> list[dict[str, Any]]:
@@ -70,20 +71,20 @@ class StageOutput:
     def judge_settings(self) -> dict[str, Any]:
         """Returns who compares this row's answers with another row's, as judge.json says; empty without it."""
         path = self.result / "judge.json"
-        return dict(read_json(path)) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     @cached_property
     def win_rates(self) -> dict[str, dict[str, Any]]:
         """Returns every win rate that a judge decided, by metric, with its reference, protocol, judge and counts; empty
         where true rewards decided."""
         path = self.result / "win_rates.json"
-        return dict(read_json(path)) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     @cached_property
     def benchmarks(self) -> dict[str, dict[str, Any]]:
         """Returns what published benchmarks were measured on, as benchmarks.json says; empty without it."""
         path = self.result / "benchmarks.json"
-        return dict(read_json(path)) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:

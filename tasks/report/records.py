@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
-from tasks.running.artifacts import read_json
+from tasks.running.artifacts import read_object
 from tasks.tracking.searches import Search, run_search
 
 #: Answers that are shown of each run.
@@ -60,7 +60,7 @@ class Run:
 def record_of(out: Path) -> dict[str, Any]:
     """Returns `record/record.json` of a stage's folder; empty where there is none."""
     path = out / "record" / "record.json"
-    return dict(read_json(path)) if path.exists() else {}
+    return read_object(path) if path.exists() else {}
 
 
 def run_anchor(group: str, kind: str, name: str, seed: str) -> str:

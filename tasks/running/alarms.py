@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.evaluation.hacking_alarm import Alarm
+from rlhf_core.typed import typed
 from tasks.graph.stages import Stage
 from tasks.running.artifacts import read_jsonl
 
@@ -14,9 +15,14 @@ ALARMS_FILE = "alarms.jsonl"
 
 
 def alarms_of(result: Path) -> list[Alarm]:
-    """Returns the alarms of a result, the first one first; empty for a stage without any."""
+    """Returns the alarms of a result, the first one first; empty for a stage without any.
+
+    Raises:
+        DataError, RecipeError: the file cannot be read, or a row is not an alarm.
+    """
     path = result / ALARMS_FILE
-    found = [Alarm(**row) for row in read_jsonl(path)] if path.exists() else []
+    rows = read_jsonl(path) if path.exists() else []
+    found = [typed(Alarm, row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
     return sorted(found, key=lambda alarm: alarm.step)
 
 

@@ -63,6 +63,18 @@ def read_json(path: Path | str) -> Any:
         raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
 
 
+def read_object(path: Path | str) -> dict[str, Any]:
+    """Returns the object of an artifact file: names with values.
+
+    Raises:
+        DataError: the file is missing, broken, or has another value.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError("is not an object with names", file=str(path), remedy="Re-run its stage")
+    return value
+
+
 def write_json(path: Path | str, value: Any) -> None:
     """Writes a value as JSON.
 
@@ -107,17 +119,28 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     return rows
 
 
-def read_tensors(path: Path) -> dict[str, Any]:
-    """Returns tensors of an artifact file by name; a missing or damaged one is named with its remedy."""
+def read_tensors(path: Path, names: Iterable[str] = ()) -> dict[str, Any]:
+    """Returns tensors of an artifact file by name.
+
+    Args:
+        path: of the file.
+        names: tensors that it must have.
+
+    Raises:
+        DataError: the file is missing or damaged, or lacks one of these tensors.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
+        found = load_file(path)
     except FileNotFoundError:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise DataError(f"not valid safetensors ({error})", file=str(path), remedy="Re-run its stage") from None
+    if missing := [name for name in names if name not in found]:
+        raise DataError(f"has no tensor '{missing[0]}'", file=str(path), remedy="Re-run its stage")
+    return found
 
 
 def _git(*arguments: str) -> str:

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.stepper import deepspeed_config
-from rlhf_core.training_state import State
+from rlhf_core.training_state import State, restoring
 from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
 from tasks.running.checkpoint_state import (
     STATE_FILE,
@@ -90,7 +90,7 @@ class CheckpointStore:
         """Saves a state and removes what is older than the newest `keep`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for leftover in self.folder.glob(".partial-*"):
-            shutil.rmtree(leftover)
+            _remove(leftover)
         partial = self.folder / f".partial-{os.getpid()}"
         partial.mkdir()
         files = write_state(partial, state)
@@ -103,12 +103,12 @@ class CheckpointStore:
         for path in (*files, partial / MANIFEST, partial):
             _to_disk(path)
         final = self.folder / _folder_name(step)
-        if final.exists():
-            shutil.rmtree(final)
+        if os.path.lexists(final):
+            _remove(final)
         partial.rename(final)
         _to_disk(self.folder)
         for old in self.saved()[: -self.keep]:
-            shutil.rmtree(old)
+            _remove(old)
         return final
 
     def load_latest(self) -> Checkpoint | None:
@@ -118,7 +118,7 @@ class CheckpointStore:
                 return self._load(folder)
             except DamagedCheckpoint as damage:
                 print(f"warning: checkpoint {folder} is damaged ({damage}); it is skipped", file=sys.stderr)
-                shutil.rmtree(folder)
+                _remove(folder)
         return None
 
     def _load(self, folder: Path) -> Checkpoint:
@@ -149,6 +149,14 @@ class CheckpointStore:
 
 def _folder_name(step: int) -> str:
     return f"step-{step:010d}"
+
+
+def _remove(path: Path) -> None:
+    """Removes a checkpoint, or whatever is in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _to_disk(path: Path) -> None:
@@ -215,11 +223,12 @@ class RunCheckpoints:
             distributed.barrier()
         if checkpoint is None:
             return None
-        restore_random_states(checkpoint.state["random"][distributed.rank()])
-        self.seconds_before = float(checkpoint.state["seconds"])
+        with restoring():
+            restore_random_states(checkpoint.state["random"][distributed.rank()])
+            self.seconds_before = float(checkpoint.state["seconds"])
+            state: State = checkpoint.state["run"]
         if not distributed.rank():
             print(f"{label}: continues after step {checkpoint.step}", file=sys.stderr)
-        state: State = checkpoint.state["run"]
         return state
 
     def begin(self, steps: int, done: int) -> None:

@@ -30,7 +30,7 @@ def only_one(path: Path, busy: str, remedy: str) -> Iterator[None]:
         RewardsmithError: another process holds it; the message names that process.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    with path.open("a+", encoding="utf-8", errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -48,7 +48,7 @@ def in_turn(path: Path, busy: str) -> Iterator[None]:
         busy: the message if another process holds the lock, as in "another sync writes into MLflow".
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    with path.open("a+", encoding="utf-8", errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -67,7 +67,7 @@ def _holder(file: TextIO) -> str:
 def is_held(path: Path) -> bool:
     """Returns whether a living process holds a lock file, without taking the lock from who wants it."""
     try:
-        found = re.match(r"process (\d+),", path.read_text(encoding="utf-8"))
+        found = re.match(r"process (\d{1,9}),", path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         return False
     return found is not None and psutil.pid_exists(int(found[1]))

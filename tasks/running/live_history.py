@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,16 @@ def begin_training(folder: Path, out: Path | str, *, steps: int, done: int) -> N
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Returns the whole lines of a history that is being written; none before its first."""
+    """Returns the whole rows of a history that is being written; none before its first. Damaged lines are left out."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in lines]
+    rows = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 class LiveHistory:

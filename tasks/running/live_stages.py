@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.hacking_alarm import Alarm
+from rlhf_core.typed import typed
+from tasks.graph.expected import LARGEST
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.exclusive import is_held
@@ -102,12 +106,14 @@ def run_is_active(root: Path) -> bool:
 
 
 def _read(tree: Path, folder: Path) -> LiveStage | None:
-    """Returns the stage of a folder of notes; None if the notes were removed meanwhile."""
+    """Returns the stage of a folder of notes; None if the notes were removed meanwhile or are damaged."""
     note = read_private(folder / TRAINING)
-    if not note:
+    if not isinstance(note.get("out"), str) or not all(
+        _is_number(note.get(name)) for name in ("steps", "done", "began")
+    ):
         return None
     rows = {name: read_history(folder / name) for name in (FILE, EVALUATIONS, ALARMS)}
-    last = rows[FILE][-1]["step"] if rows[FILE] else note["done"]
+    last = next((row["step"] for row in reversed(rows[FILE]) if _is_number(row.get("step"))), note["done"])
     try:
         updated = (folder / FILE).stat().st_mtime
     except FileNotFoundError:
@@ -123,31 +129,45 @@ def _read(tree: Path, folder: Path) -> LiveStage | None:
         working=alive(note),
         step=int(last),
         series=_series(rows),
-        alarms=tuple(Alarm(**row) for row in rows[ALARMS]),
+        alarms=tuple(_alarms(rows[ALARMS])),
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def _alarms(rows: list[dict[str, Any]]) -> Iterator[Alarm]:
+    """Yields the alarms of a file that is being written, without damaged rows."""
+    for row in rows:
+        with suppress(RewardsmithError):
+            yield typed(Alarm, row, ALARMS)
 
 
 def _series(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[float]]:
     made: dict[str, list[float]] = {}
     for name, file, keys in SERIES:
-        key = next((key for key in keys if any(key in row for row in rows[file])), None)
-        values = [float(row[key]) for row in rows[file] if row.get(key) is not None] if key else []
+        key = next((key for key in keys if any(key in row for row in rows[file])), "")
+        values = [float(row[key]) for row in rows[file] if isinstance(row.get(key), float) or _is_number(row.get(key))]
         if values:
             made[name] = values
     return made
 
 
-def _seconds(written: str) -> int:
-    """Returns the seconds since the epoch of a time as `.work/failures/` has it."""
-    return calendar.timegm(time.strptime(written, "%Y-%m-%dT%H:%M:%SZ"))
+def _seconds(written: Any) -> float:
+    """Returns the seconds since the epoch of a time as `.work/failures/` has it, long ago for anything else."""
+    try:
+        return calendar.timegm(time.strptime(str(written), "%Y-%m-%dT%H:%M:%SZ"))
+    except ValueError:
+        return -math.inf
 
 
 def ending(stage: LiveStage) -> str:
     """Returns what became of a stage that trains no longer, in words."""
     for path in (stage.tree / ".work" / "failures").glob("*.json"):
         failure = read_private(path)
-        if failure.get("out") == stage.out and _seconds(failure["time"]) >= int(stage.began):
-            return f"failed: {failure['message']}"
+        if failure.get("out") == stage.out and _seconds(failure.get("time")) >= int(stage.began):
+            return f"failed: {failure.get('message', 'its note has no message')}"
     if (stage.folder / TRAINING).exists():
         return "interrupted; the command that started it goes on from its last checkpoint"
     reason = stopped(stage.tree / stage.out / "result")

@@ -95,13 +95,19 @@ def alive(note: Mapping[str, Any] | None) -> bool:
     """Returns whether a noted process still runs; a reused process id does not count."""
     try:
         return is_noted(note or {}) and psutil.Process(int((note or {})["pid"])).status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, KeyError, TypeError, ValueError):
+    except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
         return False
+
+
+def noted_processes(folder: Path) -> dict[str, Any]:
+    """Returns the platform's processes by name, as last noted in its folder."""
+    found = read_private(folder / STATE).get("processes", {})
+    return found if isinstance(found, dict) else {}
 
 
 def client_environment(root: Path) -> dict[str, str]:
     """Returns the environment variables of a client of the tree's platform; empty while the platform is down."""
-    processes = read_private(root / FOLDER / STATE).get("processes", {})
+    processes = noted_processes(root / FOLDER)
     if not all(alive(processes.get(name)) for name in ("prefect", "mlflow")):
         return {}
     return {str(name): str(value) for name, value in read_private(root / FOLDER / CLIENT).items()}

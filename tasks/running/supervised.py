@@ -8,7 +8,7 @@ from torch import nn
 
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.training import Batches, Loss, train
-from rlhf_core.training_state import State
+from rlhf_core.training_state import State, restoring
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.progress import progress
 
@@ -40,9 +40,10 @@ def train_resumably(
     saved = checkpoints.resume(label)
     if saved is None and shared is not None:
         saved = shared.resume(f"{label}, trained by another stage")
-    history: list[dict[str, float]] = [] if saved is None else saved["history"]
-    resume: State | None = None if saved is None else saved["training"]
-    done = 0 if resume is None else int(resume["step"])
+    with restoring():
+        history: list[dict[str, float]] = [] if saved is None else saved["history"]
+        resume: State | None = None if saved is None else saved["training"]
+        done = 0 if resume is None else int(resume["step"])
     checkpoints.begin(steps, done)
     with progress(label, steps, done) as advance:
 

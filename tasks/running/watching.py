@@ -37,7 +37,7 @@ def sparkline(values: Sequence[float], levels: str = LEVELS) -> str:
     parts = [values[first : first + size] for first in range(0, len(values), size)]
     means = [sum(part) / len(part) for part in parts]
     finite = [value for value in means if math.isfinite(value)]
-    if not finite:
+    if not finite or not math.isfinite(max(finite) - min(finite)):
         return " " * len(means)
     low, span = min(finite), max(finite) - min(finite)
     height = (len(levels) - 1) / span if span else 0.0

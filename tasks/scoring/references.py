@@ -90,7 +90,7 @@ def load_references(
         NumericsError: a reference reward that is not finite.
     """
     facts = read_json(folder / "references.json")
-    stored = read_tensors(folder / "references.safetensors")
+    stored = read_tensors(folder / "references.safetensors", ["lengths"])
     signal = copy.copy(normaliser)(_signal(stored, scorer, folder, tokenizer))
     rewards = signal.masked_mean() if isinstance(signal, Segments) else signal.values
     if not torch.isfinite(rewards).all():

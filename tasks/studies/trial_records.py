@@ -16,7 +16,7 @@ from typing import Any
 from rlhf_core.errors import DataError, hint
 from tasks.graph.items import Item, result_of
 from tasks.params.yaml_files import write_whole
-from tasks.running.artifacts import read_json
+from tasks.running.artifacts import read_json, read_object
 from tasks.running.judged_numbers import blank_numbers
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
@@ -40,7 +40,7 @@ def tuning_file(study: str) -> Path:
 def read_tuning(root: Path, study: str) -> Record | None:
     """Returns the record of a study's tuning; None where nothing was tried."""
     file = root / tuning_file(study)
-    return dict(read_json(file)) if file.exists() else None
+    return read_object(file) if file.exists() else None
 
 
 def write_tuning(root: Path, record: Record) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from tasks.graph.names import made_tables
 from tasks.graph.rows import ROW_STAGES
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
-from tasks.running.artifacts import digest, read_json
+from tasks.running.artifacts import digest, read_object
 from tasks.tracking.parameters import DeclaredStages, parameters
 
 #: Kinds of stages whose results are runs.
@@ -61,7 +61,7 @@ class RowOutcome:
 
     @property
     def metrics(self) -> dict[str, float]:
-        return {} if self.failure else numbers(read_json(self.out / "result" / "metrics.json"))
+        return {} if self.failure else numbers(read_object(self.out / "result" / "metrics.json"))
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ def table_metrics(root: Path, paper: str, scale: str, table: str) -> TableMetric
     if result is None:
         return TableMetrics()
     runs: dict[tuple[str, int], dict[str, float]] = {}
-    for key, value in numbers(read_json(result / "metrics.json")).items():
+    for key, value in numbers(read_object(result / "metrics.json")).items():
         parts = key.removeprefix(anchor).split("/") if key.startswith(anchor) else []
         if len(parts) > 2 and parts[1].isdigit():  # row/seed/metric; a mean has no seed
             runs.setdefault((parts[0], int(parts[1])), {})["/".join(parts[2:])] = value
     record = result.parent / "record" / "record.json"
-    return TableMetrics(runs, read_json(record)["inputs"] if record.exists() else {})
+    return TableMetrics(runs, read_object(record).get("inputs", {}) if record.exists() else {})
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
@@ -102,7 +102,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
 
 
@@ -151,7 +151,7 @@ def outcome_of(root: Path, stage: TrackedStage) -> RowOutcome | None:
     """Returns the result of a stage, or its failure; None where it has neither."""
     failure_file = root / ".work" / "failures" / f"{graph.file_name(stage.address)}.json"
     record_file = stage.out / "record" / "record.json"
-    record = read_json(record_file) if record_file.exists() else {}
+    record = read_object(record_file) if record_file.exists() else {}
     result = stage.out / "result"
     if (result / "metrics.json").exists():
         return RowOutcome(stage, record.get("result_digest") or digest(result), record)
@@ -160,5 +160,5 @@ def outcome_of(root: Path, stage: TrackedStage) -> RowOutcome | None:
         return RowOutcome(stage, digest(result), record, failure)
     if failure_file.exists():
         mark = hashlib.sha256(failure_file.read_bytes()).hexdigest()
-        return RowOutcome(stage, f"failed-{mark}", failure=read_json(failure_file))
+        return RowOutcome(stage, f"failed-{mark}", failure=read_object(failure_file))
     return None

@@ -16,8 +16,9 @@ from torch import nn
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.stepper import PlainStepper
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.training_state import load_trainable_state, trainable_state
+from rlhf_core.training_state import load_trainable_state, restoring, trainable_state
 from tasks.running import checkpoints as module
 from tasks.running.artifacts import digest
 from tasks.running.checkpoint_state import (
@@ -374,3 +375,54 @@ def test_frozen_weights_are_not_saved_and_another_model_is_refused() -> None:
     assert torch.equal(other[1].weight, model[1].weight)
     with pytest.raises(DataError, match=r"first '2.weight'"):
         load_trainable_state(other, saved | {"2.weight": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("part", ["random", "run", "seconds"])
+def test_a_state_of_another_version_is_refused(store: CheckpointStore, part: str) -> None:
+    saved = {"run": {"x": 1}, "random": [random_states()], "seconds": 1.0}
+    store.save(5, {name: value for name, value in saved.items() if name != part})
+    with pytest.raises(DataError, match=rf"not one of this training \(KeyError: '{part}'\)"):
+        RunCheckpoints(store, 0).resume("x")
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    with (
+        pytest.raises(DataError, match=r"not one of this training \(RuntimeError: .*size mismatch for weight"),
+        restoring(),
+    ):
+        load_trainable_state(nn.Linear(2, 2), nn.Linear(3, 2).state_dict())
+
+
+def test_a_buffer_that_a_state_lacks_is_not_made_up() -> None:
+    model = nn.BatchNorm1d(2)
+    state = {name: value for name, value in trainable_state(model).items() if name != "num_batches_tracked"}
+    with pytest.raises(DataError, match="1 parameters differ, first 'num_batches_tracked'"):
+        load_trainable_state(model, state)
+
+
+def test_an_optimiser_state_of_another_shape_is_refused() -> None:
+    def stepped(width: int) -> PlainStepper:
+        layer = nn.Linear(width, 2)
+        stepper = PlainStepper(layer, torch.optim.AdamW(layer.parameters()), max_grad_norm=1.0)
+        stepper.backward(layer(torch.ones(1, width)).sum())
+        stepper.step(lambda norm: None)
+        return stepper
+
+    state = stepped(3).optimiser_state()
+    stepped(3).load_optimiser_state(state)
+    with pytest.raises(DataError, match=r"exp_avg is \[2, 3\] for a parameter of \[2, 2\]"), restoring():
+        stepped(2).load_optimiser_state(state)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_is_in_the_place_of_a_checkpoint_is_passed_over(store: CheckpointStore, kind: str) -> None:
+    store.save(5, state(5))
+    for name in ("step-0000000009", ".partial-1"):
+        if kind == "file":
+            (store.folder / name).touch()
+        else:
+            (store.folder / name).symlink_to("step-0000000005")
+    assert loaded_step(store) == 5
+    store.save(6, state(6))
+    assert [path.name for path in store.folder.iterdir() if path.is_dir()] == [path.name for path in store.saved()]
+    assert loaded_step(store) == 6

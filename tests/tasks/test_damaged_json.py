@@ -1,19 +1,33 @@
 """JSON files that a crash, a disk or a hand damaged: a message that names the file, never a traceback."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.data_specs.pair_formats import read_pairs
 from tasks.graph.stage_checks import _architecture
+from tasks.graph.stages import declared_stages
+from tasks.graph.stopping import stopped
 from tasks.params.deepspeed import read_deepspeed
+from tasks.params.yaml_files import yaml_text
+from tasks.report.outputs import StageOutput
 from tasks.report.records import _first_answers
+from tasks.running.alarms import alarms_of
 from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.exclusive import is_held, only_scheduler
+from tasks.running.live_history import WORK, begin_training
+from tasks.running.live_stages import live_stages
+from tasks.running.platform_state import FOLDER, STATE, alive, client_environment
+from tasks.scoring.entropies import load_entropies
 from tasks.studies.start_log import parse_starts
+from tasks.tracking.outcomes import numbers
 
 DAMAGED = {
     "cut": b'{"a": ',
@@ -60,3 +74,77 @@ def test_a_damaged_file_is_named(tmp_path: Path, reader: str, damage: str) -> No
         (DataError, RecipeError), match=r"not valid JSON|cannot be read|no such field|not a list|not UTF-8"
     ):
         READERS[reader](file)
+
+
+@pytest.mark.parametrize("text", ["5", "[1]", "{}", '{"reason_": "x"}'])
+def test_a_stop_without_a_reason_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stopped.json").write_text(text)
+    with pytest.raises(DataError, match=r"stopped.json"):
+        stopped(tmp_path)
+
+
+@pytest.mark.parametrize("row", ["5", "{}", '{"step": 3, "kind": "kl", "since": 1, "message": "m", "x": 1}'])
+def test_an_alarm_that_is_none_is_named_with_its_row(tmp_path: Path, row: str) -> None:
+    (tmp_path / "alarms.jsonl").write_text('{"step": 3, "kind": "kl", "since": 1, "message": "m"}\n' + row + "\n")
+    with pytest.raises(RecipeError, match=r"alarms.jsonl, row 2"):
+        alarms_of(tmp_path)
+
+
+def test_tensors_that_are_missing_or_do_not_fit_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "entropies.safetensors"
+    save_file({"train.values": torch.rand(3), "train.lengths": torch.tensor([2, 2])}, file)
+    with pytest.raises(DataError, match=r"entropies.safetensors: the lengths of 'train'"):
+        load_entropies(tmp_path, "train")
+    with pytest.raises(DataError, match=r"entropies.safetensors: has no tensor 'test.values'"):
+        load_entropies(tmp_path, "test")
+
+
+@pytest.mark.parametrize("number", [10**400, float("nan"), float("inf")])
+def test_a_metric_that_no_stage_writes_is_named(tmp_path: Path, number: float) -> None:
+    (tmp_path / "result").mkdir()
+    (tmp_path / "result" / "metrics.json").write_text(json.dumps({"kl": number}))
+    assert numbers({"kl": number}) == {}
+    with pytest.raises(DataError, match=r"metrics.json, field 'kl'"):
+        StageOutput(tmp_path, 0).metrics  # noqa: B018
+
+
+def test_a_stage_whose_notes_are_damaged_is_shown_as_far_as_they_go(tmp_path: Path) -> None:
+    folder = tmp_path / WORK / "sft-1"
+    begin_training(folder, "results/testbed/par/policy/vanilla/0", steps=9, done=1)
+    (folder / "history.jsonl").write_bytes(b'{"step": 2, "kl": 0.5}\n{"step": \xff}\n[1]\n{"step": "x", "kl": 1}\n')
+    (folder / "alarms.jsonl").write_text('{"step": 3}\n')
+    [stage] = live_stages(tmp_path)
+    assert (stage.step, stage.series, stage.alarms) == (2, {"KL": [0.5, 1.0]}, ())
+    (folder / "training.json").write_text('{"out": "x", "steps": "9"}')
+    assert live_stages(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["process \0", "process " + "9" * 5000 + ", started", b"\xff\xfe"])
+def test_a_free_lock_is_free_whatever_is_in_it(tmp_path: Path, text: str | bytes) -> None:
+    path = tmp_path / ".work" / "scheduler.lock"
+    path.parent.mkdir()
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert not is_held(path)
+    with only_scheduler(tmp_path):
+        assert is_held(path)
+
+
+@pytest.mark.parametrize("processes", [5, [1], {"prefect": "x", "mlflow": {"pid": 1e999}}])
+def test_a_damaged_note_of_the_platform_is_one_that_is_down(tmp_path: Path, processes: object) -> None:
+    file = tmp_path / FOLDER / STATE
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"processes": processes}))
+    assert client_environment(tmp_path) == {}
+    assert not alive({"pid": float("inf"), "created": 1.0})
+
+
+@pytest.mark.parametrize(
+    "meta", [None, 5, {"owner": "par"}, {"module": "sft", "owner": "par", "name": "x", "seed": "0"}]
+)
+def test_a_stage_that_the_graph_did_not_write_is_named(tmp_path: Path, meta: object) -> None:
+    (tmp_path / "dvc.yaml").write_text(yaml_text({"stages": {"sft": {"cmd": "x", "meta": meta}}}))
+    with pytest.raises(RewardsmithError, match=r"dvc.yaml: stage 'sft' has no meta.(module|seed)"):
+        declared_stages(tmp_path / "dvc.yaml")
+    (tmp_path / "dvc.yaml").write_text("stages: {sft: true}\n")
+    with pytest.raises(RewardsmithError, match=r"stage 'sft' has no meta.module"):
+        declared_stages(tmp_path / "dvc.yaml")

@@ -24,12 +24,16 @@ def storable(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+#: Field of a line: the digest of its other fields. Lines of earlier versions have none.
+CHECK = "sha256"
+
+
 class AnswerCache:
     """Answers by key, in a file that grows by one line per answer.
 
     Each line is written with one append, so writers of several threads or processes do not mix, and a
-    process killed while writing leaves at most one broken line, which the next start skips and counts. The
-    last line of a key wins.
+    process killed while writing leaves at most one broken line, which the next start skips and counts,
+    as it does a line that was changed since. The last line of a key wins.
 
     Attributes:
         n_broken: lines that could not be read when the file was opened.
@@ -56,7 +60,8 @@ class AnswerCache:
         except (ValueError, RecursionError):
             self.n_broken += 1
             return
-        if isinstance(row, dict) and isinstance(row.get("key"), str) and isinstance(row.get("text"), str):
+        whole = isinstance(row, dict) and isinstance(row.get("key"), str) and isinstance(row.get("text"), str)
+        if whole and row.pop(CHECK, None) in (None, digest(row)):
             self._rows[row["key"]] = row | {"text": storable(row["text"])}
         else:
             self.n_broken += 1
@@ -71,7 +76,7 @@ class AnswerCache:
     def put(self, key: str, text: str, **facts: str | int | float) -> None:
         """Stores an answer with a few facts about it (never credentials)."""
         row = {"key": key, "text": text, **facts}
-        line = json.dumps(row, ensure_ascii=True).encode("ascii") + b"\n"
+        line = json.dumps({**row, CHECK: digest(row)}, ensure_ascii=True).encode("ascii") + b"\n"
         with self._lock:
             if self._needs_newline:
                 line = b"\n" + line

@@ -313,6 +313,17 @@ def test_cache_lines_of_any_kind_are_tolerated(tmp_path):
     assert reread.get("a")["text"] == "t"
 
 
+def test_an_answer_that_was_changed_on_the_disk_is_asked_again(tmp_path):
+    path = tmp_path / "cache.jsonl"
+    cache = AnswerCache(path)
+    cache.put("a", "[[A>B]]", model="m")
+    cache.put("b", "7")
+    path.write_text(path.read_text().replace("A>B", "B>A"))
+    changed = AnswerCache(path)
+    assert (changed.get("a"), changed.n_broken) == (None, 1)
+    assert changed.get("b") == {"key": "b", "text": "7"}
+
+
 WRITER = """
 import sys
 from rlhf_core.evaluation.judges.cache import AnswerCache

@@ -1,0 +1,127 @@
+"""Files by which DVC knows what is done: dvc.yaml, dvc.lock, run cache, lists of folders' files, records."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.working_tree import clear_dead_locks, set_aside_damaged_runs, set_aside_unreadable_locks
+from rlhf_core.errors import RewardsmithError
+from tasks.dvc.remote import ROOT_FILE, locked_stages
+from tasks.dvc.stale import read_state
+from tasks.dvc.unofficial import commands_taken_by, open_repo
+from tests import small_repository
+from tests.fuzz.damage import Area, as_commands, damage_file, damaged_json, damaged_yaml, remove
+
+LOCK = "dvc.lock"
+
+
+def _made(root: Path) -> Path:
+    """Returns a small repository whose stages ran, each in no time."""
+    small_repository.create(root, demo=("bandit",), seeds=(0,))
+    declared = yaml.safe_load((root / ROOT_FILE).read_text())["stages"].values()
+    outs = {stage["cmd"]: stage["outs"] + stage.get("metrics", []) for stage in declared}
+
+    def run(command: str, folder: str, environment: Mapping[str, str]) -> int:
+        for out in outs[command]:
+            path = root / out
+            file = path if path.suffix else path / f"{path.name}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({"command": command, "seconds": 1.0, "inputs": {}}))
+        return 0
+
+    with chdir(root), commands_taken_by(run), open_repo(root) as repo:
+        repo.reproduce()
+    return root
+
+
+def _entries(root: Path) -> dict[str, Any]:
+    """Returns by stage what its entry in the lock says of content: command, digests, settings."""
+    kept = locked_stages(root, ROOT_FILE)
+    sizes = ("size", "nfiles", "isexec")
+    return {
+        name: {
+            part: [{key: value for key, value in one.items() if key not in sizes} for one in parts]
+            if isinstance(parts, list)
+            else parts
+            for part, parts in entry.items()
+        }
+        for name, entry in kept.items()
+    }
+
+
+def _check(root: Path, known: Mapping[str, Any]) -> None:
+    """Asserts that a stage counts as done only where the lock says what it said before the damage."""
+    states = read_state(root, [ROOT_FILE])
+    found = _entries(root)
+    for name, stage in states.items():
+        if stage.state == "current":
+            assert found[name] == known[name], f"{name} counts as done"
+
+
+@contextmanager
+def locks(folder: Path) -> Iterator[Area]:
+    """Yields a case: with a damaged file of DVC's, stages are refused in words or run again; and after what a run does
+    first, the state can be read."""
+    os.environ["DVC_NO_ANALYTICS"] = "true"
+    logging.getLogger("dvc").setLevel(logging.CRITICAL)
+    made = _made(folder / "made")
+    known = _entries(made)
+    assert {stage.state for stage in read_state(made, [ROOT_FILE]).values()} == {"current"}
+
+    cache = made / ".dvc" / "cache"
+    cached = sorted([*cache.glob("runs/*/*/*"), *cache.glob("files/md5/*/*.dir")])
+    records = sorted((made / "results").rglob("record.json"))
+
+    def case(rng: random.Random) -> None:
+        file = rng.choice([made / LOCK, made / LOCK, made / ROOT_FILE, rng.choice(cached), rng.choice(records)])
+        mode, content = file.stat().st_mode, file.read_bytes()
+        of = {".lock": damaged_yaml, ".yaml": damaged_yaml, ".dir": damaged_json, ".json": damaged_json}
+        done = damage_file(rng, file, of.get(file.suffix, damaged_yaml))
+        if alone := file.parent != made and file not in records and rng.random() < 0.5:  # a clone with its cache alone
+            (made / "results").rename(folder / "aside")
+        try:
+            _planned(made, known, file)
+        except BaseException as error:
+            error.add_note(done)
+            raise
+        finally:
+            if alone:
+                (folder / "aside").rename(made / "results")
+            remove(file)
+            file.write_bytes(content)
+            file.chmod(mode)
+            shutil.rmtree(made / ".work", ignore_errors=True)
+
+    yield case
+
+
+def _planned(root: Path, known: Mapping[str, Any], file: Path) -> None:
+    """Reads the state as a plan does, and again after what a run does first, where that changes anything.
+
+    Args:
+        root: the repository.
+        known: entries of the lock before the damage.
+        file: that is damaged.
+    """
+    refused = None
+    try:
+        with as_commands():
+            _check(root, known)
+    except RewardsmithError as error:
+        refused = error
+    moved = clear_dead_locks(root) + len(set_aside_unreadable_locks(root)) + set_aside_damaged_runs(root)
+    if moved:
+        _check(root, known)
+    elif refused is not None:
+        assert file.name == ROOT_FILE, f"a run would be refused, too: {refused}"
+        raise refused
