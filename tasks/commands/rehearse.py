@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tasks.commands.processes import flow_of, run_module, show_progress
-from tasks.dvc.plan import asked_papers
+from tasks.dvc.plan import asked_papers, refuse_rows
 from tasks.graph.names import SUITE
 from tasks.graph.scale import Scale
 from tasks.rehearsal.endpoint import endpoints, read_replies
@@ -50,6 +50,7 @@ def rehearse(
     rehearsal = write_tree(root, scale, given, replies)
     papers = asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True)
     asked: Mapping[str, Collection[str]] = dict.fromkeys(papers, tuple(rows))
+    refuse_rows(rehearsal.tree, rehearsal.name, asked)
     with endpoints(said) as served:
         equal = run_once(rehearsal, asked, served, verbose=verbose)
         status = run_flow(rehearsal, paper, rows, served, verbose=verbose)

@@ -240,6 +240,8 @@ def small_stage(with_: Shrinking, name: str, values: Mapping[str, Any]) -> Setti
         made |= {"least_accuracy": 0.0, "held_out": 0.25, "gold": True}
         with_.replaced[f"stages: {name}: least_accuracy"] = "0: random models rewrite nothing rightly"
         with_.replaced[f"stages: {name}: the model's rewrites"] = "the questions' own solutions, marked as gold"
+    if "benchmarks" in values and made.get("prompts"):
+        made["prompts"] = min(made["prompts"], MEASURED)  # as many as a benchmark has
     if "sizes" in values:
         made["sizes"] = [size for size in values["sizes"] if size <= 2] or [min(values["sizes"])]
     for limits in ("limits", "rewrites"):

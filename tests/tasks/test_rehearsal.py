@@ -18,7 +18,9 @@ from rlhf_core.models.architecture import known_models
 from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.rewards.zero_shot import ZeroShotSettings, load_zero_shot
 from rlhf_core.teachers.prompts import REWRITE, teacher_prompt
+from tasks.dvc.plan import asked_papers, refuse_rows
 from tasks.graph.items import Item
+from tasks.graph.names import SUITE
 from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.scales import scale_entries
@@ -130,6 +132,17 @@ def test_what_a_rehearsal_replaces_is_noted(tmp_path: Path) -> None:
     small = small_stage(made, "samples", {"samples": 5, "sampling": {"max_new_tokens": 512}, "batch": 128})
     assert small == {"samples": 2, "sampling": {"max_new_tokens": 12}, "batch": 2, "gold": 1}
     assert made.replaced == {"stages: samples: one sample of each question": "its own solution, marked as gold"}
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_no_setting_of_a_small_scale_is_refused(scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("params", "params.yaml"):
+        (tmp_path / part).symlink_to(ROOT / part)
+    monkeypatch.chdir(tmp_path)
+    made = write_tree(tmp_path, scale, None)
+    asked = dict.fromkeys(asked_papers(made.tree, SUITE, scale=made.name, full=True), ())
+    assert {"segment", "sentence", "par"} <= asked.keys()
+    refuse_rows(made.tree, made.name, asked)
 
 
 def test_the_testbed_is_not_rehearsed() -> None:
