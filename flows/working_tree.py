@@ -139,6 +139,10 @@ def _alive_dvc(pid: int) -> bool:
         return False
 
 
+#: Of each kind of DVC's locks: many processes may read a file, one writes it.
+OF_MODE: dict[str, type] = {"read": list, "write": dict}
+
+
 def _is_holder(holder: Any) -> bool:
     """Returns whether a value is a process as DVC writes it into its locks."""
     kinds = {name: type(value) for name, value in holder.items()} if isinstance(holder, dict) else {}
@@ -162,9 +166,11 @@ def clear_dead_locks(root: Path) -> int:
             for file, holders in files.items()
             for holder in (holders if isinstance(holders, list) else [holders])
         ]
+        kinds = {(mode, type(holders)) for mode, files in locks.items() for holders in files.values()}
+        whole = locks.keys() <= OF_MODE.keys() and kinds <= OF_MODE.items()
     except (*NOT_A_NOTE, AttributeError):
-        entries, locks = [], {"": {}}
-    if not locks.keys() <= {"read", "write"} or not all(_is_holder(holder) for _, _, holder in entries):
+        entries, whole = [], False
+    if not whole or not all(_is_holder(holder) for _, _, holder in entries):
         path.unlink()
         return 1
     dead = [entry for entry in entries if not _alive_dvc(entry[2]["pid"])]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -175,7 +176,8 @@ def last_run(root: Path) -> RunTimes | None:
     for path in sorted((root / RUNS).glob("*.json"), reverse=True):
         try:
             run = typed(RunTimes, json.loads(path.read_text(encoding="utf-8")), "it")
-            if run.stages and all(map(_is_moderate, (run.slots, run.seconds, *map(_size, run.stages)))):
+            numbers = (run.slots, run.seconds, *chain.from_iterable(map(_numbers, run.stages)))
+            if run.stages and all(map(_is_moderate, numbers)):
                 return replace(run, stages=list(run.stages))
             raise ValueError("no stages, or numbers that no run has")
         except (OSError, ValueError, RecursionError, RecipeError) as error:
@@ -189,9 +191,8 @@ def _is_moderate(number: float) -> bool:
     return abs(number) <= LARGEST
 
 
-def _size(stage: StageTime) -> float:
-    """Returns the largest number of a stage, whatever its sign; not a number if one of them is none."""
-    return sum(map(abs, (stage.cores, stage.began, stage.seconds, stage.own, stage.startup)))
+def _numbers(stage: StageTime) -> tuple[float, ...]:
+    return stage.cores, stage.began, stage.seconds, stage.own, stage.startup
 
 
 def print_times(root: Path, scale: str, group: str | None) -> None:

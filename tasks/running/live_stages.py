@@ -108,7 +108,7 @@ def run_is_active(root: Path) -> bool:
 def _read(tree: Path, folder: Path) -> LiveStage | None:
     """Returns the stage of a folder of notes; None if the notes were removed meanwhile or are damaged."""
     note = read_private(folder / TRAINING)
-    if not isinstance(note.get("out"), str) or not all(
+    if not _is_path(tree, note.get("out")) or not all(
         _is_number(note.get(name)) for name in ("steps", "done", "began")
     ):
         return None
@@ -131,6 +131,14 @@ def _read(tree: Path, folder: Path) -> LiveStage | None:
         series=_series(rows),
         alarms=tuple(_alarms(rows[ALARMS])),
     )
+
+
+def _is_path(tree: Path, value: Any) -> bool:
+    """Returns whether a value may be a folder of a tree, made or not."""
+    try:
+        return isinstance(value, str) and (tree / value).exists() in (True, False)
+    except OSError:  # a name that the system does not allow
+        return False
 
 
 def _is_number(value: Any) -> bool:

@@ -211,3 +211,12 @@ def test_a_mark_that_another_program_of_the_machine_wrote_is_passed_over(tmp_pat
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("text", ['{"write": {"c": []}}', '{"": {}}', '{"read": {"a": {"pid": 1, "cmd": "dvc"}}}'])
+def test_locks_that_dvc_would_not_read_are_removed(text: str, tmp_path: Path) -> None:
+    path = tmp_path / ".dvc" / "tmp" / "rwlock"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert working_tree.clear_dead_locks(tmp_path) == 1
+    assert not path.exists()
