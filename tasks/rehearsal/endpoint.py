@@ -67,11 +67,11 @@ def read_replies(file: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row, line in enumerate(read_jsonl(file), start=1):
         name, reply = line.get("template"), line.get("reply")
-        if name not in ANSWERS:
+        if not isinstance(name, str) or name not in ANSWERS:
             raise DataError(f"{name!r} is unknown{hint(name, ANSWERS)}", file=str(file), row=row, field="template")
         if not isinstance(reply, str):
             raise DataError(f"it is {reply!r}, not a text", file=str(file), row=row, field="reply")
-        found.setdefault(str(name), []).append(reply)
+        found.setdefault(name, []).append(reply)
     return found
 
 

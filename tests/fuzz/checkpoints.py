@@ -34,7 +34,7 @@ class _Killed(Exception):
 
 
 class _Ending(NamedTuple):
-    """What a training ends with."""
+    """The end of a training."""
 
     weights: Mapping[str, Tensor]
     history: list[dict[str, float]]

@@ -132,3 +132,16 @@ def as_commands() -> Iterator[None]:
         yield
     except PATH_ERRORS as error:
         raise path_error(error) from error
+
+
+@contextmanager
+def damaged_tree(root: Path, done: str) -> Iterator[None]:
+    """Removes a case's folder after the block that reads it; an error is told with what was done to the folder."""
+    try:
+        with as_commands():
+            yield
+    except BaseException as error:
+        error.add_note(done)
+        raise
+    finally:
+        shutil.rmtree(root)

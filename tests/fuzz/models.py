@@ -20,7 +20,7 @@ from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.models.loading import load_language_model, load_tokenizer, save_model
 from rlhf_core.models.reward_model import ScalarModel
 from tasks.scoring.entropies import load_entropies
-from tests.fuzz.damage import Area, as_commands, damage_file, damaged_bytes, damaged_json
+from tests.fuzz.damage import Area, damage_file, damaged_bytes, damaged_json, damaged_tree
 from tests.rlhf_core.tiny_models import tiny_policy, tiny_scalar_model
 
 POLICY, REWARD_MODEL, TOKENIZER, ENTROPIES = "policy", "reward_model", "tokenizer", "entropies"
@@ -70,13 +70,7 @@ def models(folder: Path) -> Iterator[Area]:
         root = Path(shutil.copytree((made / name).parent, folder / "case"))
         file = root / Path(name).name
         done = damage_file(rng, file, _damaged_header if file.suffix == ".safetensors" else damaged_json)
-        try:
-            with as_commands():
-                load(root)
-        except BaseException as error:
-            error.add_note(done)
-            raise
-        finally:
-            shutil.rmtree(root)
+        with damaged_tree(root, done):
+            load(root)
 
     yield case

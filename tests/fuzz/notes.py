@@ -32,7 +32,7 @@ from tasks.running.live_history import WORK, run_folder
 from tasks.running.platform_state import FOLDER, STATE, client_environment, note_of
 from tasks.running.watching import Watch, shown_stages, stage_course
 from tasks.tracking.outcomes import RowOutcome, outcome_of
-from tests.fuzz.damage import Area, as_commands, damage_file, damaged_bytes, damaged_json
+from tests.fuzz.damage import Area, damage_file, damaged_bytes, damaged_json, damaged_tree
 
 OUT = "results/testbed/par/policy/vanilla/0"
 RESULT, LIVE = f"{OUT}/result", WORK / run_folder("policy", OUT)
@@ -179,13 +179,7 @@ def notes(folder: Path) -> Iterator[Area]:
             (root / name).write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
         name = rng.choice(list(given.files))
         done = damage_file(rng, root / name, damaged_bytes if name.endswith(".lock") else damaged_json)
-        try:
-            with as_commands():
-                given.read(root)
-        except BaseException as error:
-            error.add_note(done)
-            raise
-        finally:
-            shutil.rmtree(root)
+        with damaged_tree(root, done):
+            given.read(root)
 
     yield case

@@ -213,6 +213,7 @@ def test_replies_of_a_file_take_the_place_of_verdicts(tmp_path: Path) -> None:
     [
         ('{"template": "arena_hrd", "reply": "x"}', r"row 2, field 'template'.*did you mean 'arena_hard'"),
         ('{"template": "arena_hard", "reply": 5}', r"row 2, field 'reply': it is 5, not a text"),
+        ('{"template": ["pairwise"], "reply": "x"}', r"row 2, field 'template'.*it must be text"),
         ('{"reply": "x"}', r"row 2, field 'template': None is unknown; known: alpaca_eval"),
     ],
 )
