@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ def _train(
     config = TrainingConfig(epochs=2, batch=2, microbatch=2, learning_rate=rate)
     torch.manual_seed(99)
 
-    def loss(rows: list[int]) -> tuple[Tensor, float, dict[str, float]]:
+    def loss(rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         return (model(inputs[[*rows, 0]]) ** 2).sum(), float(len(rows)), {}
 
     class Store(CheckpointStore):
@@ -77,7 +77,7 @@ def _train(
     with patch.object(module, "_to_disk", lambda path: None):
         history = train_resumably(
             model, loss, batches, STEPS, config, lambda rows: float(len(rows)), checkpoints=run, label="x", every=2
-        )  # type: ignore[arg-type]
+        )
     return _Ending({name: value.detach().clone() for name, value in model.state_dict().items()}, history)
 
 

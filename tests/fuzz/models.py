@@ -10,6 +10,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from logging import CRITICAL
 from pathlib import Path
 
 import torch
@@ -63,7 +64,7 @@ def models(folder: Path) -> Iterator[Area]:
     (made / ENTROPIES).mkdir()
     lengths = torch.tensor([2, 1])
     save_file({"train.values": torch.rand(3), "train.lengths": lengths}, made / ENTROPIES / "entropies.safetensors")
-    logging.set_verbosity(logging.CRITICAL)
+    logging.set_verbosity(CRITICAL)
 
     def case(rng: random.Random) -> None:
         name, load = _loads(rng)

@@ -24,7 +24,7 @@ def storable(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-#: Field of a line: the digest of its other fields. Lines of earlier versions have none.
+#: Field of a line: the digest of its other fields. A line without it, as version 0.1.0 wrote them, counts as broken.
 CHECK = "sha256"
 
 
@@ -61,7 +61,7 @@ class AnswerCache:
             self.n_broken += 1
             return
         whole = isinstance(row, dict) and isinstance(row.get("key"), str) and isinstance(row.get("text"), str)
-        if whole and row.pop(CHECK, None) in (None, digest(row)):
+        if whole and row.pop(CHECK, None) == digest(row):
             self._rows[row["key"]] = row | {"text": storable(row["text"])}
         else:
             self.n_broken += 1

@@ -303,10 +303,12 @@ def test_a_missing_key_names_its_variable(monkeypatch):
 
 def test_cache_lines_of_any_kind_are_tolerated(tmp_path):
     path = tmp_path / "cache.jsonl"
-    good = json.dumps({"key": "a", "text": "t"}).encode()
-    path.write_bytes(b'{"key": 1}\n\xff\xfe\n[1]\n' + good + b"\n" + good[:5])
+    AnswerCache(path).put("a", "t")
+    good = path.read_bytes()
+    without_digest = b'{"key": "c", "text": "t"}\n'
+    path.write_bytes(b'{"key": 1}\n\xff\xfe\n[1]\n' + without_digest + good + good[:5])
     cache = AnswerCache(path)
-    assert (len(cache), cache.n_broken) == (1, 4)
+    assert (len(cache), cache.n_broken) == (1, 5)
     cache.put("b", "line\nbreak \ud800")
     reread = AnswerCache(path)
     assert reread.get("b")["text"] == "line\nbreak \N{REPLACEMENT CHARACTER}"
@@ -410,7 +412,7 @@ def test_half_a_surrogate_pair_in_an_answer_can_be_stored(endpoint, tmp_path):
     endpoint.script = [completion("Better: A \ud800")]
     cache = tmp_path / "cache.jsonl"
     assert judge_at(endpoint, cache_path=cache).answer(requests(1)) == ["Better: A \N{REPLACEMENT CHARACTER}"]
-    cache.write_text('{"key": "k", "text": "\\ud800 \\ud83d\\ude00"}\n')
+    AnswerCache(cache).put("k", "\ud800 \ud83d\ude00")
     assert AnswerCache(cache).get("k")["text"] == "\N{REPLACEMENT CHARACTER} \N{GRINNING FACE}"
 
 
