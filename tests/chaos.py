@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from uuid import UUID
 import psutil
 
 from flows.deployments import deployments
+from flows.leases import LEASE_SECONDS
 from flows.run_notes import process_of
 from flows.working_tree import marked_groups
 from tasks.running.platform_state import FOLDER, STATE, client_environment, read_private
@@ -122,6 +123,14 @@ class Platform:
     def stages(self) -> list[int]:
         """Returns the process groups of the running stages."""
         return list(marked_groups(self.root))
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
+    """Waits until a condition holds; fails when it does not within the time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.1)
 
 
 def kill(platform: Platform, target: str, run: str) -> bool:
@@ -219,8 +228,11 @@ def look(platform: Platform, reference: Path, report: Report) -> None:
     report.problems += [f"an orphan is left: {line}" for line in processes_of(root)]
     if "up to date" not in (status := command("dvc", "status", root=root).stdout):
         report.problems.append(f"DVC would run something again: {status}")
-    if platform.held_slots():
-        report.problems.append(f"{platform.held_slots()} slot(s) are held")
+    until = time.monotonic() + LEASE_SECONDS + 30  # slots that could not be given back end with their lease
+    while (held := platform.held_slots()) and time.monotonic() < until:
+        time.sleep(1)
+    if held:
+        report.problems.append(f"{held} slot(s) are held")
     report.problems += [f"run {name} looks alive" for name in runs_alive(platform)]
     report.problems += faults_in_mlflow(root)
 

@@ -30,6 +30,7 @@ from flows.servers import recovery, settings
 from flows.working_tree import end_group, marked_groups
 from tasks.running.platform_state import FOLDER, STATE, note_of, write_private
 from tests import small_repository
+from tests.chaos import wait_for
 from tests.small_repository import PROJECT, clean_environment, command
 
 
@@ -175,13 +176,6 @@ def test_up_cancels_a_run_that_nobody_can_end(
     finally:
         process.kill()
         process.wait()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.2)
 
 
 @pytest.mark.platform

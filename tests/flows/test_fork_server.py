@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -28,6 +27,7 @@ from flows.fork_server import ForkServer
 from flows.slots import Grant
 from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
 from flows.working_tree import end_orphans, marked_groups
+from tests.chaos import wait_for
 from tests.small_repository import PROJECT, clean_environment
 from tests.tasks import tiny_pipeline
 
@@ -138,13 +138,6 @@ def facts(root: Path, name: str) -> dict[str, Any]:
 
 def log_of(root: Path, name: str) -> str:
     return (root / ".work" / "logs" / f"{name}.log").read_text()
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.05)
 
 
 def in_background(call: Callable[[], Any]) -> list[Any]:

@@ -26,7 +26,7 @@ import pytest
 from tasks.running.platform_state import FOLDER, client_environment, read_private
 from tests import chaos, small_repository
 from tests.browser import WIDTHS, look, needs_browser
-from tests.chaos import Platform, servers
+from tests.chaos import Platform, servers, wait_for
 from tests.small_repository import PROJECT, change_entry, clean_environment, command
 
 pytestmark = [pytest.mark.platform, pytest.mark.alone]
@@ -117,13 +117,6 @@ def answer(url: str, user: str = "", password: str = "") -> int:
             return int(found.status)
     except urllib.error.HTTPError as error:
         return error.code
-
-
-def wait_for(condition: Any, seconds: float = 300) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.1)
 
 
 def test_what_holds_secrets_is_for_its_owner_alone_and_outside_git(root: Path) -> None:

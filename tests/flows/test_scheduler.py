@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -19,6 +18,7 @@ import pytest
 
 from flows.working_tree import marked_groups
 from tests import small_repository
+from tests.chaos import wait_for
 from tests.small_repository import PROJECT, change_entry, clean_environment, command, set_entry
 
 pytestmark = pytest.mark.platform
@@ -73,13 +73,6 @@ def start(
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-
-
-def wait_for(condition: Any, seconds: float = 300) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.1)
 
 
 def let_row(root: Path, row: str, behaviour: str) -> None:
