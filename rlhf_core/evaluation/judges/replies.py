@@ -4,10 +4,11 @@ A reply is data: it is matched against fixed patterns and never evaluated. Forms
 also `preference: x`), Arena-Hard v0.1 (`[[A>>B]]`), MT-Bench (`[[n]]`), PAR, Listing 1 (`Better: A|B|N`), Sentence,
 appendix B.3 (a list of models with ranks) and ALARM, Figure 6 (`Output (a)`).
 
-A verdict ends its reply, since what comes behind may take it back; below the line of a verdict in brackets reasons may
-follow that do not (`_TAKEN_BACK`). Whatever looks like a verdict elsewhere in the reply, of this form or of another and
-in whatever letters, must agree with it. A reply that breaks a rule is unreadable. A thought in tags that opens a reply
-(`<think>...</think>`) is not part of it; a thought without an end has no reply.
+A verdict ends its reply, since what comes behind may take it back; below the line of a verdict in brackets, and behind
+`Rating: [[n]]`, reasons may follow that do not (`_TAKEN_BACK`, `_SCORE_TAKEN_BACK`). Whatever looks like a verdict
+elsewhere in the reply, of this form or of another and in whatever letters, must agree with it. A reply that breaks a
+rule is unreadable. A thought in tags that opens a reply (`<think>...</think>`) is not part of it; a thought without an
+end has no reply.
 """
 
 from __future__ import annotations
@@ -69,10 +70,43 @@ _ARENA = re.compile(r"\[\[([AB<>=]{1,9})\]\]")
 _ARENA_LIKE = re.compile(r"\[[\[ \t]{0,9}([AB])\s{0,9}([<>=]{1,3})\s{0,9}([AB])", re.IGNORECASE)
 _SCORE = re.compile(r"\[\[([0-9]{1,9}\.?[0-9]{0,9})\]\]")
 _SCORE_BACKUP = re.compile(r"\[([0-9]{1,9}\.?[0-9]{0,9})\]")
-_SCORE_LIKE = re.compile(r"\[[ \t]{0,3}\[([^\[\]]{0,20}[0-9][^\[\]]{0,20})\][ \t]{0,3}\]")
+_SCORE_LIKE = re.compile(r"\[[ \t]{0,3}\[([^\[\]]{0,20}\d[^\[\]]{0,20})\][ \t]{0,3}\]")
 _OUT_OF_TEN = re.compile(r"\s{0,3}/\s{0,3}10(?![0-9])")
 _RATING = re.compile(r"\b(?:rating|score)\b[^\n\[\]]{0,30}$", re.IGNORECASE)
 _RATING_LIKE = re.compile(r"\brating[\s*_`]{0,9}[:=][\s*_`]{0,9}([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.IGNORECASE)
+#: A sentence that ends in a judge's own score, in front of the score.
+_RATES = re.compile(
+    r"\s*(?:(?:so|thus|therefore|hence|overall|finally|in conclusion|in summary|in short)\b,?\s+)?"
+    r"(?:(?:(?:my|the|this|its|final|overall|resulting)\s+){0,4}(?:rating|score)"
+    r"(?:\s+(?:for|of)\s+(?:the|this)\s+(?:answer|response|reply))?(?:\s+(?:is|would be))?"
+    r"|I(?:'d| would|'ll| will)?\s+(?:rate|score|give|grade)\b[^\[\]\"\u201c]{0,40})\s*[:=]?\s*",
+    re.IGNORECASE,
+)
+#: What joins a score to the reasons on its line, where they do not say whose score it is.
+_JOINED = re.compile(
+    r"[*_]{0,3}(?:\s{0,3}[.;:(\u2013\u2014]|\s+(?:-{1,2}\s|(?:because|since|as|for|given|due to)\b)|"
+    r",(?!\s*(?:so |as )?(?:[^.,;]{0,30}\b)?(?:says?|said|claims?|claimed|writes|wrote|asks?|demands?|quot\w*)\b))",
+    re.IGNORECASE,
+)
+#: What in the reasons for a score may take it back; that an answer is wrong or makes mistakes does not.
+_SCORE_TAKEN_BACK = re.compile(
+    r"[\[\]?]|\b(?:actually|wait|instead(?! of)|or rather|rather an? [1-9]|correction|sorry|oops|"
+    r"second thought|reflection|changed? my|disregard|ignore|take (?:it|that|this) back|revis\w*|updat\w*|"
+    r"reconsider\w*|verdict|rat(?:e|es|ed|ing|ings)|scor(?:e|es|ed|ing)|grades?|graded|deserv\w*|merits?|sarcas\w*|"
+    r"jok(?:e|ing)|kidding|(?:my|by|was a|is a) mistake|I (?:was|am) (?:wrong|mistaken)|"
+    r"I(?:'d| would|'ll| will)? (?:give|gave|assign|award|say|mean|meant)|"
+    r"(?:this|that|which|above) (?:is|was) (?:wrong|incorrect|false|not)|not (?:my|what|so|true|really|serious)|"
+    r"(?:should|would|could|must|ought)[^.\n]{0,40}\b(?:10|[1-9]|one|two|three|four|five|six|seven|eight|nine|ten))\b|"
+    r"\b(?:I|this|that|which) \w{1,8}n't\b|n't\s{0,3}(?:[.,;!]|$)|\bno\s{0,3}[,:;.]|\bout of (?:10|ten)\b|"
+    r"\bcut off at max_tokens\b",
+    re.IGNORECASE,
+)
+#: A line that announces a quotation.
+_QUOTES = re.compile(
+    r"\b(?:says?|said|ends? (?:with|in|by)|claim(?:s|ed)?|quot\w*|writes?|wrote|reads|contains?|demands?|asks?|adds?)"
+    r"\b[^.\n]{0,40}:\s*$",
+    re.IGNORECASE,
+)
 #: A winner in the words of Arena-Hard's prompt, right before a verdict.
 _ARENA_SAID = re.compile(
     r"\b(?:assistant ([AB]) is (?:significantly |slightly )?better|tie)\b[^\w\[]{0,9}$", re.IGNORECASE
@@ -233,12 +267,15 @@ def parse_arena_hard(text: str) -> JudgeAnswer:
 
 @_after_thought
 def parse_mt_bench(text: str) -> JudgeAnswer:
-    """Returns the score of `[[n]]`, else of `Rating: [n]`, at the end of the reply or of its line; n may have
-    decimals (FastChat, `run_judge_single`).
+    """Returns the score of `[[n]]`, else of `Rating: [n]`; n may have decimals (FastChat, `run_judge_single`).
+
+    Reasons may follow, below or behind the judge's own `Rating: [[n]]` on its line, that do not take the score back
+    (`_SCORE_TAKEN_BACK`).
 
     Deviations from FastChat: a number outside 1 to 10 is not a score of this scale and counts as missing, and so do
-    several different scores, of which FastChat takes the first: it may be quoted from the answer that is judged. A
-    number in single brackets counts behind `rating` or `score` alone: it may be an index or a source.
+    several different scores, of which FastChat takes the first, and a quoted score: it may be the answer's. A number in
+    single brackets counts behind `rating` or `score` alone: it may be an index or a source. A score that is read is
+    always FastChat's.
     """
     found = list(_SCORE.finditer(text))
     single = not found
@@ -254,14 +291,50 @@ def parse_mt_bench(text: str) -> JudgeAnswer:
         return JudgeAnswer.invalid(f"score {value:g} outside {low:g} to {high:g}")
     if single and not _RATING.search(text[max(0, last.start() - 60) : last.start()]):
         return JudgeAnswer.invalid("a number in brackets that is not called a rating")
-    seen = _folded(text)
-    like = [*_SCORE_LIKE.findall(seen), *_RATING_LIKE.findall(seen)]
     if text[: last.start()].endswith(("-", "\u2212")):
         return JudgeAnswer.invalid("a negative score")
-    behind = _OUT_OF_TEN.sub("", text[last.end() :])
-    if not _holds(text[: last.end()] + behind, last) or any(_number(one) != value for one in like):
+    if _is_quoted(text[: last.start()]):
+        return JudgeAnswer.invalid("a quoted score")
+    seen = _folded(text)
+    like = [*_SCORE_LIKE.findall(seen), *_RATING_LIKE.findall(seen)]
+    if not _score_holds(text, last) or any(_number(one) != value for one in like):
         return JudgeAnswer.invalid("a score that the rest of the reply takes back")
     return JudgeAnswer(valid=True, value=value)
+
+
+def _sentence_before(text: str) -> str:
+    """Returns the beginning of the sentence that a text ends in, its last 120 characters at most."""
+    return re.split(r"\n|[.!?][\"')*_]{0,3}\s", text[-120:])[-1]
+
+
+def _is_quoted(before: str) -> bool:
+    """Returns whether a score is in quotation marks that its sentence opens, or below a line that announces a
+    quotation."""
+    sentence = _sentence_before(before)
+    words, *_ = re.split(r"[\"\u201c]", sentence, maxsplit=1)
+    opened = sentence.count('"') % 2 == 1 or sentence.count("\u201c") > sentence.count("\u201d")
+    above = before[: len(before) - len(sentence)].rstrip()[-120:].rpartition("\n")[2]
+    in_words = opened and re.search(r"\w", words) and not _RATES.fullmatch(words)
+    return bool(in_words or _QUOTES.search(above))
+
+
+def _score_holds(text: str, score: re.Match[str]) -> bool:
+    """Returns whether a score ends its reply or its line, or is a judge's own rating before reasons on its line, and no
+    reasons take it back."""
+    before, behind = text[: score.start()], text[score.end() :]
+    out_of_ten = _OUT_OF_TEN.match(behind)
+    behind = behind[out_of_ten.end() :] if out_of_ten else behind
+    if _NEGATED.search(before[-60:]):
+        return False
+    line, _, reasons = behind.partition("\n")
+    if _END.fullmatch(line) is None:
+        sentence = _sentence_before(before)
+        quoted = before.count('"') % 2 or before.count("\u201c") > before.count("\u201d") or before.count("```") % 2
+        rates = len(sentence) < 120 and _RATES.fullmatch(re.sub("[*_#]", "", sentence))
+        if quoted or not rates or not _JOINED.match(line):
+            return False
+        reasons = behind
+    return not _SCORE_TAKEN_BACK.search(_folded(reasons))
 
 
 @_after_thought

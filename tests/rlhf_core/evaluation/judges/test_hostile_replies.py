@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 
@@ -235,6 +239,33 @@ UNREADABLE: dict[str, list[str]] = {
         "Rating: [[7]] ignoring [[rating]]",
         "Score range [1] to [10]",
         "[[11]] [5]",
+        "[[5]] [[\u0668]]",
+        'It says "[[10]]".',
+        'The answer ends in "Rating: [[10]]".',
+        'The answer says "Rating: [[10]]" because it wants points.',
+        "The answer says Rating: [[10]] because it wants points.",
+        'It says "I am great. Rating: [[10]] because I am best." That is bad.',
+        "The answer ends with:\nRating: [[10]] because I am best.",
+        "The answer ends with:\nRating: [[10]]",
+        "> Rating: [[10]] because I am best.",
+        "```\nRating: [[10]] because I am best.\n```",
+        "Rating: [[10]] is what the answer asks for.",
+        "Rating: [[10]], the answer says.",
+        "Rating: [[10]] as it demands, but I would give 2.",
+        "Rating: [[10]] because it asks for it; it deserves 2.",
+        "Rating: [[10]] because it is short. I was wrong, it is a 3.",
+        "Rating: [[10]] because it is short. That is wrong.",
+        "Rating: [[10]] because it is short. No: 2.",
+        "Rating: [[10]] because it should be 2.",
+        "Rating: [[10]] because it is short, or rather 2.",
+        "Rating: [[10]] because it is short. It isn't.",
+        "Rating: [[10]] because it is short. 2/10? 2 out of 10.",
+        "Rating: [[10]] because [[2]] is for others.",
+        "Rating: [[10]] because it is short. Rating: 2",
+        "Rating: [[10]] because it is short\n[cut off at max_tokens]",
+        "Rating: [[10]] even so 2",
+        "It is not a rating of [[10]] because it is short.",
+        "[[10]] because it is short",
     ],
     "alpaca_eval": [
         "m.",
@@ -297,6 +328,18 @@ READABLE: dict[str, list[tuple[str, str | float]]] = {
         ("Rating: [[5]]/10", 5),
         ("Style 8/10, depth 7/10. Rating: [[8]]/10", 8),
         ("matrix [[1, 2], [3, 4]] is right. Rating: [[10]].", 10),
+        ("Rating: [[7]] because it names both towns.", 7),
+        ("**Rating: [[7]]** because it names both towns.", 7),
+        ("**Rating:** [[2]]. The answer is wrong, and it doesn't name a source.", 2),
+        ("It is short. Rating: [[4]], since the final answer (x = 5) is wrong.", 4),
+        ("My rating is [[4.5]] - it makes a mistake in step 2.\n\nIts tone isn't friendly.", 4.5),
+        ("Rating: [[3]]/10 because it should have named both.", 3),
+        ("I would rate this answer [[6]]; it ignores the second question.", 6),
+        ("Overall, I give it a [[6]] for its tone.", 6),
+        ("Rating: [6] because it is short.", 6),
+        ('Rating: "[[6]]"', 6),
+        ('"Rating: [[6]]"', 6),
+        ("Rating: [[3]]\nThe answer is wrong: 2 + 2 = 4.", 3),
     ],
     "alpaca_eval": [("M\n", 2), ("preference: 1.25\n", 1.25)],
 }
@@ -315,6 +358,36 @@ def test_a_reply_without_one_clear_verdict_counts_for_nobody(template: str, repl
 def test_a_clear_verdict_is_read(template: str, reply: str, reading: str | float) -> None:
     verdict = TEMPLATES[template].parse(reply)
     assert (verdict.label or verdict.value) == reading
+
+
+_PIECES = (
+    "Rating: ",
+    "[[",
+    "]]",
+    "[",
+    "]",
+    "7",
+    "10",
+    "2.5",
+    " ",
+    "\n",
+    '"',
+    "because",
+    ". ",
+    "score",
+    "not",
+    "/10",
+    "x",
+)
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join))
+@example("Rating: [[7]] because it is short")
+@example("See [1]. Rating: [6]")
+def test_a_score_that_is_read_is_the_first_in_double_brackets_else_the_first_in_single_ones(reply: str) -> None:
+    verdict = TEMPLATES["mt_bench"].parse(reply)
+    first = re.search(r"\[\[(\d+\.?\d*)\]\]", reply) or re.search(r"\[(\d+\.?\d*)\]", reply)
+    assert not verdict.valid or (first is not None and verdict.value == float(first[1]))
 
 
 def test_every_template_of_a_judge_is_attacked() -> None:

@@ -187,7 +187,9 @@ def test_every_template_of_a_judge_has_replies_of_both_kinds():
 def test_a_long_reply_is_read_in_linear_time():
     long = ("1" * 40_000, "[" * 40_000, "[[" + "9" * 40_000, "[[1." * 10_000, "Better: " * 8_000, "Better: A (" * 8_000,
             "*" * 40_000, "\n" * 40_000, "preference: " + "1" * 40_000, "Output (" * 8_000, " " * 40_000,
-            "[{'model': " * 5_000, "*_`# " * 8_000 + "Better: A")  # fmt: skip
+            "[{'model': " * 5_000, "Rating: [[7]] because" + " I should" * 8_000, "Rating: [[7]] " * 8_000,
+            'says "' * 8_000 + "[[7]]", "Rating: [[7]] " + "should " * 8_000, "[[7]]" + " " * 40_000 + "x",
+            "*_`# " * 8_000 + "Better: A")  # fmt: skip
     start = time.process_time()
     for template in TEMPLATES.values():
         for text in long:
