@@ -215,6 +215,16 @@ def unknown_targets(targets: str | Sequence[str], layers: Sequence[str]) -> list
     return [one for one in targets if not any(f".{layer}".endswith(f".{one}") for layer in layers)]
 
 
+def tied_target(targets: str | Sequence[str], architecture: Mapping[str, Any]) -> str | None:
+    """Returns the output projection where it is one of adapters' targets and has the embedding's weights."""
+    found = configuration_class(str(architecture.get("model_type")))
+    stated = {**({} if found is None else found.defaults), **architecture}
+    heads = [layer for layer in linear_layers(architecture) if "." not in layer]
+    named = [targets] if isinstance(targets, str) else targets
+    aimed = [head for head in heads if targets != "all-linear" and len(unknown_targets(targets, [head])) < len(named)]
+    return aimed[0] if aimed and stated.get("tie_word_embeddings") else None
+
+
 # --- paged attention -------------------------------------------------------------------------------------------------
 
 #: Kinds of layers that the paged cache of transformers holds.

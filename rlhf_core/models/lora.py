@@ -29,7 +29,8 @@ class Adapter:
         seed: of the initial factors.
 
     Raises:
-        RecipeError: peft is not installed, or no layer has a target's name.
+        RecipeError: peft is not installed, no layer has a target's name, or a target shares its weights with another
+            layer.
     """
 
     def __init__(self, model: PreTrainedModel, settings: LoraSettings, seed: int = 0) -> None:
@@ -52,6 +53,7 @@ class Adapter:
                 self._peft: PeftModel = get_peft_model(model, config)  # type: ignore[assignment]
             except ValueError as error:
                 raise RecipeError(f"LoRA targets {settings.targets} do not fit: {str(error).splitlines()[0]}") from None
+        _check_shared(model)
         self._peft.train(model.training)
 
     @contextmanager
@@ -68,6 +70,24 @@ class Adapter:
         """Returns the model with the adapters added into its weights; the adapters are gone afterwards."""
         merged: PreTrainedModel = self._peft.merge_and_unload()  # type: ignore[operator]
         return merged
+
+
+def _check_shared(model: PreTrainedModel) -> None:
+    """Refuses adapters of a layer that shares its weights: added in, they would change the other layer, too.
+
+    Merging and the weights of an engine would be another model than the one trained.
+    """
+    places: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name.rpartition(".")[0])
+    for names in places.values():
+        adapted = [name.removesuffix(".base_layer") for name in names if name.endswith(".base_layer")]
+        if len(names) > 1 and adapted:
+            others = ", ".join(name for name in names if name != f"{adapted[0]}.base_layer")
+            raise RecipeError(
+                f"LoRA targets {adapted[0]}, which shares its weights with {others}: adapters of one cannot be added "
+                f"into both; leave {adapted[0].rpartition('.')[2]} out of lora.targets"
+            )
 
 
 class AdapterOff:

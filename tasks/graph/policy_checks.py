@@ -15,7 +15,7 @@ from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, unknown_targets
+from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
 from rlhf_core.models.classifier_folder import is_classifier
 from rlhf_core.models.engines import ENGINES
 from rlhf_core.normalisers import NORMALISERS
@@ -90,7 +90,7 @@ def check_policy(reached: Reached) -> None:
 
 
 def _check_adapters(reached: Reached, recipe: Recipe) -> None:
-    """Refuses adapters of a higher rank than the model's layers have, or of layers that it does not have."""
+    """Refuses adapters of a higher rank than the model's layers have, or of layers that it does not have or shares."""
     for sft in reached.upstream("sft"):
         spec = sft.own("spec")
         sizes = architecture_of(spec.source, spec.architecture)
@@ -106,6 +106,12 @@ def _check_adapters(reached: Reached, recipe: Recipe) -> None:
             raise RecipeError(
                 f"{reached.where('row')}: lora.targets names '{unknown[0]}', which is no linear layer of "
                 f"{sizes['model_type']}, the model of {sft.where('spec')}{hint(unknown[0], names)}"
+            )
+        if recipe.lora is not None and (tied := tied_target(recipe.lora.targets, sizes)):
+            raise RecipeError(
+                f"{reached.where('row')}: lora.targets names '{tied}', which has the embedding's weights in the model "
+                f"of {sft.where('spec')} (tie_word_embeddings): adapters of one cannot be added into both; leave "
+                f"'{tied}' out, or set tie_word_embeddings: false where the backbone states its architecture"
             )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_models import EOS, PAD, POLICIES, batch_of, random_rows
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.generation import generate
@@ -15,9 +16,16 @@ from rlhf_core.models.lora import Adapter, AdapterOff
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy, policy_of
 from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.vllm.weights import effective
 
 pytest.importorskip("peft")
 BATCH = batch_of(random_rows(1, [3, 5, 2], ended=False), random_rows(2, [4, 1, 6]))
+
+
+def tied_model(tied: bool) -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=20, num_key_value_heads=2, tie_word_embeddings=tied, **sizes)).eval()
 
 
 def logprobs(policy: Policy) -> torch.Tensor:
@@ -62,6 +70,31 @@ def test_a_merged_model_loads_as_any_other_and_gives_the_same(kind: str, tmp_pat
         torch.testing.assert_close(logprobs(loaded), before, atol=1e-5, rtol=1e-4)
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".bin", ".pt", ".pkl")]
+
+
+@pytest.mark.parametrize("targets", [("lm_head",), ("q_proj", "embed_tokens")])
+def test_adapters_of_weights_that_two_layers_share_are_refused(targets: tuple[str, ...]) -> None:
+    with pytest.raises(
+        RecipeError, match=r"shares its weights with .*leave (lm_head|embed_tokens) out of lora.targets"
+    ):
+        Adapter(tied_model(tied=True), LoraSettings(rank=4, alpha=8, targets=targets))
+    Adapter(tied_model(tied=False), LoraSettings(rank=4, alpha=8, targets=targets))
+
+
+@pytest.mark.parametrize(("tied", "targets"), [(True, "all-linear"), (False, ("lm_head",)), (False, ("embed_tokens",))])
+def test_an_engine_takes_the_weights_that_an_adapted_model_computes_with(
+    tied: bool, targets: str | tuple[str, ...]
+) -> None:
+    model, ids = tied_model(tied), torch.tensor([[3, 1, 4, 1, 5]])
+    adapter = Adapter(model, LoraSettings(rank=4, alpha=8, targets=targets))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lora_" in name:
+                parameter += 0.1
+        expected, fresh = model(ids).logits, tied_model(tied)
+        fresh.load_state_dict(effective(model), strict=False)
+        torch.testing.assert_close(fresh(ids).logits, expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(adapter.merged()(ids).logits, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_settings_that_fit_nothing_are_refused() -> None:

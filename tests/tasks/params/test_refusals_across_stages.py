@@ -154,6 +154,19 @@ def test_a_wrong_value_is_refused_with_its_place(
         assert part in problems
 
 
+@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ".*head"])
+def test_adapters_of_a_head_that_has_the_embeddings_weights_are_refused(tree: Path, targets: list[str] | str) -> None:
+    set_value(tree, "par/rows.yaml", "vanilla.lora", {"targets": targets})
+    (problem,) = check_rows(tree, "par", ["vanilla"], "testbed")
+    assert "par/rows.yaml:vanilla: lora.targets names 'lm_head', which has the embedding's weights" in problem
+    assert "leave 'lm_head' out" in problem
+    set_value(tree, "par/rows.yaml", "vanilla.lora", {"targets": "all-linear"})
+    assert check_rows(tree, "par", ["vanilla"], "testbed") == []
+    set_value(tree, "par/rows.yaml", "vanilla.lora", {"targets": targets})
+    set_value(tree, f"{TESTBED}/backbones.yaml", "gemma2-2b.architecture.tie_word_embeddings", False)
+    assert check_rows(tree, "par", ["vanilla"], "testbed") == []
+
+
 @pytest.mark.parametrize(
     ("page", "place"),
     [
