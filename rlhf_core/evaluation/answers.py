@@ -21,7 +21,16 @@ _NUMBER_ANYWHERE = re.compile(
 _DIVIDED = re.compile(rf"(?P<number>{NUMBER.pattern})(?P<divisors>(?:/[0-9]+(?![0-9]|[.,][0-9]))*)")
 _TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
 #: Words behind a trigger that say that the answer is another one.
-_DENIED = re.compile(r"(?:n't|\W{0,9}not)\b", re.IGNORECASE)
+_DENIED = re.compile(
+    r"(?:n't|\W{0,9}(?:(?:definitely|certainly|clearly|surely|probably|actually|simply|also|thus|therefore)\W{1,9})?"
+    r"(?:not|never|neither|no longer|anything but|hardly))\b",
+    re.IGNORECASE,
+)
+#: Words before a trigger that take what follows back.
+_DOUBTED = re.compile(
+    r"(?:(?:\bnot|n't) (?:true|correct|right|the case|think|believe|say)|\b(?:doubt|false|wrong)) (?:that )?$",
+    re.IGNORECASE,
+)
 _INSTEAD = re.compile(r"[^\n]{0,200}?\bbut\b", re.IGNORECASE)
 #: Full-width forms of ASCII.
 _HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
@@ -32,10 +41,16 @@ _ONE_NUMBER = re.compile(
     r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?(?:/[0-9]+)?|\.[0-9]+)\$?"
     rf"(?:\s*(?:%|°|\^\s*\{{?\s*\\circ\s*\}}?|{_LATEX_TEXT})|\s+(?!pi\b)[^\W\d_]{{2,}})*[.$\s]*"
 )
+#: A fraction in a text, unless a factor follows, and a mixed number.
+_FRACTION_IN_TEXT = re.compile(
+    r"\\frac\{\s{0,9}([0-9]+)\s{0,9}\}\{\s{0,9}([0-9]+)\s{0,9}\}(?!\s{0,9}\\[a-z]|[A-Za-z(^])"
+)
+_MIXED = re.compile(r"(?<![\w.,/])([0-9]{1,9}) {1,3}([0-9]{1,9})/([0-9]{1,9})(?![\w/]|[.,][0-9])")
 _FRACTION_OF_NUMBERS = re.compile(r"\\frac\{\s*(-?[0-9]+)\s*\}\{\s*([0-9]+)\s*\}")
 #: Spellings of one expression, in the order in which they are replaced: dashes and spaces, fractions.
 _SPELLINGS = (
     (re.compile("[\N{MINUS SIGN}\N{EN DASH}]"), "-"),
+    (re.compile("(?<=[0-9])[\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}](?=[0-9]{3}(?![0-9]))"), ""),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<!\\)\\[!,]"), ""),
     (re.compile(r"(?<!\\)\\[;: ]"), " "),
@@ -64,13 +79,13 @@ def extract_number(text: str) -> str | None:
     What follows the last `####` or `The answer is` (any case), then what follows the last `=` in it; the
     first number there if a trigger was present, else the last. Without a trigger, a `\\boxed{}` takes the
     trigger's place. If nothing but text follows the `=`, the part before it is searched. `The answer is not 5` has no
-    answer, `The answer is not 5 but 6` has 6.
+    answer, `The answer is not 5 but 6` has 6, `The answer is 2 1/2` and `... 2\\frac{1}{2}` have 5/2.
     """
     text = _respelled(text)
     triggers = list(_TRIGGER.finditer(text))
     triggered = bool(triggers)
     if triggers:
-        told = _told(text[triggers[-1].end() :])
+        told = None if _is_doubted(text, triggers[-1]) else _told(text[triggers[-1].end() :])
         if told is None:
             return None
         text = told
@@ -79,7 +94,8 @@ def extract_number(text: str) -> str | None:
         if boxed is not None:
             text, triggered = boxed, True
     for part in (text.rsplit("=", 1)[-1], text):
-        numbers = _numbers(part)
+        part = _FRACTION_IN_TEXT.sub(_as_fraction, part)
+        numbers = _numbers(_MIXED.sub(_as_improper, part) if triggered else part)
         if numbers:
             return numbers[0] if triggered else numbers[-1]
     return None
@@ -87,10 +103,26 @@ def extract_number(text: str) -> str | None:
 
 def _told(tail: str) -> str | None:
     """Returns what a trigger tells: of a denial what follows its 'but', None without one."""
-    if not _DENIED.match(tail):
+    denied = _DENIED.match(tail)
+    if denied is None:
         return tail
-    instead = _INSTEAD.match(tail)
+    instead = _INSTEAD.match(tail, denied.end())
     return tail[instead.end() :] if instead else None
+
+
+def _is_doubted(text: str, trigger: re.Match[str]) -> bool:
+    """Returns whether the words before a trigger deny it, as in `I doubt that the answer is 5`."""
+    return _DOUBTED.search(text[max(0, trigger.start() - 40) : trigger.start()]) is not None
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    before = match.string[: match.start()][-1:]
+    return f"{' ' if before.isalnum() else ''}{match[1]}/{match[2]}"
+
+
+def _as_improper(match: re.Match[str]) -> str:
+    whole, part, of = (int(one) for one in match.groups())
+    return f"{whole * of + part}/{of}" if 0 < part < of else match[0]
 
 
 def _numbers(text: str) -> list[str]:
@@ -216,7 +248,14 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
     """
     last = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n_choices - 1]
     triggers = list(_TRIGGER.finditer(text))
-    tail = _told(text[triggers[-1].end() :]) if triggers else text
+    tail: str | None = text
+    if triggers:
+        after = text[triggers[-1].end() :]
+        denials = [choice if _DENIED.match(choice) else "" for choice in choices or ()]
+        said = _told_choice(after, "", denials)  # "The answer is not enough information" names such a choice
+        if said is not None:
+            return said
+        tail = None if _is_doubted(text, triggers[-1]) else _told(after)
     if tail is None:
         return None
     select = 0 if triggers else -1
@@ -240,12 +279,14 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
 
 def _told_choice(tail: str, last: str, choices: Sequence[str]) -> int | None:
     """Returns the index of the choice that the text begins with: its text, with or without an article, else its
-    letter."""
+    letter up to the last one, '' for none."""
     tail = re.sub(r"^[\s:*\"'$]+", "", tail)
     for i in sorted(range(len(choices)), key=lambda i: -len(choices[i].strip())):
         text = choices[i].strip().removesuffix(".")
         if text and re.match(rf"(?:(?:an?|the)\s+)?{re.escape(text)}(?!\w|[.,/][0-9])", tail, re.IGNORECASE):
             return i
+    if not last:
+        return None
     letter = re.match(rf"\(([A-{last}a-{last.lower()}])\)|([A-{last}])(?![\w'-])", tail)
     return ord((letter[1] or letter[2]).upper()) - ord("A") if letter else None
 

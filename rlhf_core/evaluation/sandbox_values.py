@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
+from keyword import iskeyword
 from typing import Any, Protocol
 
 Encoded = Any
@@ -33,6 +35,12 @@ _TEXTS: dict[str, tuple[type[Any], Callable[[Any], str], Callable[[str], Any]]] 
 }
 
 
+#: Objects of which there is one.
+_SINGLE = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
+#: Fields of a named tuple; of one with more, the items are left.
+_MOST_FIELDS = 64
+
+
 class Handles(Protocol):
     """Objects that stay in their process."""
 
@@ -50,7 +58,9 @@ def encode(value: Any, handles: Handles) -> Encoded:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
-        return str.__str__(value)
+        text = str.__str__(value)
+        halves = not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text)  # JSON would join two
+        return {"t": "str", "v": [ord(one) for one in text]} if halves else text
     if isinstance(value, float):
         found = _numpy_encoded(value)
         return float.__float__(value) if found is None else found
@@ -71,6 +81,10 @@ def _encode_other(value: Any, handles: Handles) -> Encoded:
     for name, kind in reversed(_MAPPINGS.items()):
         if isinstance(value, kind):
             return {"t": name, "v": [[encode(k, handles), encode(v, handles)] for k, v in kind.items(value)]}
+    fields = _fields(value)
+    if fields:
+        items = [encode(item, handles) for item in tuple.__iter__(value)]
+        return {"t": "named", "n": [type(value).__name__, *fields], "v": items}
     for name, kind in _SEQUENCES.items():
         if isinstance(value, kind):
             return {"t": name, "v": [encode(item, handles) for item in kind.__iter__(value)]}
@@ -81,6 +95,13 @@ def _encode_other(value: Any, handles: Handles) -> Encoded:
         return {"t": "keys", "v": [encode(item, handles) for item in value]}
     if type(value) is range:
         return {"t": "range", "v": [encode(n, handles) for n in (value.start, value.stop, value.step)]}
+    if type(value) is slice:
+        return {"t": "slice", "v": [encode(n, handles) for n in (value.start, value.stop, value.step)]}
+    if type(value) is memoryview:
+        return {"t": "memoryview", "v": value.tobytes().hex()}
+    for name, single in _SINGLE.items():
+        if value is single:
+            return {"t": "single", "v": name}
     if type(value) is timedelta:
         return {"t": "timedelta", "v": [value.days, value.seconds, value.microseconds]}
     word = getattr(value, "__name__", None)
@@ -88,6 +109,21 @@ def _encode_other(value: Any, handles: Handles) -> Encoded:
         return {"t": "type", "v": word}
     found = _numpy_encoded(value)
     return handles.hold(value) if found is None else found
+
+
+def _fields(value: Any) -> list[str]:
+    """Returns the fields of a named tuple, empty for anything else."""
+    names = getattr(type(value), "_fields", None) if isinstance(value, tuple) else None
+    if type(names) is not tuple or not len(names) == tuple.__len__(value) <= _MOST_FIELDS:
+        return []
+    right = all(type(name) is str and name.isidentifier() and name[0] != "_" and not iskeyword(name) for name in names)
+    return list(names) if right and len({*names}) == len(names) else []
+
+
+@lru_cache(maxsize=256)
+def _named(name: str, *fields: str) -> type[Any]:
+    """Returns a named tuple's class, whose names `namedtuple` checks; it has no code of the program."""
+    return namedtuple(name, fields)  # type: ignore[misc]
 
 
 def _numpy_encoded(value: Any) -> Encoded | None:
@@ -114,8 +150,18 @@ def decode(encoded: Encoded, handles: Handles) -> Any:
     content: Any = encoded.get("v")
     if kind == "int":
         return int(content, 16)
+    if kind == "str":
+        return "".join(map(chr, content))
     if kind == "complex":
         return complex(*content)
+    if kind == "named":
+        return _named(*encoded["n"])(*(decode(item, handles) for item in content))
+    if kind == "slice":
+        return slice(*(decode(n, handles) for n in content))
+    if kind == "memoryview":
+        return memoryview(bytes.fromhex(content))
+    if kind == "single":
+        return _SINGLE[content]
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](decode(item, handles) for item in content)
     if kind in _MAPPINGS:

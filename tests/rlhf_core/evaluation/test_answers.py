@@ -214,10 +214,14 @@ def test_choices(text, index):
         ("The answer is 1.5", ["1", "1.5"], 1),
         ("The answer is catfish or dog", ["cat", "dog"], 1),
         ("The answer is not A but (B)", ["cat", "dog"], 1),
+        ("The answer is not enough information", ["cat", "not enough information"], 1),
+        ("The answer is never.", ["always", "never"], 1),
+        ("The answer is never (A)", ["always", "sometimes"], None),
+        ("I doubt the answer is (A)", ["always", "never"], None),
         ("A because the dog barks", ["cat", "dog"], 1),
     ],
 )
-def test_what_follows_the_trigger_at_once_is_the_choice(text: str, choices: list[str], index: int) -> None:
+def test_what_follows_the_trigger_at_once_is_the_choice(text: str, choices: list[str], index: int | None) -> None:
     assert extract_choice(text, len(choices), choices) == index
 
 
@@ -308,6 +312,25 @@ def test_filters_are_those_of_the_harness(text: str) -> None:
         ("The answer is not 5. The answer is 6.", "6"),
         ("The answer is not 5 but 6", "6"),
         ("The answer is 6, not 5", "6"),
+        ("The answer is never 5", None),
+        ("The answer is definitely not 5", None),
+        ("The answer is neither 5 nor 6", None),
+        ("The answer is neither 5 nor 6 but 7", "7"),
+        ("The answer is anything but 5", None),
+        ("It is no longer true. The answer is no longer 5", None),
+        ("It is not true that the answer is 5", None),
+        ("I doubt the answer is 5", None),
+        ("I don't think the answer is 5", None),
+        ("It is wrong to guess. The answer is 5", "5"),
+        ("The answer is not 1\\frac12 but 2\\frac{1}{2}", "5/2"),
+        ("The answer is 2 1/2", "5/2"),
+        ("The answer is 2 5/2", "2"),
+        ("In 2020 3/4", "3/4"),
+        ("The answer is $\\frac{1}{2}$", "1/2"),
+        ("The answer is -\\frac{1}{2}", "-1/2"),
+        ("The answer is \\frac{3}{4}\\pi", "3"),
+        ("The answer is 1\N{NARROW NO-BREAK SPACE}234\N{NO-BREAK SPACE}567", "1234567"),
+        ("The answer is 1 000", "1"),
         ("The answer is ５", "5"),
         ("#### －１２．５", "-12.5"),
         ("1/" + "9" * 5000, "1/" + "9" * 5000),

@@ -43,6 +43,8 @@ FORGERIES = {
     "int equal to everything": "class E(int):\n def __eq__(s, o): return True\n def __ne__(s, o): return False\n"
     " def __sub__(s, o): return 0\n def __str__(s): return '5'\ndef f(x): return E(7)",
     "StopIteration": "def f(x): raise StopIteration",
+    "names of fields": "class E(tuple): _fields = ('__class__',)\ndef f(x): return E([2])",
+    "fields as code": "class E(tuple): _fields = ('x=exit()',)\nE.__name__ = 'print(1)'\ndef f(x): return E([2])",
     "an address of memory": "class E:\n"
     " __array_interface__ = {'shape': (), 'typestr': '<f8', 'data': (id(1.0) + 16, True), 'version': 3}\n"
     " def __array__(s, *a, **k): raise TypeError\ndef f(x): return E()",
@@ -150,6 +152,15 @@ def test_a_program_never_sees_its_tests_nor_another_program(sandbox):
         ("def f(*, x): x.append(1)", ("x = []\nf(x=x)\nassert x == [1]",)),
         ("def f(x): x[0][0].append(1)", ("x = (([],),)\nf(x)\nassert x == (([1],),)",)),
         ("def f(x): return x", ("x = [1]\ny = f(x)\ny.append(2)\nassert x == [1, 2] and y is x",)),
+        ("def f(): return ..., NotImplemented, slice(1, None, 2), memoryview(b'ab')",
+         ("assert f() == (..., NotImplemented, slice(1, None, 2), b'ab') and f()[0] is ...",)),
+        ("def f(x): return x + '\\ude00', '\\ud800'",
+         ("assert f('\\ud83d') == ('\\ud83d\\ude00', '\\ud800') and len(f('\\ud83d')[0]) == 2",)),
+        ("from collections import namedtuple\nP = namedtuple('P', 'x y')"
+         "\ndef f(p): return P(p.y, p[0]) if p else P(1, [2])",
+         ("p = f(None)\nassert p == (1, [2]) and p.y == [2] and str(p) == 'P(x=1, y=[2])'", "assert f(p).x == [2]")),
+        ("from collections import namedtuple\ndef f(): return namedtuple('P', 'x x', rename=True)(1, 2)",
+         ("assert f() == (1, 2)",)),
         ("async def g(): return 1\ndef f():\n import asyncio\n return asyncio.run(g())", ("assert f() == 1",)),
     ],
 )  # fmt: skip
