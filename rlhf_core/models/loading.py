@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
@@ -24,12 +24,15 @@ from transformers import (
     modeling_utils,
 )
 
-from rlhf_core.errors import DataError, RecipeError, nearest
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError, nearest
+from rlhf_core.models.stored_sizes import check_sizes
 
 #: Precisions of a model's weights by name.
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 #: Attention kernels by name, as transformers has them.
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2")
+#: What to do about a model that cannot be loaded.
+REMEDY = "Give a folder with config.json and safetensors, or a hub id while the hub can be reached"
 
 
 def build_language_model(
@@ -102,15 +105,40 @@ def set_attention(model: PreTrainedModel, attention: str) -> None:
     model.config.attn_implementation = attention
 
 
-def stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None = None) -> PreTrainedModel:
+def stored_model(
+    kind: Any, source: Path | str, dtype: torch.dtype | None = None, *, what: str = "model", remedy: str = REMEDY
+) -> PreTrainedModel:
     """Returns a model of an auto class from a folder or hub id, with the attention that its configuration names.
 
     Raises:
-        OSError, ValueError, ImportError, SafetensorError: nothing that can be loaded there.
-        DataError: weights are missing.
+        DataError: nothing that can be loaded there, or weights are missing.
         RecipeError: see `set_attention`.
     """
+    with naming_damage(source, what, remedy):
+        return _stored_model(kind, source, dtype)
+
+
+@contextmanager
+def naming_damage(source: Path | str, what: str = "model", remedy: str = REMEDY) -> Iterator[None]:
+    """Turns errors of a model's files into a refusal that names the folder.
+
+    transformers raises errors of any class where a value of config.json has another type.
+
+    Raises:
+        DataError: the files cannot be loaded.
+    """
+    try:
+        yield
+    except (RewardsmithError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{what} cannot be loaded ({said})", file=str(source), remedy=remedy) from None
+
+
+def _stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+    check_sizes(config, Path(source))
     attention, config._attn_implementation = config._attn_implementation, None
     model: PreTrainedModel
     model, told = kind.from_pretrained(
@@ -166,15 +194,9 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None)
     Raises:
         DataError: nothing that can be loaded there.
     """
-    try:
+    with naming_damage(source):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
         return stored_model(AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM, source, dtype)
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise DataError(
-            f"model cannot be loaded ({str(error).splitlines()[0]})",
-            file=str(source),
-            remedy="Give a folder with config.json and safetensors, or a hub id while the hub can be reached",
-        ) from None
 
 
 def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:

@@ -72,11 +72,15 @@ class Projection(nn.Linear):
         return super().forward(states) * self.out_features**-0.5
 
 
+#: What to do about a damaged reward model.
+REMEDY = "Re-run its stage, or copy its folder again"
+
+
 def _damaged(folder: Path, error: Exception) -> DataError:
     return DataError(
         f"the reward model cannot be loaded ({(str(error).splitlines() or [type(error).__name__])[0]})",
         file=str(folder),
-        remedy="Re-run its stage, or copy its folder again",
+        remedy=REMEDY,
     )
 
 
@@ -224,8 +228,8 @@ class ScalarModel(nn.Module):
     def load(cls, folder: Path) -> tuple[ScalarModel, dict[str, Any]]:
         """Returns a saved model and what it was trained on."""
         config = cls.trained_on(folder)
+        backbone = stored_model(AutoModel, folder, what="the reward model", remedy=REMEDY)
         try:
-            backbone = stored_model(AutoModel, folder)
             weights = load_file(folder / HEADS_FILE)
         except (OSError, ValueError, SafetensorError) as error:
             raise _damaged(folder, error) from None

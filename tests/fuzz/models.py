@@ -1,7 +1,6 @@
 """Stored models: weights, heads, tokenizers and tensors, as later stages load them.
 
-Configurations are left whole: a size in them may ask for any amount of memory. Weights whose values changed load as
-other weights; what finds them is DVC's digest of the result.
+Weights and values of a configuration that changed load as another model; what finds them is DVC's digest of the result.
 """
 
 from __future__ import annotations
@@ -44,6 +43,9 @@ def _loads(rng: random.Random) -> tuple[str, Callable[[Path], object]]:
     """Returns a file and what loads it from its folder."""
     loads: tuple[tuple[str, Callable[[Path], object]], ...] = (
         (f"{POLICY}/model.safetensors", load_language_model),
+        (f"{POLICY}/config.json", load_language_model),
+        (f"{POLICY}/generation_config.json", load_language_model),
+        (f"{REWARD_MODEL}/config.json", ScalarModel.load),
         (f"{REWARD_MODEL}/model.safetensors", ScalarModel.load),
         (f"{REWARD_MODEL}/heads.safetensors", ScalarModel.load),
         (f"{REWARD_MODEL}/reward_model.json", ScalarModel.load),

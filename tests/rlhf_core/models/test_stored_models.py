@@ -1,0 +1,66 @@
+"""Damaged models: a configuration with values of another type or size is refused before memory is asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import tiny_policy, tiny_scalar_model
+
+from rlhf_core.errors import DataError
+from rlhf_core.models.loading import load_language_model, save_model
+from rlhf_core.models.reward_model import ScalarModel
+
+
+def set_field(folder: Path, name: str, value: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rope_parameters", 5), ("rope_parameters", {"rope_theta": "x", "rope_type": "default"}), ("hidden_size", "16"),
+        ("intermediate_size", 1.5), ("eos_token_id", {}), ("model_type", None), ("dtype", "x"),
+        ("num_attention_heads", 0), ("hidden_act", "x"), ("layer_types", ["x"]),
+    ],
+)  # fmt: skip
+def test_a_configuration_with_a_wrong_value_is_refused_with_its_folder(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    save_model(tiny_policy().model, tmp_path)
+    set_field(tmp_path, name, value)
+    with pytest.raises(DataError, match=rf"{tmp_path}.*\. Give "):
+        load_language_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vocab_size", 2**40), ("hidden_size", 2**31), ("intermediate_size", 2**40),
+        ("num_hidden_layers", 10**9), ("max_position_embeddings", 10**12),
+    ],
+)  # fmt: skip
+def test_sizes_beyond_the_weights_are_refused_before_tensors_are_made(tmp_path: Path, name: str, value: int) -> None:
+    tiny_scalar_model().save(tmp_path, {"loss": "bradley_terry"})
+    set_field(tmp_path, name, value)
+    for load in (load_language_model, ScalarModel.load):
+        with pytest.raises(DataError, match=rf"config.json, field '{name}': is {value}, but .*Give the config.json"):
+            load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0", '{"model_type": "llama"', "[" * 10_000])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_a_cut_file_is_refused_or_not_needed(tmp_path: Path, file: str, text: str) -> None:
+    save_model(tiny_policy().model, tmp_path)
+    before = load_language_model(tmp_path).state_dict()
+    (tmp_path / file).write_text(text)
+    try:
+        after = load_language_model(tmp_path).state_dict()
+    except DataError as error:
+        assert str(tmp_path) in str(error)  # noqa: PT017 (either is right)
+    else:
+        assert file == "generation_config.json"
+        assert all(after[name].equal(value) for name, value in before.items())
