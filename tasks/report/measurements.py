@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from rlhf_core.errors import DataError
 from tasks.report.length_controlled import Judged, calibration_of, length_controlled
 from tasks.report.outputs import StageOutput
 from tasks.report.row_games import other_row, over_row
@@ -45,6 +46,14 @@ def _alpaca_rows(output: StageOutput) -> Judged:
         for row in output.judgements
         if row["benchmark"] == "alpaca" and str(row["id"]) in answers and "reference" not in row
     ]
+    for name, answer in ((name, answers[str(row["id"])]) for row in rows for name in ("n_chars", "baseline")):
+        if name not in answer:
+            raise DataError(
+                f"the answer to prompt {answer['id']} has no '{name}'",
+                file=str(output.result / "generations.jsonl"),
+                field=name,
+                remedy="Run its stage again",
+            )
     return Judged(
         prompts=[str(row["id"]) for row in rows],
         preferences=[math.nan if row["preference"] is None or not row["valid"] else row["preference"] for row in rows],

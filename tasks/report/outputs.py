@@ -18,6 +18,10 @@ from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.stopping import stopped
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.judged_numbers import blank_numbers
+from tasks.running.result_rows import Generation, Judgement, read_checked
+
+#: Kinds of rows by file, of which every field is checked.
+ROW_KINDS: Mapping[str, type[Any]] = {"generations.jsonl": Generation, "peak_generations.jsonl": Generation}
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,19 @@ class StageOutput:
     def rows(self, file: str) -> list[dict[str, Any]]:
         """Returns rows of a JSON Lines file of the result; empty where the stage wrote none."""
         path = self.result / file
-        return read_jsonl(path) if path.exists() else []
+        if not path.exists():
+            return []
+        kind = ROW_KINDS.get(file)
+        return read_jsonl(path) if kind is None else read_checked(path, kind)
 
     @cached_property
     def judgements(self) -> list[dict[str, Any]]:
-        return self.rows("judgements.jsonl")
+        rows = self.rows("judgements.jsonl")
+        second = bool(rows) and "opponent" in rows[0]
+        if second or not rows:
+            return rows
+        kind: type[Any] = Judgement
+        return read_checked(self.result / "judgements.jsonl", kind, ("benchmark", "id", "valid"))
 
     @cached_property
     def blank(self) -> dict[str, str]:

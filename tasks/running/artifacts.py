@@ -116,6 +116,9 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
         raise DataError(
             f"not valid JSON ({error})", file=str(path), row=len(rows) + 1, remedy="Re-run its stage"
         ) from None
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise DataError("is not an object with names", file=str(path), row=number, remedy="Re-run its stage")
     return rows
 
 

@@ -3,8 +3,12 @@
 A row of data (`Prompt`, `PreferencePair`, `Question`, `BenchmarkItem`) may hold further fields of its source.
 """
 
+import sys
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, TypeVar, cast
+from types import NoneType, UnionType
+from typing import Any, NotRequired, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import DataError
 from tasks.running.artifacts import read_jsonl
@@ -272,3 +276,45 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
                 f"the row has no '{name}'", file=str(path), row=number, field=name, remedy="Run its stage again"
             )
     return cast(list[R], rows)
+
+
+def read_checked(path: Path, kind: type[R], needed: Collection[str] | None = None) -> list[R]:
+    """Returns the rows of a file in a `result/` folder whose fields have the types that their kind states.
+
+    Args:
+        path: the file.
+        kind: the rows' type, of this module.
+        needed: fields that a row must have; None for those that the type requires.
+
+    Raises:
+        DataError: a row that lacks a field, or has a value of another type or a number that is not finite.
+    """
+    hints, rows = get_type_hints(kind), read_jsonl(path)
+    required = set(kind.__required_keys__ if needed is None else needed)  # type: ignore[attr-defined]
+    for number, row in enumerate(rows, start=1):
+        told = partial(DataError, file=str(path), row=number, remedy="Run its stage again")
+        for name in sorted(required - row.keys()):
+            raise told(f"the row has no '{name}'", field=name)
+        for name, value in row.items():
+            if not _fits(value, hints.get(name, Any)):
+                raise told(f"{value!r:.60} is not {_described(hints[name])}", field=name)
+    return cast(list[R], rows)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Returns whether a value of JSON has a type; a number is finite."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(one, parts[0]) for one in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(one, parts[1]) for one in value.values())
+    if hint in (int, float):
+        right = isinstance(value, int) or (hint is float and isinstance(value, float))
+        return right and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return hint is Any or (value is None if hint is NoneType else isinstance(value, hint))
+
+
+def _described(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
