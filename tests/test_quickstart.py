@@ -1,4 +1,5 @@
-"""docs/quickstart.md as it stands: its commands in an empty folder, with a tiny random model and made-up pairs."""
+"""docs/quickstart.md as it stands: its commands in an empty folder and without the extras, with a tiny random model and
+made-up pairs."""
 
 from __future__ import annotations
 
@@ -16,6 +17,17 @@ from tasks.data_specs.pair_formats import read_pairs
 from tests.small_repository import PROJECT, clean_environment
 from tests.tiny_causal import save_chat
 
+#: Python that hides what the extras install, as an environment without them does.
+WITHOUT_EXTRAS = """
+from importlib.machinery import PathFinder
+
+HIDDEN = {
+    "boto3", "dvc_s3", "flask_wtf", "language_tool_python", "lingua", "lm_eval", "optuna", "prefect_docker",
+    "prefect_kubernetes", "psycopg2", "textstat",
+}
+find_spec = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in HIDDEN else find_spec(name, *rest)
+"""
 DOCUMENT = PROJECT / "docs" / "quickstart.md"
 #: Lines of one page.
 MOST_LINES = 110
@@ -62,7 +74,10 @@ def test_its_commands_give_a_comparison(tmp_path: Path) -> None:
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m tasks.command_line "$@"\n')
     program.chmod(0o755)
-    environment = clean_environment(PYTHONPATH=str(PROJECT), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", COLUMNS="100")
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "sitecustomize.py").write_text(WITHOUT_EXTRAS)
+    paths = f"{tmp_path / 'start'}:{PROJECT}"
+    environment = clean_environment(PYTHONPATH=paths, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", COLUMNS="100")
     environment |= {"PATH": f"{program.parent}:{environment['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300"}
     done = subprocess.run(

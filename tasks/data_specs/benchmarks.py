@@ -158,6 +158,8 @@ def hub_rows_of(hub_set: HubSet, split: str) -> list[Record]:
 
 def harness_rows(spec: RealSpec) -> tuple[Sets, dict[str, Any]]:
     """Returns the rows of the tasks that a spec names, and {column: the task, rows, of, and where they are from}."""
+    if not spec.tasks:  # the harness is an extra that others do without
+        return {}, {}
     from rlhf_core.evaluation.harness.tasks import asked_split, task_rows
 
     sets: Sets = {}

@@ -237,7 +237,8 @@ def small_stage(with_: Shrinking, name: str, values: Mapping[str, Any]) -> Setti
     if "training" in values:
         made["training"] = trained_small(values["training"])
     if "least_accuracy" in values:
-        made |= {"least_accuracy": 0.0, "held_out": 0.25, "gold": True}
+        # Every model trains the two updates, also one that states a multiple of the scale's epochs.
+        made |= {"least_accuracy": 0.0, "held_out": 0.25, "gold": True, "fixed": True}
         with_.replaced[f"stages: {name}: least_accuracy"] = "0: random models rewrite nothing rightly"
         with_.replaced[f"stages: {name}: the model's rewrites"] = "the questions' own solutions, marked as gold"
     if "benchmarks" in values and made.get("prompts"):

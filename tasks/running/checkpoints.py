@@ -3,10 +3,14 @@
 They live outside every output, in `.work/checkpoints/<stage>-<digest of the output's path>/<key>/step-<number>/`,
 each with a manifest of digests. The key is the digest of everything that the result depends on, bit by bit, so that
 a run never continues from another run's state. They are removed when the stage's result is complete.
+
+`.work/checkpoints` may be a link to a folder that several machines share: a stage then goes on on another machine, and
+a machine that was believed lost and still saves disturbs nobody.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,12 +19,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from safetensors import SafetensorError
 
@@ -48,6 +53,8 @@ SAVING_SHARE = 20
 #: Step it when what a saved state holds changes.
 FORMAT = 2
 MANIFEST = "manifest.json"
+#: Begins the name of a checkpoint that is being written, before host and process.
+PARTIAL = ".partial-"
 
 
 class DamagedCheckpoint(Exception):
@@ -89,9 +96,10 @@ class CheckpointStore:
     def save(self, step: int, state: State) -> Path:
         """Saves a state and removes what is older than the newest `keep`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(".partial-*"):
-            _remove(leftover)
-        partial = self.folder / f".partial-{os.getpid()}"
+        for leftover in self.folder.glob(f"{PARTIAL}*"):
+            if not _being_written(leftover.name):
+                _remove(leftover)
+        partial = self.folder / f"{PARTIAL}{platform.node()}-{os.getpid()}"
         partial.mkdir()
         files = write_state(partial, state)
         manifest = {
@@ -105,7 +113,12 @@ class CheckpointStore:
         final = self.folder / _folder_name(step)
         if os.path.lexists(final):
             _remove(final)
-        partial.rename(final)
+        try:
+            partial.rename(final)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            _remove(partial)  # another machine that runs this stage has just saved the same
         _to_disk(self.folder)
         for old in self.saved()[: -self.keep]:
             _remove(old)
@@ -151,12 +164,19 @@ def _folder_name(step: int) -> str:
     return f"step-{step:010d}"
 
 
+def _being_written(name: str) -> bool:
+    """Returns whether a partial checkpoint's writer may be alive; of another machine's nobody knows here."""
+    host, _, pid = name.removeprefix(PARTIAL).rpartition("-")
+    return bool(host) and pid.isdecimal() and (host != platform.node() or psutil.pid_exists(int(pid)))
+
+
 def _remove(path: Path) -> None:
-    """Removes a checkpoint, or whatever is in its place."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    """Removes a checkpoint, or whatever is in its place, unless another machine has just done so."""
+    with suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _to_disk(path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,65 @@ def test_success_removes_checkpoints_of_this_output_and_failure_keeps_them(
     # the output of another specification: nothing to go on from, and what is left of the first is cleared
     assert run("b", fail=False, spec="2") is None
     assert not list(module.WORK.glob("*/*/step-*"))
+
+
+def test_a_run_goes_on_in_another_clone_when_both_lead_to_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(module.SECONDS_VARIABLE, "0")
+    (tmp_path / "shared").mkdir()
+
+    def run(clone: str, *, fail: bool) -> Any:
+        (tmp_path / clone / ".work").mkdir(parents=True)
+        (tmp_path / clone / ".work" / "checkpoints").symlink_to(tmp_path / "shared")
+        monkeypatch.chdir(tmp_path / clone)
+        Path("spec").write_text("1")
+        with resumable_output("out", stage="sft", version=1, inputs=["spec"], seed=0) as (result, checkpoints):
+            saved = checkpoints.resume("out")
+            checkpoints.offer(3, lambda: {"x": clone})
+            if fail:
+                raise ValueError(clone)
+            (result / "metrics.json").write_text("{}")
+            return saved
+
+    with pytest.raises(ValueError, match="first"):
+        run("first", fail=True)
+    assert run("second", fail=False) == {"x": "first"}
+    assert not list((tmp_path / "shared").iterdir())
+    assert Path(".work/checkpoints").is_symlink()
+
+
+def test_a_machine_believed_lost_may_save_at_the_same_time(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both save the same step; neither removes what the other writes, nor fails."""
+    to_disk, nested = module._to_disk, []
+
+    def other_saves(path: Path) -> None:
+        if path.name.startswith(module.PARTIAL) and not nested:
+            nested.append(path)
+            with monkeypatch.context() as patched:
+                patched.setattr(module.platform, "node", lambda: "other")
+                store.save(5, state(5))
+            assert path.is_dir()
+        to_disk(path)
+
+    monkeypatch.setattr(module, "_to_disk", other_saves)
+    store.save(5, state(5))
+    assert nested
+    assert loaded_step(store) == 5
+    assert [path.name for path in store.folder.iterdir()] == ["step-0000000005"]
+
+    rename = Path.rename
+
+    def renamed_just_before(self: Path, target: Path) -> Path:
+        rename(shutil.copytree(self, self.with_name("copy")), target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", renamed_just_before)
+    store.save(6, state(6))
+    assert loaded_step(store) == 6
+    assert not list(store.folder.glob(".partial-*"))
 
 
 class Stopped(Exception):

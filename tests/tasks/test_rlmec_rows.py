@@ -86,12 +86,13 @@ def test_a_printed_row_is_one_policy_for_each_task() -> None:
     assert all(len(m.published.values) == 1 for m in scaling)
 
 
+@pytest.mark.parametrize("size", ["testbed", "small", "paper"])
 @pytest.mark.parametrize("name", sorted(ROWS))
-def test_settings_of_every_row_fit(name: str) -> None:
+def test_settings_of_every_row_fit(name: str, size: str) -> None:
     row = ROWS[name]
     recipe = parse_recipe(read_settings(row.path.under(ROOT)), row.path)
     scale = typed(
-        PolicyScale, read_settings(scale_entries(ROOT, "testbed", "policy")[row.settings].under(ROOT)), row.settings
+        PolicyScale, read_settings(scale_entries(ROOT, size, "policy")[row.settings].under(ROOT)), row.settings
     )
     if recipe.kind == "supervised":
         _, learned = scale.supervised_config(recipe.optimiser, name)
