@@ -54,7 +54,7 @@ class StageOutput:
         if not path.exists():
             return []
         kind = ROW_KINDS.get(file)
-        return read_jsonl(path) if kind is None else read_checked(path, kind)
+        return read_jsonl(path) if kind is None else read_checked(path, kind, ("benchmark", "id"))
 
     @cached_property
     def judgements(self) -> list[dict[str, Any]]:
