@@ -97,7 +97,7 @@ def _table(group: RowGroup, *, wide: bool) -> Any:
     compared = group.compared
     shown = compared.rows[:MOST_ROWS]
     heading = f"less {group.baseline.partition('/')[2]}" if group.has_baseline else ""
-    columns = ["", compared.metric.replace("_", " "), heading, "kl", "tokens", "alarms"]
+    columns = ["", compared.metric.replace("_", " ").replace("/", " "), heading, "kl", "tokens", "alarms"]
     lines_ = [_cells(row, compared.metric, wide=wide) for row in shown]
     table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
     table.add_column("", overflow="fold", max_width=24 if wide else 17)
