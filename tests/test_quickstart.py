@@ -26,7 +26,9 @@ HIDDEN = {
     "prefect_kubernetes", "psycopg2", "textstat",
 }
 find_spec = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in HIDDEN else find_spec(name, *rest)
+PathFinder.find_spec = staticmethod(
+    lambda name, *rest: None if name.partition(".")[0] in HIDDEN else find_spec(name, *rest)
+)
 """
 DOCUMENT = PROJECT / "docs" / "quickstart.md"
 #: Lines of one page.
