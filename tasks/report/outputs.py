@@ -18,8 +18,10 @@ from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.stopping import stopped
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.judged_numbers import blank_numbers
-from tasks.running.result_rows import Generation, Judgement, read_checked
+from tasks.running.result_rows import Generation, Judgement, read_checked, read_numbers
 
+#: Files of numbers by step.
+NUMBERS = ("history.jsonl", "checkpoints.jsonl")
 #: Kinds of rows by file, of which every field is checked.
 ROW_KINDS: Mapping[str, type[Any]] = {"generations.jsonl": Generation, "peak_generations.jsonl": Generation}
 
@@ -53,6 +55,8 @@ class StageOutput:
         path = self.result / file
         if not path.exists():
             return []
+        if file in NUMBERS:
+            return read_numbers(path)
         kind = ROW_KINDS.get(file)
         return read_jsonl(path) if kind is None else read_checked(path, kind, ("benchmark", "id"))
 

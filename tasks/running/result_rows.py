@@ -301,6 +301,23 @@ def read_checked(path: Path, kind: type[R], needed: Collection[str] | None = Non
     return cast(list[R], rows)
 
 
+def read_numbers(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a history: `step` and finite numbers, or null where a step has none.
+
+    Raises:
+        DataError: a row without `step`, or another value.
+    """
+    rows = read_jsonl(path)
+    for number, row in enumerate(rows, start=1):
+        told = partial(DataError, file=str(path), row=number, remedy="Run its stage again")
+        if not _fits(row.get("step"), int):
+            raise told(f"{row.get('step')!r:.60} is not the number of a step", field="step")
+        for name, value in row.items():
+            if not _fits(value, float | None):
+                raise told(f"{value!r:.60} is not a number", field=name)
+    return rows
+
+
 def _fits(value: Any, hint: Any) -> bool:
     """Returns whether a value of JSON has a type; a number is finite."""
     origin, parts = get_origin(hint), get_args(hint)

@@ -86,6 +86,22 @@ def test_a_length_that_is_not_finite_is_refused_by_run(results: Path, metric: st
         measurements(runs_of(results, "bandit"), metric)
 
 
+@pytest.mark.parametrize(
+    ("file", "row", "message"),
+    [
+        ("history.jsonl", {"step": 1, "kl": "much"}, "row 2, field 'kl': 'much' is not a number"),
+        ("checkpoints.jsonl", {"kl": 0.5}, "row 2, field 'step': None is not the number of a step"),
+        ("checkpoints.jsonl", {"step": True}, "row 2, field 'step': True is not the number of a step"),
+        ("history.jsonl", {"step": 1, "kl": [0.5]}, r"row 2, field 'kl': \[0.5\] is not a number"),
+    ],
+)
+def test_a_damaged_row_of_a_curve_is_named(results: Path, file: str, row: dict[str, object], message: str) -> None:
+    path = results / "segment" / "policy" / "bandit" / "1" / "result" / file
+    write_jsonl(path, [{"step": 0, "kl": None}, row])
+    with pytest.raises(DataError, match=f"bandit/1/result/{file}, {message}"):
+        runs_of(results, "bandit").outputs["bandit"][1].rows(file)
+
+
 def spoil(results: Path, count: int, benchmark: str = "alpaca") -> None:
     """Makes the judge's first verdicts of bandit at seed 1 unreadable."""
     path = results / "segment" / "policy" / "bandit" / "1" / "result" / "judgements.jsonl"
