@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal
@@ -15,15 +16,16 @@ NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\$\s?)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])[-+]?\.[0-9]+"
 )
 _NUMBER_ANYWHERE = re.compile(
-    r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"  # inside words: x2, 5kg3
+    r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)\.[0-9]+"  # inside words: x2, 5kg3, Rs.5
 )
 #: A number with what it is divided by, where that ends the number: 3/4 is one, a date such as 1/2/2020 three.
 _DIVIDED = re.compile(rf"(?P<number>{NUMBER.pattern})(?P<divisors>(?:/[0-9]+(?![0-9]|[.,][0-9]))*)")
 _TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
 #: Words behind a trigger that say that the answer is another one.
 _DENIED = re.compile(
-    r"(?:n't|\W{0,9}(?:(?:definitely|certainly|clearly|surely|probably|actually|simply|also|thus|therefore)\W{1,9})?"
-    r"(?:not|never|neither|no longer|anything but|hardly))\b",
+    r"(?:n't|\W{0,9}(?:(?:of course|definitely|certainly|clearly|surely|probably|actually|simply|also|thus|therefore)"
+    r"\W{1,9})?"
+    r"(?:not|never|neither|no longer|anything but|hardly|by no means|cannot be|far from|other than))\b",
     re.IGNORECASE,
 )
 #: Words before a trigger that take what follows back.
@@ -47,9 +49,21 @@ _FRACTION_IN_TEXT = re.compile(
 )
 _MIXED = re.compile(r"(?<![\w.,/])([0-9]{1,9}) {1,3}([0-9]{1,9})/([0-9]{1,9})(?![\w/]|[.,][0-9])")
 _FRACTION_OF_NUMBERS = re.compile(r"\\frac\{\s*(-?[0-9]+)\s*\}\{\s*([0-9]+)\s*\}")
+#: Characters written for a minus sign, beside the hyphen of ASCII.
+_DASHES = "\N{MINUS SIGN}\N{EN DASH}\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{SMALL HYPHEN-MINUS}"
+#: A sign in front of the marks that open a number, unless it subtracts or is a bullet.
+_SIGN_OUTSIDE = re.compile(
+    rf"(?<![0-9)}}\]%*:])(?<![0-9)}}\]%*:]\s)([-{_DASHES}])(\\boxed\{{|\\text\{{|\\\(|\*{{1,2}})(?=[0-9.$\\])"
+)
+#: Digits of other scripts, and fractions in one character.
+_FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")
+_ONE_CHARACTER_FRACTION = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 #: Spellings of one expression, in the order in which they are replaced: dashes and spaces, fractions.
 _SPELLINGS = (
-    (re.compile("[\N{MINUS SIGN}\N{EN DASH}]"), "-"),
+    (re.compile(f"[{_DASHES}]"), "-"),
+    (re.compile("[\N{EURO SIGN}\N{POUND SIGN}\N{YEN SIGN}\N{INDIAN RUPEE SIGN}]"), "$"),
+    (re.compile(r"\bnegative\s(?=\$?[0-9.])|(?:^|(?<=\bis\s)|(?<=[=:]\s))minus\s(?=\$?[0-9.])", re.IGNORECASE), "-"),
+    (_SIGN_OUTSIDE, r"\2\1"),
     (re.compile("(?<=[0-9])[\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}](?=[0-9]{3}(?![0-9]))"), ""),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<!\\)\\[!,]"), ""),
@@ -110,6 +124,12 @@ def _told(tail: str) -> str | None:
     return tail[instead.end() :] if instead else None
 
 
+def last_is_doubted(text: str) -> bool:
+    """Returns whether the words before the last `The answer is` or `####` deny it."""
+    triggers = list(_TRIGGER.finditer(text))
+    return bool(triggers) and _is_doubted(text, triggers[-1])
+
+
 def _is_doubted(text: str, trigger: re.Match[str]) -> bool:
     """Returns whether the words before a trigger deny it, as in `I doubt that the answer is 5`."""
     return _DOUBTED.search(text[max(0, trigger.start() - 40) : trigger.start()]) is not None
@@ -136,7 +156,8 @@ def _numbers(text: str) -> list[str]:
 
 
 def extract_boxed(text: str) -> str | None:
-    """Returns the content of the last complete `\\boxed{...}` (braces balanced), or None."""
+    """Returns the content of the last complete `\\boxed{...}` (braces balanced), or None; `-\\boxed{5}` holds -5."""
+    text = _SIGN_OUTSIDE.sub(r"\2\1", text)
     opened: list[int] = []
     closed: dict[int, int] = {}
     for match in re.finditer(r"[{}]", text):
@@ -149,10 +170,16 @@ def extract_boxed(text: str) -> str | None:
 
 
 def _respelled(text: str) -> str:
-    text = text.translate(_HALF_WIDTH)
+    text = _FOREIGN_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text.translate(_HALF_WIDTH))
+    text = _ONE_CHARACTER_FRACTION.sub(_as_two_numbers, text).replace("\N{FRACTION SLASH}", "/")
     for spelling, replacement in _SPELLINGS:
         text = spelling.sub(replacement, text)
     return text
+
+
+def _as_two_numbers(match: re.Match[str]) -> str:
+    blank = " " if match.string[: match.start()][-1:].isdigit() else ""
+    return blank + unicodedata.normalize("NFKC", match[0])
 
 
 def parse_number(text: str) -> Fraction | None:

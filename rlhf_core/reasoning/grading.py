@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.evaluation.answers import answers_equal, extract_boxed, extract_choice, extract_number, parse_number
+from rlhf_core.evaluation.answers import (
+    answers_equal,
+    extract_boxed,
+    extract_choice,
+    extract_number,
+    last_is_doubted,
+    parse_number,
+)
 
 _ANSWER_IS = re.compile(r"(?:####|the answer is)[: ]*", re.IGNORECASE)
 
@@ -35,6 +42,8 @@ def _told(text: str) -> str | None:
     triggers = list(_ANSWER_IS.finditer(text))
     if not triggers:
         return extract_boxed(text)
+    if last_is_doubted(text):
+        return None
     told = text[triggers[-1].end() :]
     boxed = extract_boxed(told)
     if boxed is not None:

@@ -107,6 +107,15 @@ _QUOTES = re.compile(
     r"\b[^.\n]{0,40}:\s*$",
     re.IGNORECASE,
 )
+#: What an answer says or asks for, right before a verdict in the same sentence.
+_SAID_BY_ANSWER = re.compile(
+    r"\b(?:answer|response|reply|output|assistant|assistant [ab]|user|model)(?:'s \w{1,20})?\s(?:\w{1,12}\s)?"
+    r"(?:says?|said|claims?|claimed|writes|wrote|asks?|asked|demands?|demanded|tells?|told|instructs?|instructed|"
+    r"orders?|ordered|tries to|tried to|ends (?:with|in|by)|includes?|contains?|begs?|requests?)\b"
+    r"(?:(?!\b(?:and|but|so|thus|therefore|hence)\b)[^,;.]){0,60}$"
+    r"|\bwould (?:otherwise )?have been\b[^,;.]{0,20}$",
+    re.IGNORECASE,
+)
 #: A winner in the words of Arena-Hard's prompt, right before a verdict.
 _ARENA_SAID = re.compile(
     r"\b(?:assistant ([AB]) is (?:significantly |slightly )?better|tie)\b[^\w\[]{0,9}$", re.IGNORECASE
@@ -259,6 +268,8 @@ def parse_arena_hard(text: str) -> JudgeAnswer:
     winner = "N" if label == "A=B" else label[0]
     if not _holds(text, found[-1]) or _arena_like(seen) != {label} or {*_BETTER_LIKE.findall(seen)} - {winner}:
         return JudgeAnswer.invalid("a verdict that the rest of the reply takes back")
+    if _is_quoted(text[: found[-1].start()]) or _SAID_BY_ANSWER.search(_sentence_before(text[: found[-1].start()])):
+        return JudgeAnswer.invalid("a quoted verdict")
     said = _ARENA_SAID.search(text[max(0, found[-1].start() - 60) : found[-1].start()])
     if said is not None and (said[1] or "N").upper() != winner:
         return JudgeAnswer.invalid("a verdict in words and another in brackets")
@@ -273,9 +284,9 @@ def parse_mt_bench(text: str) -> JudgeAnswer:
     (`_SCORE_TAKEN_BACK`).
 
     Deviations from FastChat: a number outside 1 to 10 is not a score of this scale and counts as missing, and so do
-    several different scores, of which FastChat takes the first, and a quoted score: it may be the answer's. A number in
-    single brackets counts behind `rating` or `score` alone: it may be an index or a source. A score that is read is
-    always FastChat's.
+    several different scores, of which FastChat takes the first, and a score that is quoted or that the answer
+    asks for. A number in single brackets counts behind `rating` or `score` alone: it may be an index or a source. A
+    score that is read is always FastChat's.
     """
     found = list(_SCORE.finditer(text))
     single = not found
@@ -293,7 +304,7 @@ def parse_mt_bench(text: str) -> JudgeAnswer:
         return JudgeAnswer.invalid("a number in brackets that is not called a rating")
     if text[: last.start()].endswith(("-", "\u2212")):
         return JudgeAnswer.invalid("a negative score")
-    if _is_quoted(text[: last.start()]):
+    if _is_quoted(text[: last.start()]) or _SAID_BY_ANSWER.search(_sentence_before(text[: last.start()])):
         return JudgeAnswer.invalid("a quoted score")
     seen = _folded(text)
     like = [*_SCORE_LIKE.findall(seen), *_RATING_LIKE.findall(seen)]

@@ -342,6 +342,40 @@ def test_a_denied_answer_is_none_and_full_width_digits_are_digits(text: str, num
 
 
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The answer is -**5**", "-5"),
+        ("The answer is -\\boxed{5}", "-5"),
+        ("So $-\\boxed{5}$", "-5"),
+        ("The answer is -\\(5\\)", "-5"),
+        ("10 -\\boxed{5}", "5"),
+        ("- \\boxed{5}", "5"),
+        ("so 10-**5**", "5"),
+        ("The answer is -€5", "-5"),
+        ("The answer is -£1,200.50", "-1200.5"),
+        ("The answer is \N{NON-BREAKING HYPHEN}5", "-5"),
+        ("from 3\N{NON-BREAKING HYPHEN}5", "5"),
+        ("The answer is negative 5.", "-5"),
+        ("The answer is minus $5", "-5"),
+        ("10 minus 5", "5"),
+        ("The answer is 5½", "11/2"),
+        ("The answer is -½", "-1/2"),
+        ("The answer is 3\N{FRACTION SLASH}4", "3/4"),
+        ("The answer is १८", "18"),
+        ("The answer is ١٨", "18"),
+        ("The answer is Rs.18", "18"),
+    ],
+)
+def test_signs_fractions_and_digits_are_read_as_written(text: str, number: str) -> None:
+    assert solution_is_right(text, number)
+
+
+@pytest.mark.parametrize("said", ["by no means 5", "far from 5", "other than 5", ", of course, not 5"])
+def test_more_denials_tell_no_answer(said: str) -> None:
+    assert extract_number(f"The answer is {said}") is None
+
+
+@pytest.mark.parametrize(
     "text",
     ["\\boxed{" * 6000, "\\boxed{{" * 5000 + "}" * 5000, "\\frac{" * 6000, "\\frac{{1}" * 5000, "1" * 40_000,
      "1,234" * 8000, "$" * 40_000, "1/" * 20_000, "= " * 20_000, "the answer is " * 3000, "\\text{" * 6000,

@@ -41,6 +41,11 @@ CHOICE: dict[str, Any] = {"answer": "stress", "choices": ["hard work", "stress",
         ("So \\boxed{hard work}? The answer is stress.", CHOICE, "stress", True),
         ("The answer is a plan.", CHOICE, "A plan", False),
         ("The answer is nothing.", CHOICE, None, False),
+        ("I doubt the answer is 18.", NUMBER, None, False),
+        ("I don't think the answer is x^2.", EXPRESSION, None, False),
+        ("I doubt that the answer is stress.", CHOICE, None, False),
+        ("The answer is -\\boxed{18}.", NUMBER, "-18", False),
+        ("The answer is -\\boxed{18}.", {"answer": "-18"}, "-18", True),
     ],
 )
 def test_answers_are_read_and_compared(text: str, question: dict[str, Any], answer: str | None, right: bool) -> None:
