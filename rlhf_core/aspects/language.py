@@ -30,9 +30,7 @@ class LanguageConfidence:
         try:
             from lingua import Language, LanguageDetectorBuilder
         except ImportError:
-            raise RecipeError(
-                "aspect 'confidence' needs lingua: install the extra `tools` (lingua-language-detector)"
-            ) from None
+            raise RecipeError("aspect 'confidence' needs lingua: pip install 'rewardsmith[tools]'") from None
         known = {each.name.lower(): each for each in Language.all()}
         for name in (language, *among):
             if name.lower() not in known:
@@ -82,7 +80,7 @@ class Readability:
         try:
             import textstat
         except ImportError:
-            raise RecipeError("aspect 'readability' needs textstat: install the extra `tools`") from None
+            raise RecipeError("aspect 'readability' needs textstat: pip install 'rewardsmith[tools]'") from None
         self._formula, self._limit = getattr(textstat, formula), limit
         self._sign = FORMULAS[formula] if easier else -FORMULAS[formula]
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     modeling_utils,
 )
+from transformers.utils import logging
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, nearest
 from rlhf_core.models.stored_sizes import check_sizes
@@ -33,6 +34,14 @@ PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2")
 #: What to do about a model that cannot be loaded.
 REMEDY = "Give a folder with config.json and safetensors, or a hub id while the hub can be reached"
+
+
+def _no_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    return bar(*args, **{**options, "disable": True})
+
+
+# Not disable_progress_bar(), which also hides the bars of downloads from the hub: those take minutes.
+logging.set_tqdm_hook(_no_bar)
 
 
 def build_language_model(

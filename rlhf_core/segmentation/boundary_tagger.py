@@ -56,7 +56,7 @@ def build_tagger(config: TaggerConfig, tokenizer: PreTrainedTokenizerBase, seed:
         from wtpsplit.models import SubwordXLMConfig, SubwordXLMForTokenClassification
     except ModuleNotFoundError as error:
         raise RecipeError(
-            f"training a boundary tagger needs {error.name}: `pip install wtpsplit -c constraints.txt`"
+            f"training a boundary tagger needs {error.name}: `pip install rewardsmith` installs it with wtpsplit"
         ) from None
     sizes = SubwordXLMConfig(
         vocab_size=len(tokenizer),

@@ -227,8 +227,8 @@ def load_splitter(model: str) -> Any:
         from wtpsplit import SaT as Splitter
     except ModuleNotFoundError as error:
         raise RecipeError(
-            f"the SaT segmenter needs {error.name}: `pip install wtpsplit -c constraints.txt`, or use the segmenter "
-            "'sentence', which needs no model"
+            f"the SaT segmenter needs {error.name}: `pip install rewardsmith` installs it with wtpsplit, or use "
+            "the segmenter 'sentence', which needs no model"
         ) from None
     folder = Path(model)
     local = (folder / "config.json").is_file()

@@ -72,10 +72,8 @@ def normalised(name: str) -> str:
 
 
 def check_packages(constraints: Path) -> Finding:
-    """Returns the installed versions against constraints.txt; only packages that the project needs at all count."""
+    """Returns the installed versions against constraints.txt, which a clone has and a project of one's own lacks."""
     pins = pinned(constraints)
-    if not pins:
-        return Finding("packages", NOTE, f"{constraints} not found", "run this in the repository")
     installed = {normalised(d.metadata["Name"]): d.version for d in metadata.distributions() if d.metadata["Name"]}
     wrong = [
         f"{name} {installed[name]} instead of {version}"
@@ -86,7 +84,10 @@ def check_packages(constraints: Path) -> Finding:
         name for name in ("torch", "transformers", "dvc", "prefect", "mlflow", "pandera") if name not in installed
     ]
     if absent:
-        return Finding("packages", MISSING, f"not installed: {', '.join(absent)}", "make install")
+        remedy = "make install" if pins else "pip install rewardsmith"
+        return Finding("packages", MISSING, f"not installed: {', '.join(absent)}", remedy)
+    if not pins:
+        return Finding("packages", OK, "installed; the tested versions are in constraints.txt of a clone")
     if wrong:
         shown = ", ".join(wrong[:4]) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
         return Finding("packages", NOTE, shown, "make install brings the tested versions")
@@ -118,7 +119,9 @@ def check_disk(root: Path) -> Finding:
 
 def check_gpu() -> Finding:
     found = machine.gpus()
-    remedy = "the testbed scale needs none; small and paper need NVIDIA GPUs and `make install TORCH=cuda`"
+    remedy = (
+        "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda` in a clone"
+    )
     return Finding("GPU", OK if found else NOTE, ", ".join(found) or "none", "" if found else remedy)
 
 
@@ -146,7 +149,8 @@ def check_platform() -> Finding:
 
 def check_repository(root: Path) -> Finding:
     ready = (root / "dvc.yaml").exists() and (root / ".dvc").is_dir()
-    return Finding("repository", OK if ready else MISSING, str(root.resolve()), "" if ready else "run in a clone")
+    remedy = "run in a clone, or in a project that `rewardsmith init` made"
+    return Finding("repository", OK if ready else MISSING, str(root.resolve()), "" if ready else remedy)
 
 
 def examine(root: Path) -> list[Finding]:
@@ -172,6 +176,7 @@ def report(root: Path) -> int:
     """Prints the findings; returns how many needed things are missing."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     colours = {OK: "green", NOTE: "yellow", MISSING: "red"}
     findings = examine(root)
@@ -179,8 +184,7 @@ def report(root: Path) -> int:
     for column in ("", "what", "found", "what to do"):
         table.add_column(column, overflow="fold")
     for finding in findings:
-        mark = f"[{colours[finding.state]}]{finding.state}[/]"
-        table.add_row(mark, finding.name, finding.found, finding.remedy)
+        table.add_row(Text(finding.state, colours[finding.state]), finding.name, finding.found, finding.remedy)
     Console(markup=False, width=max(100, shutil.get_terminal_size().columns) if not os.isatty(1) else None).print(table)
     missing = sum(finding.state == MISSING for finding in findings)
     print(f"{missing} requirement(s) missing" if missing else "everything that is needed is installed")

@@ -102,11 +102,9 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
 def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
     """Prints a response coloured by its rewards, then its segments and tokens with what each is paid."""
     from rich.console import Console
-    from transformers.utils import logging
 
     from tasks.report.colour import coloured_text, pieces
 
-    logging.disable_progress_bar()
     scored = explain(model_dir, prompt, response)
     parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
     console = Console(markup=False)

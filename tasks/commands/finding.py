@@ -6,6 +6,8 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError
 from tasks.commands.compare import NARROW
+from tasks.graph.names import DEMO_NAME
+from tasks.params.stages import RUNS, run_settings
 from tasks.report.finding import NATS, DemoFinding, finding_cells, read_finding
 
 HEADINGS = (
@@ -26,11 +28,13 @@ def print_finding(root: Path) -> None:
     """Prints the finding; at most 80 columns, on a narrower terminal fewer columns of the table.
 
     Raises:
-        RecipeError: a row of the demo has no result.
+        RecipeError: params.yaml sets no demo, or a row of the demo has no result.
     """
     from rich.console import Console
     from rich.table import Table
 
+    if DEMO_NAME not in run_settings(root).demo:
+        raise RecipeError(f"{RUNS} sets no demo; `rewardsmith compare ROW ROW` compares the rows that you have")
     found = read_finding(root)
     if found is None:
         raise RecipeError("a row of the demo was not run to its end; run it: rewardsmith run")

@@ -28,7 +28,10 @@ from tasks.studies.verdicts import StudyFinding, StudyState, load_study
 
 def print_studies(root: Path) -> None:
     """Prints every study with its worlds and its primary finding, or why it is refused."""
-    for file in sorted((root / FOLDER).glob("*.yaml")):
+    files = sorted((root / FOLDER).glob("*.yaml"))
+    if not files:
+        print(f"no study in {root / FOLDER}; write {FOLDER}/NAME.yaml, as studies.md of the documentation shows")
+    for file in files:
         try:
             state = load_study(root, file)
         except RewardsmithError as error:

@@ -204,7 +204,7 @@ def read_reference(root: Path, what: Verified) -> tuple[dict[str, Fingerprint], 
         DataError: there is no reference, or no variation.
     """
     if not (root / what.reference).exists():
-        remedy = f"Make one: rewardsmith verify {what.name} --write-reference"
+        remedy = f"Make one in a clone, where {what.name} ran: rewardsmith verify {what.name} --write-reference"
         raise DataError("there is no reference", file=str(what.reference), remedy=remedy)
     if not (root / VARIATION).exists():
         remedy = "Measure it: python -m benchmarks.same_seed_variation . --work .work/re-runs"

@@ -60,7 +60,7 @@ def pipeline_files(
     files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
     for file in files:
         if not (root / file).exists():
-            raise RecipeError(f"{file} does not exist. Run rewardsmith in the repository")
+            raise RecipeError(f"{file} does not exist. Run rewardsmith in the repository or in a project")
     return files
 
 

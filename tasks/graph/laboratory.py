@@ -75,7 +75,10 @@ def laboratory_page(root: Path) -> Page:
     """
     path = root / FOLDER / "rows.yaml"
     if not path.is_file():
-        raise RecipeError(f"no {FOLDER}/rows.yaml in {root}: run rewardsmith in the repository")
+        raise RecipeError(
+            f"no {FOLDER}/rows.yaml in {root}: run rewardsmith in the repository, whose worlds have planted flaws; "
+            "`rewardsmith try-reward` tries a reward on pairs of your own"
+        )
     page = read_page(path)
     if not page.each:
         raise RecipeError(f"{path}: it must have 'each', a list of rewards, and 'variants', the mitigations")

@@ -40,7 +40,9 @@ def papers_here(root: Path) -> tuple[str, ...]:
     from tasks.graph.rows import papers
 
     if not (root / "params.yaml").is_file():
-        raise RecipeError(f"no params.yaml in {root}: run rewardsmith in the repository")
+        raise RecipeError(
+            f"no params.yaml in {root}: run rewardsmith in the repository or in a project that `rewardsmith init` made"
+        )
     return papers(root)
 
 

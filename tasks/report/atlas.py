@@ -170,7 +170,11 @@ def read_atlas(root: Path) -> Atlas:
     found = (_study(root, name, files.get(name), started.get(name)) for name in names)
     studies = tuple(sorted(found, key=lambda study: study.primary is None))
     if not studies:
-        raise DataError("there is no study", file=FOLDER.as_posix(), remedy="Write one; docs/studies.md has an example")
+        raise DataError(
+            "there is no study",
+            file=FOLDER.as_posix(),
+            remedy="Write studies/NAME.yaml, as studies.md of the documentation shows",
+        )
     asked = asked_claims([claim for study in studies if (claim := study.of_claim) is not None])
     others = Counter(
         study.registered.claim.paper

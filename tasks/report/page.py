@@ -153,7 +153,8 @@ def read_report(results: Path) -> Report:
         raise DataError(
             "no tables stage has finished here",
             file=str(results),
-            remedy="Run `python -m tasks.tables` first",
+            remedy="Run the rows of a published paper, then `python -m tasks.tables`; of other rows, "
+            "`rewardsmith compare ROW ROW` writes a page",
         )
     runs = runs_of(root, ((paper.key, table) for paper in papers for table in paper.tables))
     side_by_side = across.rows_by_backbone(results)

@@ -100,3 +100,14 @@ def test_outside_a_repository_doctor_reports_something_missing(
 @pytest.mark.parametrize(("name", "expected"), [("Flask_Cors", "flask-cors"), ("zc.lockfile", "zc-lockfile")])
 def test_names_are_compared_as_indexes_do(name: str, expected: str) -> None:
     assert doctor.normalised(name) == expected
+
+
+def test_a_project_outside_a_clone_lacks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / ".dvc").mkdir()
+    assert doctor.report(tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "constraints.txt not found" not in shown
+    assert "[green]" not in shown
+    assert "[/]" not in shown
+    assert doctor.check_packages(tmp_path / "constraints.txt").state == doctor.OK

@@ -78,7 +78,7 @@ def harness_folder() -> Path:
     if spec is None or spec.origin is None:
         raise RecipeError(
             f"{DISTRIBUTION} is not installed, which measures policies on these tasks; install the extra '{EXTRA}': "
-            f"pip install -c constraints.txt '.[{EXTRA}]'"
+            f"pip install 'rewardsmith[{EXTRA}]'"
         )
     return Path(spec.origin).parent / "tasks"
 

@@ -64,3 +64,9 @@ def test_a_cut_file_is_refused_or_not_needed(tmp_path: Path, file: str, text: st
     else:
         assert file == "generation_config.json"
         assert all(after[name].equal(value) for name, value in before.items())
+
+
+def test_no_bar_is_shown_while_a_model_is_saved_and_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(tiny_policy().model, tmp_path)
+    load_language_model(tmp_path)
+    assert capsys.readouterr().err == ""

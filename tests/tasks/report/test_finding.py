@@ -97,6 +97,12 @@ def test_a_demo_that_is_not_finished_has_no_finding(root: Path) -> None:
         print_finding(root)
 
 
+def test_a_project_without_a_demo_is_not_told_to_run_one(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("suite: {seeds: [0], scale_seeds: {default: [0]}}\n")
+    with pytest.raises(RecipeError, match="sets no demo; `rewardsmith compare"):
+        print_finding(tmp_path)
+
+
 def test_a_plain_reward_that_is_not_hacked_is_not_called_hacked(tmp_path: Path) -> None:
     for name in ("params", "params.yaml", "tasks", "pyproject.toml"):
         (tmp_path / name).symlink_to(PROJECT / name)

@@ -258,6 +258,11 @@ def test_the_targets_of_a_study_are_distances(tmp_path: Path) -> None:
         typed(StudySpec, {**STUDY, "kl_targets": [4.0, 0.0]}, "studies/credit.yaml")
 
 
+def test_the_list_of_no_studies_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_studies(tmp_path)
+    assert "write studies/NAME.yaml" in capsys.readouterr().out
+
+
 def test_the_list_has_findings_and_why_a_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state(tmp_path, plain)
     (tmp_path / "studies" / "vague.yaml").write_text("title: Vague\n")
