@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from math import lcm
 from typing import Any
 
 from rlhf_core.supervised.config import TrainingConfig
@@ -178,7 +179,7 @@ def small_policy(with_: Shrinking, name: str, values: Mapping[str, Any]) -> Sett
     made = capped(values)
     optimiser = dict(values.get("optimiser", {}))
     if "iterations" in optimiser or "rollout_batch" in optimiser:
-        responses = BATCH * max(with_.groups.get(name, 1), optimiser.get("group_size", 1))
+        responses = BATCH * lcm(with_.groups.get(name, 1), optimiser.get("group_size", 1))
         replay = min(optimiser.get("replay", 0), 1)
         optimiser |= {"iterations": UPDATES + replay, "rollout_batch": responses, "minibatch": responses}
         optimiser |= {"microbatch": responses, "epochs": 1}

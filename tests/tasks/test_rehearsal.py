@@ -128,6 +128,12 @@ def test_every_policy_has_two_updates_of_two_prompts(scale: str, tmp_path: Path)
             assert (optimiser["updates"], optimiser["batch"]) == (2, 2)
 
 
+def test_groups_of_a_policys_page_and_of_its_rows_both_fill_a_batch(tmp_path: Path) -> None:
+    made = Shrinking(SmallRows(tmp_path, None), StandIns(tmp_path, []), {"grpo": 5})
+    small = small_policy(made, "grpo", {"optimiser": {"iterations": 10, "rollout_batch": 32, "group_size": 4}})
+    assert small["optimiser"]["rollout_batch"] == 40
+
+
 def test_what_a_rehearsal_replaces_is_noted(tmp_path: Path) -> None:
     made = Shrinking(SmallRows(tmp_path, None), StandIns(tmp_path, []), {})
     small = small_stage(made, "samples", {"samples": 5, "sampling": {"max_new_tokens": 512}, "batch": 128})
