@@ -29,7 +29,7 @@ from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import entries, read_settings, wrong_pages
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
-from tasks.params.row_kinds import parse_row
+from tasks.params.row_parser import parse_row
 from tasks.params.scales import KINDS as SCALE_PAGES
 from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs

@@ -23,7 +23,7 @@ from tasks.params.aspects import SelectionFile
 from tasks.params.pages import Address, entries, explained, find_entry, page_files, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
-from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, parse_row
+from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, parse_row
 from tasks.params.scales import scale_entries, scale_folder, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
 from tasks.params.stages import run_settings

@@ -16,7 +16,7 @@ from tasks.params.aspects import AspectModelSpec
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import drawn_by_seed
 from tasks.params.pages import Address, entries, find_entry, page_files, read_settings
-from tasks.params.row_kinds import ROW_KINDS
+from tasks.params.row_parser import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
 from tasks.params.settings import ROOT_SCALE, typed
 

@@ -24,7 +24,7 @@ from tasks.params.reward_model import (
     reward_model_scale,
     reward_model_spec,
 )
-from tasks.params.row_kinds import parse_row
+from tasks.params.row_parser import parse_row
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
 

@@ -28,7 +28,7 @@ from rlhf_core.policy_optimisation.config import OPTIMISERS
 from tasks.graph.rows import PAGES, papers, read_rows
 from tasks.graph.scale import Scale
 from tasks.params.pages import page_files, read_settings
-from tasks.params.row_kinds import TRAINING
+from tasks.params.row_parser import TRAINING
 from tasks.params.scales import (
     KINDS,
     REHEARSAL,

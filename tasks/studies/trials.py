@@ -15,7 +15,7 @@ from rlhf_core.errors import RecipeError, hint
 from tasks.graph.items import result_of
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.pages import merge, read_settings
-from tasks.params.row_kinds import TRAINING
+from tasks.params.row_parser import TRAINING
 from tasks.params.studies import FIXED, LIKE, OF_STUDIES, StudySpec
 from tasks.params.tuning import Space, tuning_spec
 from tasks.studies.origins import OPTIMISER, settings_digest

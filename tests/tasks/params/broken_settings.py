@@ -26,7 +26,7 @@ from tasks.params.data import DATA_SPECS
 from tasks.params.pages import Address, entries, read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.reward_model import reward_model_scale, reward_model_spec
-from tasks.params.row_kinds import COMPARING, MEASURING, ComparingRow, MeasuringRow, parse_row
+from tasks.params.row_parser import COMPARING, MEASURING, ComparingRow, MeasuringRow, parse_row
 from tasks.params.scales import STAGES, scale_entries, scale_names
 
 PROJECT = Path(__file__).parents[3]

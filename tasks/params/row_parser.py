@@ -1,4 +1,4 @@
-"""Rows by their kind: a recipe that trains a policy, or a row that measures, compares or only names something.
+"""The parser of rows by their kind: a recipe that trains a policy, or a row that measures, compares or names something.
 
 `parse_row` types one row, recipes by `rlhf_core.recipe.parse_recipe`; `tasks.graph.rows.load_rows` reads the pages.
 """
