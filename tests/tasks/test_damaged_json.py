@@ -86,7 +86,7 @@ def test_a_stop_without_a_reason_is_named(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("row", ["5", "{}", '{"step": 3, "kind": "kl", "since": 1, "message": "m", "x": 1}'])
 def test_an_alarm_that_is_none_is_named_with_its_row(tmp_path: Path, row: str) -> None:
     (tmp_path / "alarms.jsonl").write_text('{"step": 3, "kind": "kl", "since": 1, "message": "m"}\n' + row + "\n")
-    with pytest.raises(RecipeError, match=r"alarms.jsonl, row 2"):
+    with pytest.raises(RewardsmithError, match=r"alarms.jsonl, row 2"):
         alarms_of(tmp_path)
 
 

@@ -119,7 +119,7 @@ def test_impossible_options_are_refused(options: dict[str, Any], message: str) -
 def test_without_wtpsplit_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wtpsplit", None)
     monkeypatch.setitem(sys.modules, "wtpsplit.models", None)
-    with pytest.raises(RecipeError, match=r"pip install wtpsplit.*'sentence', which needs no model"):
+    with pytest.raises(RecipeError, match=r"pip install rewardsmith.*'sentence', which needs no model"):
         load_splitter("sat-3l")
 
 
