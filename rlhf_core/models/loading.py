@@ -32,7 +32,7 @@ from rlhf_core.models.stored_sizes import check_sizes
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 #: Attention kernels by name, as transformers has them.
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2")
-#: What to do about a model that cannot be loaded.
+#: Remedy for a model that cannot be loaded.
 REMEDY = "Give a folder with config.json and safetensors, or a hub id while the hub can be reached"
 
 

@@ -72,7 +72,7 @@ class Projection(nn.Linear):
         return super().forward(states) * self.out_features**-0.5
 
 
-#: What to do about a damaged reward model.
+#: Remedy for a damaged reward model.
 REMEDY = "Re-run its stage, or copy its folder again"
 
 

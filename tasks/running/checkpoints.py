@@ -165,9 +165,14 @@ def _folder_name(step: int) -> str:
 
 
 def _being_written(name: str) -> bool:
-    """Returns whether a partial checkpoint's writer may be alive; of another machine's nobody knows here."""
+    """Returns whether another process may write a partial checkpoint; of another machine's nobody knows here.
+
+    One of this process's own name is left from a save that failed, or from a killed process with the same number.
+    """
     host, _, pid = name.removeprefix(PARTIAL).rpartition("-")
-    return bool(host) and pid.isdecimal() and (host != platform.node() or psutil.pid_exists(int(pid)))
+    if not host or not pid.isdecimal():
+        return False
+    return host != platform.node() or (int(pid) != os.getpid() and psutil.pid_exists(int(pid)))
 
 
 def _remove(path: Path) -> None:

@@ -364,6 +364,22 @@ def test_a_machine_believed_lost_may_save_at_the_same_time(
     assert not list(store.folder.glob(".partial-*"))
 
 
+def test_a_save_that_failed_in_this_process_is_cleared_by_the_next(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_to_disk", full)
+        with pytest.raises(OSError, match="No space left"):
+            store.save(5, state(5))
+    assert list(store.folder.glob(".partial-*"))
+    store.save(6, state(6))
+    assert loaded_step(store) == 6
+    assert not list(store.folder.glob(".partial-*"))
+
+
 class Stopped(Exception):
     """Stands for a kill after a checkpoint."""
 

@@ -82,13 +82,13 @@ _RATES = re.compile(
     r"|I(?:'d| would|'ll| will)?\s+(?:rate|score|give|grade)\b[^\[\]\"\u201c]{0,40})\s*[:=]?\s*",
     re.IGNORECASE,
 )
-#: What joins a score to the reasons on its line, where they do not say whose score it is.
+#: Words that join a score to the reasons on its line, where they do not say whose score it is.
 _JOINED = re.compile(
     r"[*_]{0,3}(?:\s{0,3}[.;:(\u2013\u2014]|\s+(?:-{1,2}\s|(?:because|since|as|for|given|due to)\b)|"
     r",(?!\s*(?:so |as )?(?:[^.,;]{0,30}\b)?(?:says?|said|claims?|claimed|writes|wrote|asks?|demands?|quot\w*)\b))",
     re.IGNORECASE,
 )
-#: What in the reasons for a score may take it back; that an answer is wrong or makes mistakes does not.
+#: Words in the reasons for a score that may take it back; that an answer is wrong or makes mistakes does not.
 _SCORE_TAKEN_BACK = re.compile(
     r"[\[\]?]|\b(?:actually|wait|instead(?! of)|or rather|rather an? [1-9]|correction|sorry|oops|"
     r"second thought|reflection|changed? my|disregard|ignore|take (?:it|that|this) back|revis\w*|updat\w*|"
@@ -107,7 +107,7 @@ _QUOTES = re.compile(
     r"\b[^.\n]{0,40}:\s*$",
     re.IGNORECASE,
 )
-#: What an answer says or asks for, right before a verdict in the same sentence.
+#: Verbs of what an answer says or asks for, right before a verdict in the same sentence.
 _SAID_BY_ANSWER = re.compile(
     r"\b(?:answer|response|reply|output|assistant|assistant [ab]|user|model)(?:'s \w{1,20})?\s(?:\w{1,12}\s)?"
     r"(?:says?|said|claims?|claimed|writes|wrote|asks?|asked|demands?|demanded|tells?|told|instructs?|instructed|"
