@@ -25,6 +25,7 @@ from prefect.exceptions import Abort, MissingResult
 
 from flows.deployments import check_pinned
 from flows.follow_ups import Call, follow_ups
+from flows.fork_server import begun
 from flows.run_notes import host_tag, noted
 from flows.same_code import check_server
 from flows.scheduler import RunFailed, RunSummary, ended, run_stale
@@ -34,6 +35,7 @@ from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
 from tasks.graph.names import DEMO_ALL, DEMO_NAME, SO_FAR, SUITE, seeds_so_far
+from tasks.graph.stages import never_run
 from tasks.params.settings import ROOT_SCALE
 from tasks.tracking.searches import noted_since, paper_runs
 
@@ -209,7 +211,8 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     try:
         if options.pool:
             check_server()
-        with tags(host_tag()):
+        first = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
+        with begun(Path.cwd(), never_run(Path.cwd(), first)), tags(host_tag()):
             line = made(
                 full=options.full,
                 rows=options.rows,
