@@ -24,7 +24,8 @@ from tasks.commands.verify import VERIFIED
 from tasks.params.pages import Address, merge, read_settings
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
-from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.recorded import digests_of
 
 Row = dict[str, Any]
 Change = Mapping[str, Any]
@@ -121,12 +122,15 @@ class Planting:
         for stage in self.stages:
             shutil.rmtree(self.copy(stage), ignore_errors=True)
             shutil.copytree(self.finished(stage), self.copy(stage))
+            record = self.copy(stage) / "record" / "record.json"  # without digests, which planting changes
+            kept = {name: value for name, value in read_json(record).items() if name not in ("files", "result_digest")}
+            write_json(record, kept)
 
     def seal(self) -> None:
         """Makes the copied records fit the changed results."""
         for stage in self.stages:
             record = self.copy(stage) / "record" / "record.json"
-            write_json(record, {**read_json(record), "result_digest": digest(self.copy(stage) / "result")})
+            write_json(record, {**read_json(record), **digests_of(self.copy(stage) / "result")})
 
     def replace(self, stage: str, source: Path) -> None:
         """Puts a folder in the place of a copied stage, or of its `result`."""

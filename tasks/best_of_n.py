@@ -21,8 +21,9 @@ from tasks.params.evaluation import BestOfNSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_judge, load_world
-from tasks.running.result_rows import PooledAnswers, read_rows
+from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 

@@ -38,9 +38,10 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, write_json, write_jsonl
+from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite, read_rows
+from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, numeric_errors_name, run_stage, set_threads
 from tasks.running.supervised import train_resumably
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions

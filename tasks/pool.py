@@ -17,8 +17,9 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.result_rows import BenchmarkItem, PooledAnswers, read_rows
+from tasks.running.result_rows import BenchmarkItem, PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
 
 #: Raise it when the result changes; DVC then runs the stage again.

@@ -16,8 +16,9 @@ from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_judge, load_world
-from tasks.running.result_rows import Generation, OpponentJudgement, read_rows
+from tasks.running.result_rows import Generation, OpponentJudgement
 from tasks.running.stage import command_line, run_stage, set_threads
 
 #: Raise it when the result changes; DVC then runs the stage again.

@@ -23,8 +23,9 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import record_folder, stage_output, write_json, write_jsonl
+from tasks.running.checked_results import read_rows
 from tasks.running.loading import expanded, load_encoder, load_policy
-from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite, read_rows
+from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 

@@ -27,6 +27,7 @@ from rlhf_core.rewards.exported import as_classifier, check_one_read, load_class
 from tasks.commands.model_card import write_card
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.loading import load_encoder
+from tasks.running.recorded import check_result
 from tasks.running.stage import device, set_threads
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, model_folder, upstream
 
@@ -71,6 +72,7 @@ class Exported:
                 file=str(result),
                 remedy="Give the result of a stage reward_model, policy or sft: a folder that holds model/",
             )
+        check_result(folder.parent)
         read = upstream("data", data, folder)
         record = read_json(folder.parent.parent / "record" / "record.json")
         return cls(folder, record, read, load_encoder(read, folder))

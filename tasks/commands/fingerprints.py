@@ -36,6 +36,7 @@ import numpy as np
 from rlhf_core.errors import DataError
 from tasks.report.measurements import JOINT_METRICS
 from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.checked_results import read_stage_record
 
 SAMPLED, SKETCH, WEIGHT_SKETCH = 64, 8, 32
 #: Characters of a row's digest.
@@ -150,8 +151,13 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Fingerprint:
-        texts = {name: TextField.from_words(words.split()) for name, words in value["texts"].items()}
-        numbers = {name: NumberField.from_words(words.split()) for name, words in value["numbers"].items()}
+        try:
+            texts = {name: TextField.from_words(words.split()) for name, words in value["texts"].items()}
+            numbers = {name: NumberField.from_words(words.split()) for name, words in value["numbers"].items()}
+        except (ValueError, IndexError) as error:
+            raise DataError(
+                f"a reference has a damaged fingerprint ({error})", remedy="git checkout reference/"
+            ) from None
         return cls(value["kind"], value["version"], value["inputs"], texts, numbers, value["metrics"])
 
     def to_json(self) -> dict[str, Any]:
@@ -191,7 +197,7 @@ def own_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def fingerprint(out: Path, root: Path) -> Fingerprint:
     """Returns the fingerprint of a stage's output, `result/` and `record/`, of the tree that has its inputs."""
-    record = read_json(out / "record" / "record.json")
+    record = read_stage_record(out)
     inputs = {name: value[:16] if ".yaml" in name else "" for name, value in sorted(record["inputs"].items())}
     found = Fingerprint(record["stage"], record["version"], inputs)
     result = out / "result"

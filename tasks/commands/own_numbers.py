@@ -13,7 +13,9 @@ from typing import Any
 
 from rlhf_core.evaluation.protocols import true_tally
 from rlhf_core.evaluation.win_rates import win_rate
-from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.artifacts import read_jsonl, read_object
+from tasks.running.checked_results import read_stage_record
+from tasks.running.recorded import is_there
 
 #: Benchmarks whose win rates over the SFT model are those of true rewards, with the names of the metrics.
 OVER_SFT = {"alpaca": "win_rate_vs_sft", "ood": "ood_win_rate_vs_sft"}
@@ -29,12 +31,12 @@ def disagreements(out: Path, root: Path) -> list[str]:
         out: the stage's output directory.
         root: of the repository, in which inputs are found.
     """
-    record = read_json(out / "record" / "record.json")
+    record = read_stage_record(out)
     result = out / "result"
-    if record["stage"] != "policy" or not (result / "metrics.json").exists():
+    if record["stage"] != "policy" or not is_there(result / "metrics.json"):
         return []
     sft = next((root / name for name in record["inputs"] if "/sft/" in name and name.endswith("/result")), None)
-    metrics, found = read_json(result / "metrics.json"), []
+    metrics, found = read_object(result / "metrics.json"), []
     answers = _rows(result / "generations.jsonl")
     of_sft = [] if sft is None else _rows(sft / "generations.jsonl")
     for name, value in _of_rows(answers, of_sft, _rows(result / "judgements.jsonl")):
@@ -45,7 +47,7 @@ def disagreements(out: Path, root: Path) -> list[str]:
 
 
 def _rows(file: Path) -> Rows:
-    return read_jsonl(file) if file.exists() else []
+    return read_jsonl(file) if is_there(file) else []
 
 
 def _of_rows(answers: Rows, of_sft: Rows, judgements: Rows) -> Iterator[tuple[str, float]]:

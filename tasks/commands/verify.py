@@ -36,7 +36,9 @@ from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
-from tasks.running.artifacts import digest, read_json, write_json
+from tasks.running.artifacts import digest, write_json
+from tasks.running.checked_results import read_of_kind, read_stage_record
+from tasks.running.result_rows import Reference, Spread
 
 VARIATION = Path("reference/same_seed_variation.json")
 FACTOR, CHANCE = 3.0, 1e-5
@@ -46,6 +48,8 @@ SEVERAL = 8
 LEAST = 0.05
 #: Smallest tolerance of a training's first metrics, which rounding hardly changes.
 LEAST_FIRST = 0.002
+#: Says of a result that its content is not what its record says.
+CHANGED = "result/ changed after the stage had ended"
 #: Deviations of a stage that are printed.
 SHOWN = 4
 
@@ -185,12 +189,12 @@ def compare(stage: str, reference: Fingerprint, found: Fingerprint, variation: V
 
 def provenance(made: Mapping[str, Path]) -> list[Deviation]:
     """Returns results that were changed after their stage ended, or made from other results than those beside them."""
-    records = {stage: read_json(out / "record" / "record.json") for stage, out in made.items() if out.exists()}
-    ends = {f"results/{ROOT_SCALE}/{stage}/result": record["result_digest"] for stage, record in records.items()}
+    records = {stage: read_stage_record(out) for stage, out in made.items() if out.exists()}
+    ends = {f"results/{ROOT_SCALE}/{stage}/result": record.get("result_digest") for stage, record in records.items()}
     found = []
     for stage, record in records.items():
-        if digest(made[stage] / "result") != record["result_digest"]:
-            found.append(Deviation(stage, "result/ changed after the stage had ended"))
+        if digest(made[stage] / "result") != record.get("result_digest"):
+            found.append(Deviation(stage, CHANGED))
         for name, value in record["inputs"].items():
             if value != ends.get(name, value):
                 found.append(Deviation(stage, f"it was made from another result of {name}: run it again"))
@@ -209,8 +213,8 @@ def read_reference(root: Path, what: Verified) -> tuple[dict[str, Fingerprint], 
     if not (root / VARIATION).exists():
         remedy = "Measure it: python -m benchmarks.same_seed_variation . --work .work/re-runs"
         raise DataError("there are no tolerances", file=str(VARIATION), remedy=remedy)
-    stages = read_json(root / what.reference)["stages"]
-    variation: Variation = read_json(root / VARIATION)["spread"]
+    stages = read_of_kind(root / what.reference, Reference)["stages"]
+    variation: Variation = read_of_kind(root / VARIATION, Spread)["spread"]
     return {name: Fingerprint.from_json(value) for name, value in stages.items()}, variation
 
 
@@ -269,14 +273,24 @@ def verify(root: Path, what: Verified) -> list[Deviation]:
     reference, variation = read_reference(root, what)
     made = {stage: out for stage, out in outputs(root, what).items() if (out / "record" / "record.json").exists()}
     missing = [Deviation(stage, "there is no result") for stage in reference if stage not in made]
+    origins = provenance(made)
+    changed = {each.stage for each in origins if each.says == CHANGED}
+    sound = {stage: out for stage, out in made.items() if not changed & {stage, *_stages_read(out)}}
     compared = [
-        compare(stage, each, fingerprint(made[stage], root), variation)
+        compare(stage, each, fingerprint(sound[stage], root), variation)
         for stage, each in reference.items()
-        if stage in made
+        if stage in sound
     ]
     _print(what, compared)
-    own = [Deviation(stage, words) for stage, out in made.items() for words in disagreements(out, root)]
-    return [*missing, *provenance(made), *own, *(found for one in compared for found in one.deviations)]
+    own = [Deviation(stage, words) for stage, out in sound.items() for words in disagreements(out, root)]
+    return [*missing, *origins, *own, *(found for one in compared for found in one.deviations)]
+
+
+def _stages_read(out: Path) -> set[str]:
+    """Returns the stages whose results a stage read."""
+    prefix = f"results/{ROOT_SCALE}/"
+    inputs = (name for name in read_stage_record(out)["inputs"] if name.startswith(prefix))
+    return {name.removeprefix(prefix).removesuffix("/result") for name in inputs}
 
 
 def print_deviations(what: Verified, deviations: Sequence[Deviation]) -> None:

@@ -13,8 +13,9 @@ from tasks.policy_run.run import Learn, PolicyRun, RowTraining
 from tasks.policy_run.solutions import (
     SAMPLES_FILE,
 )
+from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.result_rows import Metrics, PreferencePair, read_rows
+from tasks.running.result_rows import Metrics, PreferencePair
 from tasks.running.stage import numeric_errors_name
 from tasks.running.supervised import train_resumably
 

@@ -10,9 +10,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.worlds import Effect, paired
 from tasks.graph.dvc_files import stage_version
 from tasks.graph.names import DEMO_NAME
@@ -21,11 +23,13 @@ from tasks.graph.scale import Scale
 from tasks.params.pages import read_settings
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import run_settings
-from tasks.report.hacking_runs import HackingRun, MitigationResult, is_hacked, read_run
+from tasks.report.hacking_runs import MEASURES, HackingRun, MitigationResult, is_hacked, read_run
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import run_anchor
 from tasks.report.told import true_labels
-from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.artifacts import read_object
+from tasks.running.checked_results import check_kind, read_checked, read_metrics
+from tasks.running.result_rows import CheckedSeeds, Generation
 from tasks.studies.equal_kl import at_kl
 
 #: Names of the rows: the plain reward, PAR's design, Segment's design.
@@ -36,6 +40,8 @@ RECORD = Path("reference/demo_finding.json")
 
 #: Measures of each row.
 Measured = Mapping[str, Mapping[str, float]]
+#: Of these, those that a policy's result must have.
+SHOWN = ("final", "kl", "length", "proxy_gain")
 
 
 @dataclass(frozen=True)
@@ -235,11 +241,17 @@ def settings_digest(root: Path) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
-def read_checked(root: Path) -> FindingCheck | None:
+def read_check(root: Path) -> FindingCheck | None:
     """Returns what the record says, None without one."""
     if not (root / RECORD).exists():
         return None
-    record = read_json(root / RECORD)
+    record, told = read_object(root / RECORD), partial(DataError, file=str(RECORD), remedy=f"git checkout {RECORD}")
+    check_kind(record, CheckedSeeds, told)
+    for seed, rows in record["seeds"].items():
+        if not seed.isdigit() or not {PLAIN, BOUNDED, DENSE} <= rows.keys():
+            raise told(f"{seed} is not a seed with the rows {PLAIN}, {BOUNDED} and {DENSE}", field="seeds")
+    if not record["seeds"]:
+        raise told("has no seed", field="seeds")
     by_seed = {int(seed): parts(rows) for seed, rows in record["seeds"].items()}
     names = next(iter(by_seed.values()))
     held = {name: sum(each[name] for each in by_seed.values()) for name in names}
@@ -259,11 +271,14 @@ def read_finding(root: Path) -> DemoFinding | None:
         for seed in demo.seeds:
             if (run := read_run(results / DEMO_NAME / "policy" / name / str(seed), seed)) is None:
                 return None
+            metrics_file = str(Path(run.path) / "result" / "metrics.json")
+            for lacking in (MEASURES[name] for name in SHOWN if name not in run.measures):
+                raise DataError("is missing", file=metrics_file, field=lacking, remedy="Run the demo again")
             runs[name][seed] = run
     finals = {name: {seed: [run.measures["final"]] for seed, run in own.items()} for name, own in runs.items()}
     found = []
     for name in names:
-        metrics = {seed: read_json(Path(run.path) / "result" / "metrics.json") for seed, run in runs[name].items()}
+        metrics = {seed: read_metrics(Path(run.path) / "result" / "metrics.json") for seed, run in runs[name].items()}
         found.append(
             FindingRow(
                 name,
@@ -277,14 +292,17 @@ def read_finding(root: Path) -> DemoFinding | None:
     backbone, model = rows[PLAIN].backbone, rows[PLAIN].reward_models[0].name
     right, true = [], []
     for seed in demo.seeds:
-        right.append(read_json(results / DEMO_NAME / "reward_model" / model / str(seed) / "result" / "metrics.json"))
+        measured = results / DEMO_NAME / "reward_model" / model / str(seed) / "result" / "metrics.json"
+        if "accuracy" not in (metrics_of := read_metrics(measured)):
+            raise DataError("is missing", file=str(measured), field="accuracy", remedy="Run the demo again")
+        right.append(metrics_of["accuracy"])
         data = results / "shared" / "data" / backbone
         true.append(true_labels((data / str(seed) if (data / str(seed)).exists() else data) / "result"))
-    accuracy = sum(metrics["accuracy"] for metrics in right) / len(right)
+    accuracy = sum(right) / len(right)
     known = [share for share in true if share is not None]
     answers = shown_answers(results / "shared" / "sft" / backbone / str(demo.seeds[0]), found)
     share = sum(known) / len(known) if known else None
-    return DemoFinding(tuple(found), demo.seeds, accuracy, share, answers, read_checked(root))
+    return DemoFinding(tuple(found), demo.seeds, accuracy, share, answers, read_check(root))
 
 
 def shown_answers(sft: Path, rows: Sequence[FindingRow]) -> tuple[Answer, ...]:
@@ -306,5 +324,7 @@ def shown_answers(sft: Path, rows: Sequence[FindingRow]) -> tuple[Answer, ...]:
 
 def _answers(out: Path) -> dict[str, dict[str, Any]]:
     """Returns a model's answers to AlpacaEval's prompts, by id."""
-    rows = read_jsonl(out / "result" / "generations.jsonl")
-    return {str(row["id"]): row for row in rows if row["benchmark"] == "alpaca"}
+    kind: type[Any] = Generation
+    rows = read_checked(out / "result" / "generations.jsonl", kind, ("benchmark", "id"))
+    shown = [row for row in rows if row["benchmark"] == "alpaca" and row.get("true_reward") is not None]
+    return {row["id"]: row for row in shown if "prompt" in row and "response" in row}

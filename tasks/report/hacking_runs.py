@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import record_of
-from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.checked_results import read_checked, read_metrics
+from tasks.running.recorded import is_there
+from tasks.running.result_rows import HackingPoint
 
 #: Measures of a run, by the name of the metric behind each.
 MEASURES = {
@@ -146,20 +148,21 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
         DataError: a result without the measures of hacking.
     """
     result = out / "result"
-    if not (result / "metrics.json").exists():
+    if not is_there(result / "metrics.json"):
         return None
-    metrics = read_json(result / "metrics.json")
-    if not (result / "hacking.jsonl").exists():
+    metrics = read_metrics(result / "metrics.json")
+    if not is_there(result / "hacking.jsonl"):
         raise DataError(
             "this run has no measures of hacking",
             file=str(result),
             remedy="Set measure_hacking: true in its policy settings",
         )
+    kind: type[Any] = HackingPoint
     return HackingRun(
         seed=seed,
         path=out.as_posix(),
         measures={name: metrics[key] for name, key in MEASURES.items() if key in metrics},
-        points=read_jsonl(result / "hacking.jsonl"),
+        points=cast(list[dict[str, Any]], read_checked(result / "hacking.jsonl", kind)),
         clauses=_use(metrics, ""),
         clauses_sft=_use(metrics, "_sft"),
         seconds=record_of(out).get("seconds"),

@@ -5,7 +5,6 @@ Only `result/` is read here; `record/` says how a result was made and is read by
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,13 +16,17 @@ from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.stopping import stopped
 from tasks.running.artifacts import read_jsonl, read_object
+from tasks.running.checked_results import read_checked, read_metrics, read_numbers
 from tasks.running.judged_numbers import blank_numbers
-from tasks.running.result_rows import Generation, Judgement, read_checked, read_numbers
+from tasks.running.recorded import is_there
+from tasks.running.result_rows import CalibrationRow, Generation, Judgement
 
 #: Files of numbers by step.
 NUMBERS = ("history.jsonl", "checkpoints.jsonl")
 #: Kinds of rows by file, of which every field is checked.
 ROW_KINDS: Mapping[str, type[Any]] = {"generations.jsonl": Generation, "peak_generations.jsonl": Generation}
+#: Those of data sets.
+DATA_KINDS: Mapping[str, type[Any]] = {"alpaca_calibration.jsonl": CalibrationRow}
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,13 @@ class StageOutput:
         Raises:
             DataError: a value that is not a number.
         """
-        raw = read_object(self.result / "metrics.json")
-        for name, value in raw.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-                raise DataError(f"{value!r:.100} is not a number", file=str(self.result / "metrics.json"), field=name)
-        return {name: float(value) for name, value in raw.items() if name not in self.blank}
+        found = read_metrics(self.result / "metrics.json")
+        return {name: value for name, value in found.items() if name not in self.blank}
 
     def rows(self, file: str) -> list[dict[str, Any]]:
         """Returns rows of a JSON Lines file of the result; empty where the stage wrote none."""
         path = self.result / file
-        if not path.exists():
+        if not is_there(path):
             return []
         if file in NUMBERS:
             return read_numbers(path)
@@ -87,20 +87,20 @@ class StageOutput:
     def judge_settings(self) -> dict[str, Any]:
         """Returns who compares this row's answers with another row's, as judge.json says; empty without it."""
         path = self.result / "judge.json"
-        return read_object(path) if path.exists() else {}
+        return read_object(path) if is_there(path) else {}
 
     @cached_property
     def win_rates(self) -> dict[str, dict[str, Any]]:
         """Returns every win rate that a judge decided, by metric, with its reference, protocol, judge and counts; empty
         where true rewards decided."""
         path = self.result / "win_rates.json"
-        return read_object(path) if path.exists() else {}
+        return read_object(path) if is_there(path) else {}
 
     @cached_property
     def benchmarks(self) -> dict[str, dict[str, Any]]:
         """Returns what published benchmarks were measured on, as benchmarks.json says; empty without it."""
         path = self.result / "benchmarks.json"
-        return read_object(path) if path.exists() else {}
+        return read_object(path) if is_there(path) else {}
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ class ResultTree:
         for seed in self.seeds:
             path = self.folder(group, kind, name, seed)
             declared = self.allowed is None or (path / "result").as_posix() in self.allowed
-            if declared and (path / "result" / "metrics.json").exists():
+            if declared and is_there(path / "result" / "metrics.json"):
                 found[seed] = StageOutput(path, seed)
         return found
 
@@ -175,7 +175,10 @@ class ResultTree:
     def data_rows(self, data: str, seed: int, file: str) -> list[dict[str, Any]]:
         """Returns the rows of a file of a data set at a seed; empty if the file is missing."""
         path = self.data(data, seed) / file
-        return read_jsonl(path) if path.exists() else []
+        if not is_there(path):
+            return []
+        kind = DATA_KINDS.get(file)
+        return read_jsonl(path) if kind is None else read_checked(path, kind)
 
     def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:
         """Yields the `result/` folders of rows that were run or stopped: what the tables stage depends on."""

@@ -34,12 +34,13 @@ from tasks.report.drawing import panels_svg
 from tasks.report.finding import NATS, DemoFinding, FindingRow, finding_cells, read_finding
 from tasks.report.front import AlarmedRun, alarmed_runs, best_rates, rows_run, totals
 from tasks.report.hacking_curves import Curve, colour, curves_svg
+from tasks.report.made_tables import read_figures, read_tables
 from tasks.report.measured import stop_lines, table_notes, verdict_counts
 from tasks.report.other_tables import OtherTable, other_tables
 from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import printed_lines, shown_columns
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
-from tasks.running.artifacts import read_json
+from tasks.running.artifacts import read_object
 from tasks.tracking.searches import Search, table_search
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -144,8 +145,8 @@ def read_report(results: Path) -> Report:
         folder = made_tables(results, key)
         if folder is None:
             continue
-        data = read_json(folder / "tables.json")
-        figures = read_json(folder / "figures.json")["figures"] + recorded_figures(key, results, data["seeds"])
+        data = read_tables(folder / "tables.json")
+        figures = read_figures(folder / "figures.json") + recorded_figures(key, results, data["seeds"])
         others = other_tables(root, results, key)
         papers.append(PaperReport(key, data["title"], data["seeds"], data["counts"], data["tables"], figures, others))
     finding = read_finding(root) if results.name == ROOT_SCALE and (root / RUNS).exists() else None
@@ -181,7 +182,7 @@ def read_report(results: Path) -> Report:
         across=side_by_side,
         runs=runs,
         provenance=provenance(runs.values()),
-        constants=flat_facts({data_name(path.parent): read_json(path) for path in facts}),
+        constants=flat_facts({data_name(path.parent): read_object(path) for path in facts}),
         times=by_kind(results),
         last_run=last_run(root),
         searches=searches,

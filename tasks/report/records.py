@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError
-from tasks.running.artifacts import read_object
+from tasks.running.checked_results import read_checked, read_of_kind
+from tasks.running.recorded import is_there
+from tasks.running.result_rows import Generation, StageRecord
 from tasks.tracking.searches import Search, run_search
 
 #: Answers that are shown of each run.
@@ -60,7 +59,7 @@ class Run:
 def record_of(out: Path) -> dict[str, Any]:
     """Returns `record/record.json` of a stage's folder; empty where there is none."""
     path = out / "record" / "record.json"
-    return read_object(path) if path.exists() else {}
+    return dict(read_of_kind(path, StageRecord)) if path.exists() else {}
 
 
 def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
@@ -76,14 +75,9 @@ def read_run(root: Path, paper: str, anchor: str, row: str, seed: str, path: str
 def _first_answers(out: Path) -> tuple[ShownAnswer, ...]:
     """Returns the first answers of a stage's folder; empty where it has none, as a measured reward model has."""
     path = out / "result" / "generations.jsonl"
-    if not path.exists():
-        return ()
-    try:
-        with path.open(encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in itertools.islice(lines, ANSWERS)]
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Remove it and run its row again") from None
-    answers = [row for row in rows if "response" in row]
+    kind: type[Any] = Generation
+    rows = read_checked(path, kind, ("benchmark", "id")) if is_there(path) else []
+    answers = [row for row in rows[:ANSWERS] if "response" in row]
     return tuple(ShownAnswer(str(row["prompt"]), str(row["response"]), row.get("true_reward")) for row in answers)
 
 

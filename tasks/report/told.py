@@ -7,7 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from tasks.graph.stages import Stage
-from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.checked_results import read_checked, read_metrics, read_of_kind
+from tasks.running.recorded import is_there
+from tasks.running.result_rows import DataFacts, LabelledPair
 
 Metrics = Mapping[str, float]
 
@@ -17,16 +19,16 @@ def told(root: Path, stage: Stage) -> str:
     if stage.kind == "prepare":
         return _quarantine(root, Path(stage.out) / "result")
     metrics = root / stage.out / "result" / "metrics.json"
-    if stage.kind not in WORDS or not metrics.exists():
+    if stage.kind not in WORDS or not is_there(metrics):
         return ""
-    return WORDS[stage.kind](root, stage, read_json(metrics))
+    return WORDS[stage.kind](root, stage, read_metrics(metrics))
 
 
 def _quarantine(root: Path, result: Path) -> str:
     """Returns how many rows of a data set are in quarantine, and where; empty if none is."""
     path = root / result / "data.json"
-    facts = read_json(path).get("quarantine", []) if path.exists() else []
-    bad, total = (sum(int(file[name]) for file in facts) for name in ("quarantined", "total"))
+    facts = read_of_kind(path, DataFacts).get("quarantine", []) if is_there(path) else []
+    bad, total = sum(file["quarantined"] for file in facts), sum(file["total"] for file in facts)
     return f"{bad:,} of {total:,} rows in quarantine: {result}/quarantine/" if bad else ""
 
 
@@ -42,7 +44,7 @@ def true_labels(data: Path) -> float | None:
     """Returns the share of a data set's held-out labels that prefer the answer with the higher true reward, of equal
     answers half; None where true rewards are not known."""
     path = data / "preference.validation.jsonl"
-    metas = [row.get("meta") or {} for row in read_jsonl(path)] if path.exists() else []
+    metas = [row.get("meta") or {} for row in read_checked(path, LabelledPair)] if is_there(path) else []
     if not metas or any("true_chosen" not in meta or "true_rejected" not in meta for meta in metas):
         return None
     leads = [meta["true_chosen"] - meta["true_rejected"] for meta in metas]

@@ -8,6 +8,7 @@ stages read. `<out>/record/` says how it was made (seconds, memory, versions, co
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -21,12 +22,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rlhf_core import distributed
-from rlhf_core.errors import DataError, NumericsError, RewardsmithError
+from rlhf_core.errors import DataError, NumericsError, RewardsmithError, path_error
 from rlhf_core.models.engines import take_deaths, take_used
 from rlhf_core.models.vllm.environment import installed
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
@@ -35,6 +37,7 @@ from tasks.params.pages import Address, settings_digest
 from tasks.running import process_start
 from tasks.running.amounts import noted_amounts
 from tasks.running.commit import CODE
+from tasks.running.recorded import check_content, combined, digests_of, file_digest, file_digests
 
 #: The folder of the packages that run.
 PROJECT = Path(__file__).resolve().parents[2]
@@ -44,23 +47,55 @@ RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-lea
 def digest(path: Path | str) -> str:
     """Returns SHA-256 of a file, or of a directory's sorted relative names and contents."""
     path = Path(path)
-    if path.is_file():
-        with path.open("rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()
-    total = hashlib.sha256()
-    for file in sorted(p for p in path.rglob("*") if p.is_file()):
-        total.update(f"{file.relative_to(path).as_posix()}\0{digest(file)}\n".encode())
-    return total.hexdigest()
+    return file_digest(path) if path.is_file() else combined(file_digests(path))
+
+
+def _content(path: Path) -> str:
+    """Returns the text of an artifact file.
+
+    Raises:
+        DataError: it does not exist, is not a file, is not UTF-8, or is not what its stage's record says.
+    """
+    if path.exists() and not path.is_file():
+        raise DataError("is not a file", file=str(path), remedy="Re-run its stage")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
+    except OSError as error:
+        raise path_error(error) from None
+    check_content(path, content)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 ({error})", file=str(path), remedy="Re-run its stage") from None
+
+
+def _parsed(text: str, path: Path | str, row: int | None = None) -> Any:
+    """Returns the value of a JSON text of a file.
+
+    Raises:
+        DataError: it is not valid JSON, or has a number that is not finite.
+    """
+    constants: list[str] = []
+    told = partial(DataError, file=str(path), row=row, remedy="Re-run its stage")
+
+    def noted(constant: str) -> float:
+        constants.append(constant)
+        return float(constant)
+
+    try:
+        value = json.loads(text, parse_constant=noted)
+    except (ValueError, RecursionError) as error:
+        raise told(f"not valid JSON ({error})") from None
+    if constants:
+        raise told(f"{constants[0]} is not a number", field=next(_not_finite(value, "")) or None)
+    return value
 
 
 def read_json(path: Path | str) -> Any:
-    """Returns the parsed JSON of an artifact file; a missing or broken one is named with its remedy."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
+    """Returns the parsed JSON of an artifact file; a missing, broken or changed one is named with its remedy."""
+    return _parsed(_content(Path(path)), path)
 
 
 def read_object(path: Path | str) -> dict[str, Any]:
@@ -105,17 +140,8 @@ def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     """Returns rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
-    rows: list[dict[str, Any]] = []
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            for line in file:
-                rows.append(json.loads(line))
-    except FileNotFoundError:
-        raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"not valid JSON ({error})", file=str(path), row=len(rows) + 1, remedy="Re-run its stage"
-        ) from None
+    lines = io.StringIO(_content(Path(path)))
+    rows: list[dict[str, Any]] = [_parsed(line, path, number) for number, line in enumerate(lines, start=1)]
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DataError("is not an object with names", file=str(path), row=number, remedy="Re-run its stage")
@@ -342,7 +368,7 @@ def stage_output(
         seconds = time.monotonic() - clock + seconds_before()
         record = _record(stage, version, out, read.digests, started, startup, seconds)
         record |= {"fewer_rows": notes} if notes else {}
-        record["result_digest"] = digest(partial / "result")
+        record |= digests_of(partial / "result")
         write_json(partial / "record" / "record.json", record)
         parts = ["result", "record"]
         if stage in HEADLINES:

@@ -3,15 +3,7 @@
 A row of data (`Prompt`, `PreferencePair`, `Question`, `BenchmarkItem`) may hold further fields of its source.
 """
 
-import sys
-from collections.abc import Collection
-from functools import partial
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, NotRequired, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints
-
-from rlhf_core.errors import DataError
-from tasks.running.artifacts import read_jsonl
+from typing import Any, NotRequired, TypedDict
 
 #: Flat numbers by name: a step of history.jsonl or phases.jsonl, or a whole metrics.json.
 Metrics = dict[str, float]
@@ -244,6 +236,159 @@ class PooledAnswers(TypedDict):
     messages: NotRequired[list[dict[str, str]]]
 
 
+class Quarantined(TypedDict):
+    """Rows of a file of data, and those of them in quarantine."""
+
+    quarantined: int
+    total: int
+
+
+class WholeRecord(TypedDict):
+    """Fields of a record.json that verification needs."""
+
+    stage: str
+    version: int
+    inputs: dict[str, str]
+    result_digest: NotRequired[str]
+
+
+class StageFingerprint(TypedDict):
+    """A stage of a reference of `rewardsmith verify`."""
+
+    kind: str
+    version: int
+    inputs: dict[str, str]
+    texts: dict[str, str]
+    numbers: dict[str, str]
+    metrics: dict[str, float]
+
+
+class Reference(TypedDict):
+    """Content of a reference of `rewardsmith verify`."""
+
+    stages: dict[str, StageFingerprint]
+
+
+class Spread(TypedDict):
+    """Content of reference/same_seed_variation.json: by kind of stage and name, what re-runs vary."""
+
+    spread: dict[str, dict[str, list[float] | None]]
+
+
+class DataFacts(TypedDict):
+    """Facts of a data.json that are shown."""
+
+    quarantine: NotRequired[list[Quarantined]]
+    rows: NotRequired[dict[str, int]]
+
+
+class TrueRewards(TypedDict):
+    """True rewards of a pair's responses, in its `meta`."""
+
+    true_chosen: NotRequired[float]
+    true_rejected: NotRequired[float]
+
+
+class LabelledPair(TypedDict):
+    """A row of preference.<split>.jsonl of which the true rewards are read."""
+
+    meta: NotRequired[TrueRewards | None]
+
+
+class StageRecord(TypedDict):
+    """Fields of a record.json that are shown."""
+
+    seconds: NotRequired[float]
+    commit: NotRequired[str]
+    device: NotRequired[str]
+    inputs: NotRequired[dict[str, str]]
+    result_digest: NotRequired[str]
+
+
+class Fit(TypedDict):
+    """A regression of a normaliser.json: mean and deviation of segment rewards over the logarithm of their location."""
+
+    w_mean: float
+    b_mean: float
+    w_std: float
+    b_std: float
+    floor: float
+
+
+class LocationBins(TypedDict):
+    """Statistics of segment rewards by location, in equally long lists."""
+
+    location: list[float]
+    mean: list[float]
+    std: list[float]
+
+
+class LocationFits(TypedDict):
+    """The two regressions of a location-aware normaliser."""
+
+    huber: Fit
+    ols: Fit
+
+
+class FittedNormaliser(TypedDict):
+    """Content of a normaliser.json that is drawn."""
+
+    location_aware: LocationFits
+    bins: LocationBins
+
+
+class CalibrationRow(TypedDict):
+    """A row of alpaca_calibration.jsonl: a judged variant of the baseline, or a published row of calibration."""
+
+    id: Any
+    preference: float
+    variant: NotRequired[str]
+    model_chars: NotRequired[float]
+    baseline_chars: NotRequired[float]
+    std_delta_len: NotRequired[float]
+    instruction_difficulty: NotRequired[float]
+    not_gamed_baseline: NotRequired[Any]
+
+
+class Estimate(TypedDict):
+    """A share with the bounds of its interval."""
+
+    estimate: float | None
+    lower: NotRequired[float | None]
+    upper: NotRequired[float | None]
+
+
+class AspectRates(TypedDict):
+    """Of an aspect, or of the holistic reward, in a selection.json."""
+
+    win_rate: Estimate
+    inconsistency: NotRequired[Estimate]
+
+
+class Selection(TypedDict):
+    """Content of a selection.json that is drawn."""
+
+    chosen: list[str]
+    aspects: dict[str, AspectRates]
+    holistic: AspectRates
+
+
+class CheckedMeasures(TypedDict):
+    """Measures of a row at one seed, in reference/demo_finding.json."""
+
+    final: float
+    p: NotRequired[float]
+    proxy_gain: NotRequired[float]
+    onset: NotRequired[float]
+
+
+class CheckedSeeds(TypedDict):
+    """Content of reference/demo_finding.json: measures by seed and row, and the digest of their settings."""
+
+    settings: str
+    seeds: dict[str, dict[str, CheckedMeasures]]
+
+
 class BenchmarkPair(TypedDict):
     """A pair of a benchmark of reward models."""
 
@@ -253,85 +398,3 @@ class BenchmarkPair(TypedDict):
     rejected: str
     section: str
     subset: str
-
-
-R = TypeVar("R")
-
-
-def read_rows(path: Path, kind: type[R]) -> list[R]:
-    """Returns the rows of a file in a `result/` folder.
-
-    Args:
-        path: the file.
-        kind: the rows' type, of this module.
-
-    Raises:
-        DataError: a row without a field that the type requires.
-    """
-    rows = read_jsonl(path)
-    required = cast(frozenset[str], kind.__required_keys__)  # type: ignore[attr-defined]
-    for number, row in enumerate(rows, start=1):
-        for name in sorted(required - row.keys()):
-            raise DataError(
-                f"the row has no '{name}'", file=str(path), row=number, field=name, remedy="Run its stage again"
-            )
-    return cast(list[R], rows)
-
-
-def read_checked(path: Path, kind: type[R], needed: Collection[str] | None = None) -> list[R]:
-    """Returns the rows of a file in a `result/` folder whose fields have the types that their kind states.
-
-    Args:
-        path: the file.
-        kind: the rows' type, of this module.
-        needed: fields that a row must have; None for those that the type requires.
-
-    Raises:
-        DataError: a row that lacks a field, or has a value of another type or a number that is not finite.
-    """
-    hints, rows = get_type_hints(kind), read_jsonl(path)
-    required = set(kind.__required_keys__ if needed is None else needed)  # type: ignore[attr-defined]
-    for number, row in enumerate(rows, start=1):
-        told = partial(DataError, file=str(path), row=number, remedy="Run its stage again")
-        for name in sorted(required - row.keys()):
-            raise told(f"the row has no '{name}'", field=name)
-        for name, value in row.items():
-            if not _fits(value, hints.get(name, Any)):
-                raise told(f"{value!r:.60} is not {_described(hints[name])}", field=name)
-    return cast(list[R], rows)
-
-
-def read_numbers(path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a history: `step` and finite numbers, or null where a step has none.
-
-    Raises:
-        DataError: a row without `step`, or another value.
-    """
-    rows = read_jsonl(path)
-    for number, row in enumerate(rows, start=1):
-        told = partial(DataError, file=str(path), row=number, remedy="Run its stage again")
-        if not _fits(row.get("step"), int):
-            raise told(f"{row.get('step')!r:.60} is not the number of a step", field="step")
-        for name, value in row.items():
-            if not _fits(value, float | None):
-                raise told(f"{value!r:.60} is not a number", field=name)
-    return rows
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Returns whether a value of JSON has a type; a number is finite."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(one, parts[0]) for one in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(one, parts[1]) for one in value.values())
-    if hint in (int, float):
-        right = isinstance(value, int) or (hint is float and isinstance(value, float))
-        return right and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    return hint is Any or (value is None if hint is NoneType else isinstance(value, hint))
-
-
-def _described(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")

@@ -16,7 +16,9 @@ from rlhf_core.errors import DataError
 from tasks.graph.items import Item, result_of
 from tasks.params.pages import read_settings
 from tasks.params.yaml_files import write_whole
+from tasks.running.artifacts import read_object
 from tasks.running.judged_numbers import blank_numbers
+from tasks.running.recorded import is_there
 from tasks.studies.divergence import Divergence, last_evaluation
 from tasks.studies.origins import origins_of
 from tasks.studies.provenance import environment_of, settings_digest
@@ -32,17 +34,13 @@ LARGEST = 1e100
 MACHINE = ("threads", "device", "host_cpu", "python", "versions")
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns numbers rounded to seven digits; of those that are not finite, their names as texts."""
     return {k: float(f"{v:.7g}") if math.isfinite(v) else str(v) for k, v in values.items()}
 
 
 def _stage_record(tree: Path, item: Item) -> dict[str, Any]:
-    return _json(tree / item.out / "record" / "record.json")
+    return read_object(tree / item.out / "record" / "record.json")
 
 
 def _measured(tree: Path, item: Item, environments: list[dict[str, Any]]) -> dict[str, Any]:
@@ -51,8 +49,8 @@ def _measured(tree: Path, item: Item, environments: list[dict[str, Any]]) -> dic
     found: dict[str, Any] = {"result": record["result_digest"], "seconds": record["seconds"]}
     found["environment"] = environment_of(record, environments)
     if (result / "stopped.json").exists():
-        return found | {"stopped": _json(result / "stopped.json")["reason"]}
-    metrics = _json(result / "metrics.json") if (result / "metrics.json").exists() else {}
+        return found | {"stopped": read_object(result / "stopped.json")["reason"]}
+    metrics = read_object(result / "metrics.json") if is_there(result / "metrics.json") else {}
     if item.module == "selection":
         metrics |= right_selection(result, tree / str(item.arguments["data"]))
     blank = {name: f"blank: {reason}" for name, reason in blank_numbers(result).items() if name in metrics}

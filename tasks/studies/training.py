@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_jsonl
+from tasks.running.artifacts import read_jsonl, read_object
+from tasks.running.recorded import is_there
 
 #: Means over the second half of training, and the last value.
 MEANS, LAST = ("clip_fraction", "explained_variance", "entropy"), ("kl",)
@@ -25,7 +25,7 @@ POLICY = "policy"
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    return read_jsonl(file) if file.exists() else []
+    return read_jsonl(file) if is_there(file) else []
 
 
 def _recipe(tree: Path, item: Item) -> tuple[Recipe, PolicyScale]:
@@ -83,7 +83,7 @@ def curve_of(tree: Path, item: Item) -> dict[str, Any]:
         return {}
     result = tree / result_of(item)
     rows, history = _rows(result / "checkpoints.jsonl"), _rows(result / "history.jsonl")
-    metrics = json.loads((result / "metrics.json").read_text(encoding="utf-8"))
+    metrics = read_object(result / "metrics.json")
     last = history[-1]["step"] if history else 0
     if "kept_step" not in metrics and "kl" in metrics:
         rows = [row for row in rows if row["step"] < last] + [{**metrics, "step": last}]

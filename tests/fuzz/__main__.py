@@ -28,6 +28,7 @@ from tests.fuzz.locks import locks
 from tests.fuzz.models import models
 from tests.fuzz.notes import notes
 from tests.fuzz.programs import programs
+from tests.fuzz.results import results
 from tests.fuzz.settings import pages, settings
 from tests.fuzz.texts import data_rows, judge_replies, model_answers
 
@@ -53,6 +54,7 @@ AREAS: Mapping[str, Callable[[Path], AbstractContextManager[Area]]] = {
     "locks": locks,
     "notes and caches": notes,
     "models": models,
+    "results": results,
     "programs": programs,
 }
 

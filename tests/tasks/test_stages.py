@@ -22,7 +22,7 @@ from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 RECORDED = {
     "stage", "version", "seconds", "startup_seconds", "started", "peak_memory_mb", "threads", "device", "host_cpu",
     "cpu_capability", "engines",
-    "python", "versions", "commit", "dirty", "sources", "inputs", "out", "result_digest",
+    "python", "versions", "commit", "dirty", "sources", "inputs", "out", "files", "result_digest",
 }  # fmt: skip
 POLICY_FILES = {
     "model", "metrics.json", "history.jsonl", "checkpoints.jsonl", "rollouts.jsonl", "generations.jsonl",

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.running.recorded import digests_of
+
 #: Invented quality per row: higher wins more games.
 QUALITY = {
     "phi3-mini": 0.0,
@@ -146,12 +148,24 @@ def example(kind: str, number: int, name: str, generator: np.random.Generator) -
 
 
 def record(stage: str, seed: int) -> dict[str, Any]:
+    """Returns a record without digests of the result."""
     return {
         "stage": stage, "version": 1, "seconds": 31.4 + seed, "started": "2026-03-01T09:12:00Z", "device": "cpu",
         "peak_memory_mb": 811.0, "threads": 1, "commit": "0123456789abcdef0123", "dirty": False,
         "inputs": {f"results/testbed/shared/sft/phi3-mini/{seed}/result": "ab"},
-        "result_digest": f"{seed:02d}" * 32, "versions": {"torch": "2.13.0"},
+        "versions": {"torch": "2.13.0"},
     }  # fmt: skip
+
+
+def write_record(out: Path, stage: str, seed: int) -> None:
+    """Writes the record of a stage's result, without digests; see `sign`."""
+    write(out / "record" / "record.json", record(stage, seed))
+
+
+def sign(root: Path) -> None:
+    """Makes the records of a tree fit its results, as if its stages had written them so."""
+    for file in root.rglob("record/record.json"):
+        write(file, {**json.loads(file.read_text()), **digests_of(file.parent.parent / "result")})
 
 
 def make_results(root: Path, seeds: Sequence[int] = (0, 1), rows: Sequence[str] = tuple(QUALITY)) -> Path:
@@ -177,12 +191,13 @@ def make_results(root: Path, seeds: Sequence[int] = (0, 1), rows: Sequence[str] 
             write(folder / "result" / "generations.jsonl", generations)
             write(folder / "result" / "history.jsonl", history)
             write(folder / "result" / "checkpoints.jsonl", [] if raw else checkpoints)
-            write(folder / "record" / "record.json", record(place[1], seed))
+            write_record(folder, place[1], seed)
     write(
         results / "shared" / "data" / "dialogue" / "result" / "data.json",
         {"source": "testbed", "world": {"version": 1, "seed": 0}, "bayes_ceiling": {"validation": 0.8}},
     )
     write(results / "shared" / "data" / "dialogue" / "result" / "alpaca_calibration.jsonl", calibration())
+    write_record(results / "shared" / "data" / "dialogue", "prepare", 0)
     make_reward_models(results, seeds)
     make_normaliser(results / "segment" / "normaliser" / "segment" / str(seeds[0]))
     return results
@@ -218,7 +233,7 @@ def make_reward_models(results: Path, seeds: Sequence[int]) -> None:
                 examples.append(example(kind, counts.setdefault(kind, 0), name, generator))
                 counts[kind] += 1
             write(folder / "result" / "examples.jsonl", examples)
-            write(folder / "record" / "record.json", record("reward_model", seed))
+            write_record(folder, "reward_model", seed)
 
 
 def make_normaliser(folder: Path) -> None:
@@ -237,3 +252,4 @@ def make_normaliser(folder: Path) -> None:
         },
     )
     write(folder / "result" / "metrics.json", {"bins": 10})
+    write_record(folder, "normaliser", 0)

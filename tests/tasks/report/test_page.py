@@ -15,9 +15,9 @@ from tasks import tables
 from tasks.report.__main__ import write_report
 from tasks.report.across import rows_by_backbone
 from tasks.report.page import read_report, render
-from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
 from tasks.tracking.searches import note_experiment
-from tests.tasks.report.fixture_results import SCRIPT
+from tests.tasks.report.fixture_results import SCRIPT, sign
 
 
 def test_generated_text_is_escaped(page: Path) -> None:
@@ -78,6 +78,7 @@ def test_what_was_not_run_is_a_line_with_the_command_that_runs_it(results: Path,
     for figure in figures[-2:]:
         figure |= {"status": "not run", "missing": ["dpo"]}
     write_json(made, {"figures": figures})
+    sign(root / "segment/tables")
     text = write_report(root, tmp_path / "page").read_text(encoding="utf-8")
     line = next(part for part in text.split('<p class="absent">') if f'id="segment-{figures[-1]["key"]}"' in part)
     assert f'id="segment-{figures[-2]["key"]}"' in line
@@ -108,10 +109,10 @@ def test_only_primary_cells_show_an_effect_with_its_verdict(page: Path, results:
     assert table.count("exploratory: settings were made while looking at these seeds.") == 1
 
 
-def test_runs_lead_to_path_digest_and_commit(page: Path) -> None:
+def test_runs_lead_to_path_digest_and_commit(page: Path, results: Path) -> None:
     row = page.read_text(encoding="utf-8").split('id="run-segment-policy-segment-1"')[1].split("</tr>")[0]
     assert "segment/policy/segment/1" in row
-    assert "01" * 32 in row
+    assert digest(results / "segment/policy/segment/1/result") in row
     assert "0123456789ab" in row
 
 
@@ -160,6 +161,7 @@ def test_claims_without_results_are_folded(results: Path, tmp_path: Path) -> Non
     rows[0] |= {"verdict": "not run", "text": "<b>bold</b> claims"}
     absent = sum(row["verdict"] == "not run" for row in rows)
     write_json(made, {"figures": figures})
+    sign(root / "segment/tables")
     text = write_report(root, tmp_path / "page").read_text(encoding="utf-8")
     fold = text.split(f"<summary>{absent} claim")[1].split("</details>")[0]
     assert "without results</summary>" in fold

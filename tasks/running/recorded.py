@@ -1,0 +1,193 @@
+"""Content of results against the digests in their records.
+
+A stage's record has the SHA-256 of every file of its result. What is read of a result is compared with it, so that a
+number which a disk, a hand or another program changed is refused and never printed. A result whose record is missing
+or has no digest is read as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import DataError
+
+REMEDY = "`rewardsmith run` restores it or makes it anew"
+RESULT, RECORD = "result", Path("record") / "record.json"
+
+
+def file_digest(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of every file of a directory, by relative name."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file_digest(file) for file in files}
+
+
+def combined(files: Mapping[str, str]) -> str:
+    """Returns the digest of a directory whose files have the given digests."""
+    total = hashlib.sha256()
+    for name in sorted(files, key=lambda name: name.split("/")):
+        total.update(f"{name}\0{files[name]}\n".encode())
+    return total.hexdigest()
+
+
+def digests_of(result: Path) -> dict[str, Any]:
+    """Returns a record's fields about the content of a result: `files` by name, and `result_digest` of all."""
+    files = file_digests(result)
+    return {"files": files, "result_digest": combined(files)}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Digests that a record holds.
+
+    Attributes:
+        files: of each file of the result, None in a record that has only the digest of all.
+        total: of the result.
+    """
+
+    files: Mapping[str, str] | None
+    total: str
+
+
+def check_content(path: Path, content: bytes) -> None:
+    """Compares the content of a file, read from a result, with the result's record.
+
+    Raises:
+        DataError: the file, or the files of its result, are not those that the stage wrote; or a damaged record.
+    """
+    result = _result_of(path)
+    known = None if result is None else recorded(result)
+    if result is None or known is None:
+        return
+    if known.files is None:
+        _check_whole(result, known.total)
+        return
+    _check_names(result, known.files)
+    name = path.relative_to(result).as_posix()
+    if name not in known.files:
+        raise DataError("its stage did not write this file", file=str(path), remedy=f"Remove it, or {REMEDY}")
+    if hashlib.sha256(content).hexdigest() != known.files[name]:
+        raise _changed(path)
+
+
+def is_there(path: Path) -> bool:
+    """Returns whether a result has a file.
+
+    Raises:
+        DataError: the file is not there although the result's record names it; or a damaged record.
+    """
+    there = path.exists()
+    result = None if there else _result_of(path)
+    known = recorded(result) if result is not None and result.is_dir() else None
+    if result is not None and known is not None:
+        if known.files is None:
+            _check_whole(result, known.total)
+        else:
+            _check_names(result, known.files)
+    return there
+
+
+def check_result(result: Path) -> None:
+    """Compares all files of a result, weights among them, with its record.
+
+    Raises:
+        DataError: as `check_content`.
+    """
+    known = recorded(result)
+    if known is None:
+        return
+    if known.files is None:
+        _check_whole(result, known.total)
+        return
+    _check_names(result, known.files)
+    for name, digest in file_digests(result).items():
+        if known.files.get(name) != digest:
+            raise _changed(result / name)
+
+
+def recorded(result: Path) -> Recorded | None:
+    """Returns the digests in a result's record; None without a record, or with one that has no digest.
+
+    Raises:
+        DataError: the record cannot be read, or contradicts itself.
+    """
+    record = result.parent / RECORD
+    try:
+        state = record.stat()
+    except OSError:
+        return None
+    return _read(record, (state.st_size, state.st_ino, state.st_mtime_ns, state.st_ctime_ns))
+
+
+@lru_cache(maxsize=4096)
+def _read(record: Path, stamp: tuple[int, ...]) -> Recorded | None:
+    def damaged(problem: str, field: str | None = None) -> DataError:
+        return DataError(problem, file=str(record), field=field, remedy=REMEDY[0].upper() + REMEDY[1:])
+
+    try:
+        found = json.loads(record.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(f"not valid JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise damaged("is not an object with names")
+    total, files = found.get("result_digest"), found.get("files")
+    if total is None and files is None:
+        return None
+    if not isinstance(total, str):
+        raise damaged(f"{total!r:.60} is not a digest", "result_digest")
+    if files is None:
+        return Recorded(None, total)
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
+        raise damaged(f"{files!r:.60} is not a digest for each file", "files")
+    if combined(files) != total:
+        raise damaged("the digests of the files are not those of the result", "files")
+    return Recorded(files, total)
+
+
+def _result_of(path: Path) -> Path | None:
+    """Returns the `result/` folder of a file that has a record beside it; None for other files."""
+    for folder in path.parents:
+        if folder.name == RESULT and (folder.parent / RECORD).is_file():
+            return folder
+    return None
+
+
+def _check_names(result: Path, files: Mapping[str, str]) -> None:
+    for name in files:
+        if not (result / name).is_file():
+            raise DataError(
+                "its stage wrote this file, and it is not there", file=str(result / name), remedy=f"Now {REMEDY}"
+            )
+
+
+def _check_whole(result: Path, total: str) -> None:
+    """Compares a result with the digest of all its files, which a record without digests of files has."""
+    states = ((file, os.stat(file)) for file in sorted(result.rglob("*")) if file.is_file())
+    stamp = tuple((str(file), state.st_size, state.st_ino, state.st_mtime_ns) for file, state in states)
+    if _whole(result, stamp) != total:
+        raise _changed(result)
+
+
+@lru_cache(maxsize=1024)
+def _whole(result: Path, stamp: tuple[tuple[str, int, int, int], ...]) -> str:
+    return combined(file_digests(result))
+
+
+def _changed(path: Path) -> DataError:
+    return DataError(
+        "it changed after its stage had ended: its content is not what the stage's record says",
+        file=str(path),
+        remedy=REMEDY[0].upper() + REMEDY[1:],
+    )
