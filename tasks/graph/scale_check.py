@@ -138,7 +138,8 @@ def _backbones(
             continue
         data = read_settings(data_sets[spec.data].under(root))
         limits, pairs = typed(Limits, data["limits"], f"{spec.data}: limits"), expected_rows(data)
-        lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16")
+        by_device = spec.precision is None and sharding.stage is None  # DeepSpeed's configuration says it itself
+        lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16" or by_device)
         backbone = _Backbone(name, spec, known_configuration(spec.source), limits, lies)
         found: dict[str, StageMemory] = {}
         training = spec.training

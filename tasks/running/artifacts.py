@@ -27,6 +27,7 @@ from typing import Any
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
+from rlhf_core.models.device_settings import take_resolved
 from rlhf_core.models.engines import take_deaths, take_used
 from rlhf_core.models.vllm.environment import installed
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
@@ -320,7 +321,7 @@ def stage_output(
             raise found
         return
     out = Path(out)
-    take_used(), take_deaths()  # of another stage of this process
+    take_used(), take_deaths(), take_resolved()  # of another stage of this process
     started, clock = time.time(), time.monotonic()
     startup = max(0.0, started - process_start.began())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
@@ -342,6 +343,7 @@ def stage_output(
         seconds = time.monotonic() - clock + seconds_before()
         record = _record(stage, version, out, read.digests, started, startup, seconds)
         record |= {"fewer_rows": notes} if notes else {}
+        record |= {"resolved": settings} if (settings := take_resolved()) else {}
         record["result_digest"] = digest(partial / "result")
         write_json(partial / "record" / "record.json", record)
         parts = ["result", "record"]

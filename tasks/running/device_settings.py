@@ -1,0 +1,108 @@
+"""Settings of a stage's training that depend on its device: resolved, applied to the models, logged and noted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from rlhf_core import distributed
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.device import CPU, granted
+from rlhf_core.models.device_settings import Asked, DeviceSettings, Load, note_resolved, resolve
+from rlhf_core.models.loading import PRECISIONS, decoder_of
+from rlhf_core.models.recomputation import recompute_layers
+from rlhf_core.models.response_states import can_pack, pack_rows
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.policy_optimisation.config import OptimiserConfig
+from rlhf_core.stepper import deepspeed_config
+from rlhf_core.supervised.config import TrainingConfig
+
+
+def transformer_of(model: nn.Module) -> PreTrainedModel:
+    """Returns the part of a model that computes hidden states: of an encoder-decoder, the whole."""
+    if isinstance(model, ScalarModel):
+        return model.backbone
+    assert isinstance(model, PreTrainedModel)
+    body = model if model.config.is_encoder_decoder else decoder_of(model)
+    assert isinstance(body, PreTrainedModel)
+    return body
+
+
+def load_of(models: Sequence[nn.Module], tokens: int, frozen: Sequence[nn.Module] = ()) -> Load:
+    """Returns the training of models as the memory forecast knows it.
+
+    Args:
+        models: trained beside each other; of the first one's shape.
+        tokens: of one forward pass.
+        frozen: other models on the device.
+    """
+    config = transformer_of(models[0]).config
+    counts = [(p.numel(), p.requires_grad) for model in models for p in model.parameters()]
+    fixed = sum(count for count, trained in counts if not trained)
+    trained = tuple(sum(p.numel() for p in model.parameters() if p.requires_grad) for model in models)
+    others = sum(p.numel() for model in frozen for p in model.parameters())
+    return Load(trained, fixed + others, int(config.hidden_size), int(config.num_hidden_layers), tokens)
+
+
+def settle(
+    models: Sequence[nn.Module],
+    config: TrainingConfig | OptimiserConfig,
+    tokens: int,
+    frozen: Sequence[nn.Module] = (),
+) -> DeviceSettings:
+    """Resolves the settings of a training on this stage's device and applies them to its models, in place.
+
+    Args:
+        models: that are trained, on their device.
+        config: settings, which may leave these to the device.
+        tokens: of one forward pass at most.
+        frozen: other models on the device.
+
+    Raises:
+        RecipeError: a setting that an architecture cannot have.
+    """
+    bodies = [transformer_of(model) for model in models]
+    first = bodies[0]
+    names = {dtype: name for name, dtype in PRECISIONS.items()}
+    asked = Asked(
+        names[first.dtype], first.config._attn_implementation, config.gradient_checkpointing, config.padding_free,
+        distributed.world_size(),
+    )  # fmt: skip
+    found = resolve(asked, granted(), load_of(models, tokens, frozen), deepspeed_config())
+    if found.padding_free and not all(can_pack(body.config, found.attention) for body in bodies):
+        kind = first.config.model_type
+        _say(f"note: {kind} with {found.attention} attention does not tell packed rows apart; batches are padded")
+        found = replace(found, padding_free=False)
+    for body in bodies:
+        if found.gradient_checkpointing and not recompute_layers(body):
+            raise RecipeError(
+                f"gradient_checkpointing: {body.config.model_type} has no layers that transformers marks for it; set "
+                "gradient_checkpointing: false, and a smaller microbatch where memory is short"
+            )
+        if found.padding_free:
+            pack_rows(body)
+    note_resolved(found)
+    if found != resolve(replace(asked, gradient_checkpointing=None, padding_free=None), CPU):
+        _say(f"{granted()}: {found}")
+    return found
+
+
+def settle_supervised(
+    model: nn.Module, config: TrainingConfig, longest: int, frozen: Sequence[nn.Module] = ()
+) -> DeviceSettings:
+    """Resolves and applies the settings of a training on a fixed data set; see `settle`.
+
+    Args:
+        longest: tokens of the longest row; of a pair, of both sides.
+    """
+    rows = min(config.microbatch, -(config.batch // -distributed.world_size()))
+    return settle([model], config, rows * longest, frozen)
+
+
+def _say(line: str) -> None:
+    if not distributed.rank():
+        print(line, file=sys.stderr)

@@ -1,0 +1,90 @@
+"""Settings that pages leave to the device, on described devices; every case is computed, no GPU is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlhf_core.models.device import CPU, Device, device_of
+from rlhf_core.models.device_settings import FLASH, Asked, DeviceSettings, Load, resolve
+from rlhf_core.models.memory import GIB, Sharding, known_configuration
+
+SMALL = Device("RTX 4090", 24.0, bf16=True, count=1, tf32=True)
+LARGE = Device("H100", 80.0, bf16=True, count=8, tf32=True, flash_attention=True)
+OLD = Device("T4", 15.0, count=1)
+QWEN = known_configuration("Qwen/Qwen2.5-0.5B")
+
+
+def sft_of_qwen(rows: int) -> Load:
+    """Half a billion parameters, trained on rows of 1,024 tokens."""
+    return Load((494_032_768,), 0, QWEN.hidden_size, QWEN.num_hidden_layers, rows * 1024)
+
+
+def test_one_card_of_24_gb_trains_in_bf16_and_recomputes_layers_when_they_do_not_fit() -> None:
+    fits = DeviceSettings("bf16", None, tf32=False, gradient_checkpointing=False, padding_free=False, processes=1)
+    assert resolve(Asked(), SMALL, sft_of_qwen(16)) == fits
+    assert resolve(Asked(), SMALL, sft_of_qwen(32)) == replace(fits, gradient_checkpointing=True)
+    flash = replace(SMALL, flash_attention=True)
+    assert resolve(Asked(), flash, sft_of_qwen(16)) == replace(fits, attention=FLASH, padding_free=True)
+
+
+def test_eight_cards_of_80_gb_run_eight_processes_with_flash_attention_and_without_padding() -> None:
+    expected = DeviceSettings("bf16", FLASH, tf32=False, gradient_checkpointing=False, padding_free=True, processes=8)
+    assert resolve(Asked(), LARGE, sft_of_qwen(32)) == expected
+    assert str(expected) == "bf16, flash_attention_2 attention, padding free, 8 process(es)"
+    llama = known_configuration("meta-llama/Llama-3.2-3B")
+    load = Load((3_212_749_824,), 0, llama.hidden_size, llama.num_hidden_layers, 8 * 1024)
+    assert resolve(Asked(), LARGE, load).gradient_checkpointing
+    zero: dict[str, Any] = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+    assert not resolve(Asked(), LARGE, load, zero).gradient_checkpointing, "an eighth of the optimiser on each"
+
+
+@pytest.mark.parametrize("load", [None, sft_of_qwen(32), sft_of_qwen(10**6)])
+def test_without_a_gpu_nothing_changes(load: Load | None) -> None:
+    expected = DeviceSettings(
+        "float32", None, tf32=False, gradient_checkpointing=False, padding_free=False, processes=1
+    )
+    assert resolve(Asked(), CPU, load) == expected
+    assert resolve(Asked(), CPU, load, {"zero_optimization": {}, "bf16": {"enabled": True}}) == expected
+
+
+def test_a_gpu_without_bf16_keeps_float32() -> None:
+    assert resolve(Asked(), OLD) == replace(resolve(Asked(), CPU), processes=1)
+    assert resolve(Asked(), OLD, Load((10**9,), 0, 1024, 24, 1024)).gradient_checkpointing
+
+
+def test_what_is_stated_wins_on_every_device() -> None:
+    stated = Asked("float32", "eager", gradient_checkpointing=True, padding_free=True, processes=3)
+    for device in (SMALL, LARGE, OLD, CPU):
+        found = resolve(stated, device, sft_of_qwen(1))
+        assert replace(found, tf32=False) == DeviceSettings("float32", "eager", False, True, True, 3)
+        assert found.tf32 == device.tf32, "float32 on a GPU that has TF32"
+    off = Asked(gradient_checkpointing=False, padding_free=False)
+    found = resolve(off, LARGE, sft_of_qwen(10**6))
+    assert (found.gradient_checkpointing, found.padding_free) == (False, False)
+    assert resolve(Asked("bf16"), CPU).precision == "bf16"
+
+
+def test_float32_in_deepspeed_is_kept() -> None:
+    found = resolve(Asked(), LARGE, deepspeed={"zero_optimization": {"stage": 2}})
+    assert (found.precision, found.attention, found.padding_free) == ("float32", None, False)
+    assert found.tf32
+
+
+def test_the_forecast_of_activations_by_hand() -> None:
+    load = Load((100,), 50, hidden=8, layers=4, tokens=10)
+    for bf16, each in ((False, 4), (True, 2)):
+        models = 100 * (18 if bf16 else 16) + 50 * each
+        kept, recomputed = 17 * 4 * each * 10 * 8, (4 + 17) * each * 10 * 8
+        sharding = Sharding(1, bf16=bf16)
+        assert load.bytes(sharding, recomputed=False) == pytest.approx(1.1 * (models + kept))
+        assert load.bytes(sharding, recomputed=True) == pytest.approx(1.1 * (models + recomputed))
+    assert sft_of_qwen(16).bytes(Sharding(1, bf16=True), recomputed=False) < 24 * GIB
+
+
+def test_the_gpu_with_the_least_memory_counts() -> None:
+    found = device_of(["H100, 81559, 9.0", "T4, 15360, 7.5"])
+    assert (found.name, found.memory_gb, found.bf16, found.tf32, found.count) == ("T4", 15.0, False, False, 2)
+    assert not found.flash_attention
