@@ -91,6 +91,8 @@ def _attend_by_positions(
     positions = options.get("position_ids")
     rows = torch.zeros(query.shape[2]).long() if positions is None else (positions[0] == 0).cumsum(0)
     sees = (rows[:, None] == rows[None]).tril()
+    if (window := options.get("sliding_window")) is not None:
+        sees = sees.triu(1 - window)
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scores = query @ key.transpose(2, 3) * (options.get("scaling") or query.shape[-1] ** -0.5)

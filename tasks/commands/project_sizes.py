@@ -49,7 +49,6 @@ class ProjectSizes:
     policy_lr: float
     model_lr: float
     dpo_lr: float
-    bf16: bool
     cores: int
     gpus: int
     memory_gb: int
@@ -94,7 +93,6 @@ def project_sizes(config: PreTrainedConfig, parameters: int, device: Device) -> 
         policy_lr=rates[0],
         model_lr=rates[1],
         dpo_lr=rates[2],
-        bf16=device.bf16,
         cores=max(1, min(4, cores() // max(1, device.count))) if on_gpu else 1,
         gpus=1 if on_gpu else 0,
         memory_gb=max(4, round(20 * parameters / 2**30)) if on_gpu else 2,
