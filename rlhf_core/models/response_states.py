@@ -130,14 +130,12 @@ def can_pack(config: PreTrainedConfig, attention: str | None) -> bool:
         model.set_attn_implementation(kernel)
         if model.config._attn_implementation != kernel:  # its attention is not to be replaced
             return False
-        ids, places = ([each for row in rows for each in of(row)] for of in (list, lambda row: range(len(row))))
+        ids, places = [each for row in rows for each in row], [place for row in rows for place in range(len(row))]
         try:
-            packed = model(input_ids=torch.tensor([ids]), position_ids=torch.tensor([list(places)]), use_cache=False)[
-                0
-            ][0]
+            found = model(input_ids=torch.tensor([ids]), position_ids=torch.tensor([places]), use_cache=False)
         except TypeError:  # its forward pass takes no positions
             return False
-    return torch.allclose(alone, packed, atol=1e-4)
+    return torch.allclose(alone, found[0][0], atol=1e-4)
 
 
 def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:

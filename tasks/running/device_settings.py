@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.device import CPU, granted
+from rlhf_core.models.device import granted
 from rlhf_core.models.device_settings import Asked, DeviceSettings, Load, note_resolved, resolve
 from rlhf_core.models.loading import PRECISIONS, decoder_of
 from rlhf_core.models.recomputation import recompute_layers
@@ -69,9 +69,12 @@ def settle(
     first = bodies[0]
     names = {dtype: name for name, dtype in PRECISIONS.items()}
     asked = Asked(
-        names[first.dtype], first.config._attn_implementation, config.gradient_checkpointing, config.padding_free,
-        distributed.world_size(),
-    )  # fmt: skip
+        precision=names.get(first.dtype, str(first.dtype)),
+        attention=first.config._attn_implementation,
+        gradient_checkpointing=config.gradient_checkpointing,
+        padding_free=config.padding_free,
+        processes=distributed.world_size(),
+    )
     found = resolve(asked, granted(), load_of(models, tokens, frozen), deepspeed_config())
     if found.padding_free and not all(can_pack(body.config, found.attention) for body in bodies):
         kind = first.config.model_type
@@ -86,7 +89,7 @@ def settle(
         if found.padding_free:
             pack_rows(body)
     note_resolved(found)
-    if found != resolve(replace(asked, gradient_checkpointing=None, padding_free=None), CPU):
+    if granted().on_gpu or found.gradient_checkpointing or found.padding_free:
         _say(f"{granted()}: {found}")
     return found
 
