@@ -80,14 +80,14 @@ def settle(
         kind = first.config.model_type
         _say(f"note: {kind} with {found.attention} attention does not tell packed rows apart; batches are padded")
         found = replace(found, padding_free=False)
-    for body in bodies:
-        if found.gradient_checkpointing and not recompute_layers(body):
-            raise RecipeError(
-                f"gradient_checkpointing: {body.config.model_type} has no layers that transformers marks for it; set "
-                "gradient_checkpointing: false, and a smaller microbatch where memory is short"
-            )
-        if found.padding_free:
-            pack_rows(body)
+    if found.gradient_checkpointing and not all(recompute_layers(body) for body in bodies):
+        without = f"{first.config.model_type} has no layers that transformers marks for gradient checkpointing"
+        if config.gradient_checkpointing:
+            raise RecipeError(f"gradient_checkpointing is true, but {without}; leave it out, or lower microbatch")
+        _say(f"note: {without}; lower microbatch where memory is short")
+        found = replace(found, gradient_checkpointing=False)
+    for body in bodies if found.padding_free else ():
+        pack_rows(body)
     note_resolved(found)
     if granted().on_gpu or found.gradient_checkpointing or found.padding_free:
         _say(f"{granted()}: {found}")

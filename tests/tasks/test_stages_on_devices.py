@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.device import CPU, Device, grant
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.backbone import SegmenterSpec
 from tasks.params.settings import typed
-from tasks.running import launch, stage
+from tasks.running import device_settings, launch, stage
+from tasks.running.device_settings import settle_supervised
 from tests.tasks.test_precision_rows import dtypes
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
+SIZES = {
+    "vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}  # fmt: skip
 CARD = Device("a GPU", 24.0, bf16=True, count=1, tf32=True)
 #: So little memory that no activation fits.
 FULL = Device("a full GPU", 0.0, bf16=True, count=1, tf32=True)
@@ -143,8 +150,14 @@ def test_the_testbed_sees_no_gpu_before_its_processes_start(monkeypatch: pytest.
     assert launch.wanted_processes() == 1
 
 
-def test_settings_of_the_device_are_in_pages_of_the_backbone(tmp_path: Path, pipeline: Pipeline) -> None:
-    spec = tmp_path / "backbone.yaml"
-    spec.write_text(yaml.safe_dump({**SETTINGS["backbone"], "attention": "flash_attention_2"}))
-    with pytest.raises(RecipeError, match="set precision: bf16"):
-        pipeline.run("sft", tmp_path / "out", settings={"spec": spec})
+def test_an_architecture_without_marked_layers_is_refused_where_recomputation_is_stated_and_named_where_not(
+    described: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    monkeypatch.setattr(device_settings, "recompute_layers", lambda body: 0)
+    config = TrainingConfig(epochs=1, batch=2, microbatch=2, learning_rate=1e-3)
+    grant(FULL)
+    assert not settle_supervised(model, config, 8).gradient_checkpointing
+    assert "note: llama has no layers" in capsys.readouterr().err
+    with pytest.raises(RecipeError, match="gradient_checkpointing is true, but llama has no layers"):
+        settle_supervised(model, replace(config, gradient_checkpointing=True), 8)
