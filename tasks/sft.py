@@ -17,7 +17,7 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import Asked, resolve
+from rlhf_core.models.device_settings import Stated, resolve
 from rlhf_core.models.hub_folder import check_architecture_runs
 from rlhf_core.models.loading import (
     PRECISIONS,
@@ -85,8 +85,8 @@ def fine_tune(
             check_architecture_runs(model.config, spec.source)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))
-        asked = Asked(spec.precision, spec.attention)
-        set_precision(model, PRECISIONS[resolve(asked, granted(), deepspeed=deepspeed_config()).precision])
+        stated = Stated(spec.precision, spec.attention)
+        set_precision(model, PRECISIONS[resolve(stated, granted(), deepspeed=deepspeed_config()).precision])
         if spec.attention is not None:
             set_attention(model, spec.attention)
         fit_device(model)

@@ -26,7 +26,7 @@ FLASH = "flash_attention_2"
 
 
 @dataclass(frozen=True)
-class Asked:
+class Stated:
     """Settings as the pages state them; None leaves a setting to the device.
 
     Args:
@@ -88,30 +88,30 @@ class DeviceSettings:
 
 
 def resolve(
-    asked: Asked, device: Device, load: Load | None = None, deepspeed: Mapping[str, Any] | None = None
+    stated: Stated, device: Device, load: Load | None = None, deepspeed: Mapping[str, Any] | None = None
 ) -> DeviceSettings:
-    """Returns the settings of a stage on a device; what is asked for always wins.
+    """Returns the settings of a stage on a device; what is stated always wins.
 
     Args:
-        asked: stated settings.
+        stated: settings of the pages.
         device: that the stage was granted.
         load: its training; None where it trains nothing, or where nothing is known of it.
         deepspeed: its DeepSpeed configuration.
     """
     if not device.on_gpu:
         return DeviceSettings(
-            asked.precision or "float32",
-            asked.attention,
+            stated.precision or "float32",
+            stated.attention,
             tf32=False,
-            gradient_checkpointing=bool(asked.gradient_checkpointing),
-            padding_free=bool(asked.padding_free),
-            processes=asked.processes or 1,
+            gradient_checkpointing=bool(stated.gradient_checkpointing),
+            padding_free=bool(stated.padding_free),
+            processes=stated.processes or 1,
         )
     sharded_in_float32 = deepspeed is not None and not deepspeed.get("bf16", {}).get("enabled")
-    precision = asked.precision or ("bf16" if device.bf16 and not sharded_in_float32 else "float32")
+    precision = stated.precision or ("bf16" if device.bf16 and not sharded_in_float32 else "float32")
     flash = FLASH if device.flash_attention and precision == "bf16" else None
-    attention, processes = asked.attention or flash, asked.processes or max(1, device.count)
-    recomputed = asked.gradient_checkpointing
+    attention, processes = stated.attention or flash, stated.processes or max(1, device.count)
+    recomputed = stated.gradient_checkpointing
     if recomputed is None:
         recomputed = load is not None and not _fits(load, device, precision, processes, deepspeed)
     return DeviceSettings(
@@ -119,7 +119,7 @@ def resolve(
         attention,
         tf32=device.tf32 and precision == "float32",
         gradient_checkpointing=recomputed,
-        padding_free=attention == FLASH if asked.padding_free is None else asked.padding_free,
+        padding_free=attention == FLASH if stated.padding_free is None else stated.padding_free,
         processes=processes,
     )
 

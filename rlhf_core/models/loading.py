@@ -28,7 +28,7 @@ from transformers.utils import logging
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, nearest
 from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import Asked, resolve
+from rlhf_core.models.device_settings import Stated, resolve
 from rlhf_core.models.stored_sizes import check_sizes
 from rlhf_core.models.tf32 import use_tf32
 
@@ -124,9 +124,9 @@ def fit_device(model: PreTrainedModel) -> None:
     if not device.on_gpu:
         return
     names = {dtype: name for name, dtype in PRECISIONS.items()}
-    asked = Asked(names.get(next(model.parameters()).dtype), getattr(model.config, "attn_implementation", None))
-    found = resolve(asked, replace(device, flash_attention=device.flash_attention and model._supports_flash_attn))
-    if asked.attention is None and found.attention is not None:
+    stated = Stated(names.get(next(model.parameters()).dtype), getattr(model.config, "attn_implementation", None))
+    found = resolve(stated, replace(device, flash_attention=device.flash_attention and model._supports_flash_attn))
+    if stated.attention is None and found.attention is not None:
         model.set_attn_implementation(found.attention)
     if found.tf32:
         both = (model.get_encoder(), model.get_decoder()) if model.config.is_encoder_decoder else (decoder_of(model),)

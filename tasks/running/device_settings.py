@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import Asked, DeviceSettings, Load, note_resolved, resolve
+from rlhf_core.models.device_settings import DeviceSettings, Load, Stated, note_resolved, resolve
 from rlhf_core.models.loading import PRECISIONS, decoder_of
 from rlhf_core.models.recomputation import recompute_layers
 from rlhf_core.models.response_states import can_pack, pack_rows
@@ -68,14 +68,14 @@ def settle(
     bodies = [transformer_of(model) for model in models]
     first = bodies[0]
     names = {dtype: name for name, dtype in PRECISIONS.items()}
-    asked = Asked(
+    stated = Stated(
         precision=names.get(first.dtype, str(first.dtype)),
         attention=first.config._attn_implementation,
         gradient_checkpointing=config.gradient_checkpointing,
         padding_free=config.padding_free,
         processes=distributed.world_size(),
     )
-    found = resolve(asked, granted(), load_of(models, tokens, frozen), deepspeed_config())
+    found = resolve(stated, granted(), load_of(models, tokens, frozen), deepspeed_config())
     if found.padding_free and not all(can_pack(body.config, found.attention) for body in bodies):
         kind = first.config.model_type
         _say(f"note: {kind} with {found.attention} attention does not tell packed rows apart; batches are padded")
