@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import set_precision, trainable_parameters
+from rlhf_core.models.tf32 import tf32_backward
 
 T = TypeVar("T")
 
@@ -72,7 +73,8 @@ class PlainStepper:
         return compute()
 
     def backward(self, loss: Tensor) -> None:
-        loss.backward()
+        with tf32_backward(self.model):
+            loss.backward()
 
     def zero_grad(self) -> None:
         self.optimiser.zero_grad(set_to_none=True)

@@ -38,6 +38,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.device_settings import settle_supervised
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder
 from tasks.running.stage import command_line, device, numeric_errors_name, run_stage
@@ -134,10 +135,10 @@ def _fit_slices(
     def weight(indices: Sequence[int]) -> float:
         return float(sum(len(rows[i].right) for i in indices))
 
-    batches = LengthBucketedBatches(
-        [len(row.sequence.sequence) for row in rows], seed=seed, rows_per_batch=config.batch
-    )
+    lengths = [len(row.sequence.sequence) for row in rows]
+    batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = config.steps(len(rows))
+    settle_supervised(model, config, max(lengths))
     label = f"aspect {spec.aspect} seed {seed}"
     with numeric_errors_name(data / "labelled.train.jsonl"):
         history = train_resumably(
@@ -174,6 +175,7 @@ def _fit_pairs(
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = config.steps(len(chosen))
+    settle_supervised(model, config, 2 * max(lengths))
     label = f"aspect {spec.aspect} seed {seed}"
     with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"):
         history = train_resumably(

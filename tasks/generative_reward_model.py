@@ -40,6 +40,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.device_settings import settle_supervised
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, numeric_errors_name, run_stage, set_threads
@@ -129,6 +130,7 @@ def fit(
     """Trains on both tasks mixed; returns the history."""
     batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
     steps = config.steps(len(rows))
+    settle_supervised(policy.model, config, max(len(row) for row in rows))
 
     def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         value, tokens = sft_loss(policy, [rows[i] for i in indices])

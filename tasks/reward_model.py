@@ -43,6 +43,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.device_settings import settle_supervised
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair
@@ -201,6 +202,7 @@ def fit(
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = config.steps(pairs.pairs)
+    settle_supervised(model, config, 2 * max(lengths))
 
     def loss(indices: Any) -> Any:
         sides = [chosen[i] for i in indices], [rejected[i] for i in indices]

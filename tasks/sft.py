@@ -16,16 +16,20 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.models.device import granted
+from rlhf_core.models.device_settings import Stated, resolve
 from rlhf_core.models.hub_folder import check_architecture_runs
 from rlhf_core.models.loading import (
     PRECISIONS,
     build_language_model,
+    fit_device,
     load_language_model,
     save_model,
     set_attention,
     set_precision,
 )
 from rlhf_core.models.policy import policy_of
+from rlhf_core.stepper import deepspeed_config
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from tasks.evaluating.benchmarks import write_benchmarks
 from tasks.evaluating.policies import Evaluator
@@ -36,6 +40,7 @@ from tasks.params.settings import typed
 from tasks.running.amounts import note_amount
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
+from tasks.running.device_settings import settle_supervised
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.shared_training import shared_training
@@ -80,9 +85,11 @@ def fine_tune(
             check_architecture_runs(model.config, spec.source)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))
-        set_precision(model, PRECISIONS[spec.precision])
+        stated = Stated(spec.precision, spec.attention)
+        set_precision(model, PRECISIONS[resolve(stated, granted(), deepspeed=deepspeed_config()).precision])
         if spec.attention is not None:
             set_attention(model, spec.attention)
+        fit_device(model)
         model.to(device())  # type: ignore[arg-type]
         policy = policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []
@@ -93,6 +100,8 @@ def fine_tune(
             rows = encode(encoder, examples, "response", data / "sft.jsonl")
             batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
             steps = config.steps(len(rows))
+
+            settle_supervised(model, config, max(len(row) for row in rows))
 
             def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
                 value, tokens = sft_loss(policy, [rows[i] for i in indices])

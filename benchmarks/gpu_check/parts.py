@@ -15,14 +15,19 @@ from benchmarks.gpu_check.device import ABSENT, Row
 from benchmarks.gpu_check.random_work import PAD, Check
 from rlhf_core.credit import CREDITS
 from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.cost import Work
+from rlhf_core.models.device_settings import FLASH
 from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
 from rlhf_core.models.generation import generate
-from rlhf_core.models.loading import ATTENTIONS
+from rlhf_core.models.loading import ATTENTIONS, decoder_of
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.policy import DecoderPolicy, pad_rows
+from rlhf_core.models.recomputation import recompute_layers
+from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.tf32 import use_tf32
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, score
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
@@ -55,16 +60,17 @@ def step_seconds(check: Check, model: nn.Module, loss: Loss, weight: Callable[[S
     return statistics.median(end - begin for begin, end in pairwise(ends))
 
 
-def _sft_step(check: Check, policy: DecoderPolicy, what: str) -> Row:
-    sizes, rows = check.sizes, check.rows(1)
+def _sft_step(check: Check, policy: DecoderPolicy, what: str, rows: Sequence[EncodedSequence] | None = None) -> Row:
+    rows = check.rows(1) if rows is None else rows
+    responses = sum(len(row.response) for row in rows)
     seconds = step_seconds(
         check,
         policy.model,
         lambda indices: (*sft_loss(policy, [rows[i] for i in indices]), {}),
-        lambda indices: float(sizes.response * len(indices)),
+        lambda indices: float(sum(len(rows[i].response) for i in indices)),
     )
-    tokens = sizes.batch * sizes.length
-    return check.device.row(what, seconds, tokens, Work(trained=check.products(tokens, sizes.batch * sizes.response)))
+    tokens = sum(len(row) for row in rows)
+    return check.device.row(what, seconds, tokens, Work(trained=check.products(tokens, responses)))
 
 
 def sft(check: Check) -> Iterator[Row]:
@@ -209,6 +215,31 @@ def attention(check: Check) -> Iterator[Row]:
         yield _sft_step(check, policy, f"{name}, SFT step")
 
 
+def settings(check: Check) -> Iterator[Row]:
+    """Takes SFT steps with each setting that is left to the device on and off."""
+    yield _sft_step(check, check.policy(), "bf16, activations kept")
+    recomputed = check.policy()
+    recompute_layers(recomputed.model)
+    yield _sft_step(check, recomputed, "bf16, layers recomputed")
+    del recomputed
+    yield _sft_step(check, check.policy(precision="float32"), "float32")
+    rounded = check.policy(precision="float32")
+    use_tf32(decoder_of(rounded.model))
+    yield _sft_step(check, rounded, "float32 with TF32")
+    del rounded
+    for name in ("sdpa", FLASH):
+        for packed in (False, True):
+            what = f"uneven rows, {name}, {'without padding' if packed else 'padded'}"
+            try:
+                policy = check.policy(name)
+            except RecipeError as error:
+                yield Row(what, ABSENT, str(error))
+                continue
+            if packed:
+                pack_rows(decoder_of(policy.model))
+            yield _sft_step(check, policy, what, check.uneven_rows(1))
+
+
 def projection(check: Check) -> Iterator[Row]:
     """Computes log-probabilities and entropies from states: fused, and by a whole row of logits."""
     policy, sizes = check.policy(), check.sizes
@@ -261,6 +292,7 @@ PARTS = {
     "ppo": Part(ppo, ("policy",)),
     "generation": Part(generation, ("references", "samples", "pool", "teacher")),
     "attention": Part(attention),
+    "settings": Part(settings),
     "projection": Part(projection),
 }
 #: Kinds of stages that read files or ask an endpoint, or whose model is small.

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from benchmarks.gpu_check.device import Device
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.cost import Work
-from rlhf_core.models.loading import set_attention, set_precision
+from rlhf_core.models.loading import PRECISIONS, set_attention, set_precision
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.models.reward_model import ScalarModel
 
@@ -80,8 +80,8 @@ class Check:
     sizes: Sizes
     device: Device
 
-    def policy(self, attention: str = "sdpa") -> DecoderPolicy:
-        """Returns a random language model in bf16; no token of it ends a response.
+    def policy(self, attention: str = "sdpa", precision: str = "bf16") -> DecoderPolicy:
+        """Returns a random language model; no token of it ends a response.
 
         Raises:
             RecipeError: this machine does not have the attention.
@@ -90,7 +90,7 @@ class Check:
         torch.manual_seed(0)
         with self.device.torch:
             model = LlamaForCausalLM(config).eval()
-        set_precision(model, torch.bfloat16)
+        set_precision(model, PRECISIONS[precision])
         set_attention(model, attention)
         return DecoderPolicy(model, pad_id=PAD, eos_id=-1)
 
@@ -136,6 +136,13 @@ class Check:
 
         made = range(sizes.batch)
         return [EncodedSequence(ids(prompts, sizes.prompt), ids(responses, sizes.response)) for _ in made]
+
+    def uneven_rows(self, seed: int) -> list[EncodedSequence]:
+        """Returns random sequences whose responses have from one token to their full length."""
+        rng = random.Random(f"lengths-{seed}")
+        return [
+            EncodedSequence(row.prompt, row.response[: rng.randint(1, self.sizes.response)]) for row in self.rows(seed)
+        ]
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """Returns a tokenizer of numbered words, one for each row of the embeddings."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from transformers import (
 from transformers.utils import logging
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, nearest
+from rlhf_core.models.device import granted
+from rlhf_core.models.device_settings import Stated, resolve
 from rlhf_core.models.stored_sizes import check_sizes
+from rlhf_core.models.tf32 import use_tf32
 
 #: Precisions of a model's weights by name.
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -114,6 +118,22 @@ def set_attention(model: PreTrainedModel, attention: str) -> None:
     model.config.attn_implementation = attention
 
 
+def fit_device(model: PreTrainedModel) -> None:
+    """Gives a model the attention and TF32 of the device that this process was granted, unless it states a kernel."""
+    device = granted()
+    if not device.on_gpu:
+        return
+    names = {dtype: name for name, dtype in PRECISIONS.items()}
+    stated = Stated(names.get(next(model.parameters()).dtype), getattr(model.config, "attn_implementation", None))
+    found = resolve(stated, replace(device, flash_attention=device.flash_attention and model._supports_flash_attn))
+    if stated.attention is None and found.attention is not None:
+        model.set_attn_implementation(found.attention)
+    if found.tf32:
+        both = (model.get_encoder(), model.get_decoder()) if model.config.is_encoder_decoder else (decoder_of(model),)
+        for transformer in both:
+            use_tf32(transformer)
+
+
 def stored_model(
     kind: Any, source: Path | str, dtype: torch.dtype | None = None, *, what: str = "model", remedy: str = REMEDY
 ) -> PreTrainedModel:
@@ -157,6 +177,8 @@ def _stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None) -> P
     refuse_random(told, source)
     if attention is not None:
         set_attention(model, attention)
+    if dtype is None:
+        fit_device(model)
     return model
 
 
@@ -198,7 +220,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None)
 
     Args:
         source: the folder or id.
-        dtype: of the weights, None for the one in which they are stored.
+        dtype: of the weights, None for the one in which they are stored; with another, see `fit_device`.
 
     Raises:
         DataError: nothing that can be loaded there.

@@ -5,8 +5,9 @@ Adam's moments 8 N, and under ZeRO or bf16 a float32 copy of its weights, 4 N; b
 in float32. ZeRO 1 divides copy and moments by W, 2 the gradients too, 3 the weights too; offload puts copy and moments
 into the CPU's memory. Under ZeRO 3 one model at a time is whole, b N, for rollouts or scoring. A frozen model has b N
 on every GPU. Activations of a microbatch of t tokens without recomputation are 17 b t hidden layers (Korthikanti et al.
-2022, Eq. 2, without the attention matrix, which fused attention does not keep). A rollout's cache is 2 b layers
-key-value-heads head-size tokens. Not in it: buffers of the libraries and fragmentation, for which a tenth is added.
+2022, Eq. 2, without the attention matrix, which fused attention does not keep), with recomputation b t hidden
+(layers + 17). A rollout's cache is 2 b layers key-value-heads head-size tokens. Not in it: buffers of the libraries and
+fragmentation, for which a tenth is added.
 """
 
 from __future__ import annotations
@@ -70,9 +71,14 @@ class Sharding:
         """Returns bytes on each GPU of a sharded model while it is gathered."""
         return float(self.bytes * parameters) if self.stage == 3 else 0.0
 
-    def activations(self, config: PreTrainedConfig, tokens: int) -> float:
-        """Returns bytes of a forward pass of that many tokens which is kept for the backward pass."""
-        return 17.0 * self.bytes * tokens * int(config.hidden_size) * int(config.num_hidden_layers)
+    def activations(self, config: PreTrainedConfig, tokens: int, *, recomputed: bool = False) -> float:
+        """Returns bytes of a forward pass of that many tokens which are kept for the backward pass."""
+        return self.kept(tokens, int(config.hidden_size), int(config.num_hidden_layers), recomputed=recomputed)
+
+    def kept(self, tokens: int, hidden: int, layers: int, *, recomputed: bool = False) -> float:
+        """Returns bytes of activations; with recomputation, every layer's input and one layer's activations."""
+        states = layers + 17.0 if recomputed else 17.0 * layers
+        return states * self.bytes * tokens * hidden
 
     def cache(self, config: PreTrainedConfig, tokens: int) -> float:
         """Returns bytes of the key-value cache of that many tokens."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.logprobs import token_statistics
+from rlhf_core.models.response_states import response_states, start_token
 
 
 @dataclass(frozen=True)
@@ -86,66 +86,6 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Ten
         ids[i, place] = torch.tensor(row, dtype=torch.long)
         mask[i, place] = True
     return ids, mask
-
-
-def response_states(
-    backbone: torch.nn.Module,
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    response_ids: Tensor,
-    response_mask: Tensor,
-) -> Tensor:
-    """Returns [batch, response_len + 1, hidden]: state j has read the prompt and the first j response tokens.
-
-    State j predicts response token j (a policy, a critic); state j + 1 has read it (a reward model). A decoder-only
-    model sees each row with its padding moved to the right end and cut to the longest row: half the positions of a
-    batch can be padding between long prompts and long responses. Behind the last real token, padding needs no mask
-    under causal attention, which keeps the fast attention kernels. States on padding mean nothing.
-
-    Args:
-        backbone: a transformer without output projection, decoder-only or encoder-decoder.
-        prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
-        response_ids, response_mask: [batch, response_len], right-padded.
-    """
-    if getattr(backbone.config, "is_encoder_decoder", False):
-        return _decoder_states(backbone, prompt_ids, prompt_mask, response_ids)
-    ids = torch.cat([prompt_ids, response_ids], dim=1)
-    mask = torch.cat([prompt_mask, response_mask], dim=1)
-    width = max(1, int(mask.sum(dim=1).max()))
-    place = mask.long().argsort(dim=1, descending=True, stable=True)[:, :width]
-    packed: Tensor = backbone(input_ids=ids.gather(1, place), use_cache=False).last_hidden_state
-    steps = torch.arange(response_ids.shape[1] + 1, device=ids.device)
-    wanted = (prompt_mask.sum(dim=1, keepdim=True) - 1 + steps).clamp(max=width - 1)
-    return packed.gather(1, wanted[:, :, None].expand(-1, -1, packed.shape[2]))
-
-
-def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:
-    """Returns the hidden states of an encoder-decoder's response.
-
-    Right padding needs no mask, since no token attends to later ones.
-    """
-    encoded = model.get_encoder()(input_ids=prompt_ids, attention_mask=prompt_mask.long()).last_hidden_state
-    start = response_ids.new_full((response_ids.shape[0], 1), start_token(model.config))
-    hidden: Tensor = model.get_decoder()(
-        input_ids=torch.cat([start, response_ids], dim=1),
-        encoder_hidden_states=encoded,
-        encoder_attention_mask=prompt_mask.long(),
-        use_cache=False,
-    ).last_hidden_state
-    return hidden
-
-
-def start_token(config: object) -> int:
-    """Returns the decoder's first input: `decoder_start_token_id`, else the pad token as T5 has it.
-
-    Raises:
-        RecipeError: the configuration names neither.
-    """
-    for name in ("decoder_start_token_id", "pad_token_id"):
-        value = getattr(config, name, None)
-        if isinstance(value, int):
-            return value
-    raise RecipeError("the encoder-decoder's configuration names neither decoder_start_token_id nor pad_token_id")
 
 
 class DecoderPolicy:

@@ -23,7 +23,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from rlhf_core.errors import DataError
 from rlhf_core.models.loading import backbone_of, save_model, stored_model
-from rlhf_core.models.policy import response_states
+from rlhf_core.models.response_states import response_states
 
 HEADS_FILE = "heads.safetensors"
 CONFIG_FILE = "reward_model.json"

@@ -82,6 +82,8 @@ class OptimiserConfig(Checked):
         kl_target: nats per response that an adaptive beta steers to, None for a fixed one.
         kl_horizon: responses over which it does.
         replay: rollout batches that a buffer holds, 0 for none.
+        gradient_checkpointing: whether layers are computed again in the backward pass; None where they do not fit else.
+        padding_free: whether a forward pass takes rows end to end; None on GPUs with flash attention.
     """
 
     iterations: Count
@@ -120,6 +122,8 @@ class OptimiserConfig(Checked):
     kl_target: Positive | None = None
     kl_horizon: Count = 10_000
     replay: Annotated[int, at_least(0)] = 0
+    gradient_checkpointing: bool | None = None
+    padding_free: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.models.policy import pad_rows
+from rlhf_core.models.response_states import PACKED
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates, read_head
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
@@ -60,8 +61,11 @@ def evaluations(
 def can_share_prompts(model: ScalarModel, longest: int) -> bool:
     """Returns whether the backbone honours a mask of its own making for sequences of up to `longest` tokens.
 
-    Encoder-decoders read the prompt apart anyway; flash attention takes no mask; a sliding window would be lost.
+    Encoder-decoders read the prompt apart anyway; flash attention takes no mask; a sliding window would be lost; packed
+    rows have a mask of their own.
     """
+    if getattr(model.backbone, PACKED, False):
+        return False
     config = model.backbone.config
     attention = getattr(config, "_attn_implementation", None)
     window = getattr(config, "sliding_window", None) or longest

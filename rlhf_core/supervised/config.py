@@ -32,6 +32,8 @@ class TrainingConfig(Checked):
         betas: Adam's betas.
         weight_decay: decoupled.
         max_grad_norm: gradient clipping norm.
+        gradient_checkpointing: whether layers are computed again in the backward pass; None where they do not fit else.
+        padding_free: whether a forward pass takes rows end to end; None on GPUs with flash attention.
     """
 
     epochs: Annotated[float, above(0)] | None = None
@@ -45,6 +47,8 @@ class TrainingConfig(Checked):
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     weight_decay: Annotated[float, at_least(0)] = 0.0
     max_grad_norm: Annotated[float, above(0)] = 1.0
+    gradient_checkpointing: bool | None = None
+    padding_free: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

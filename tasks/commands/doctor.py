@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
+from rlhf_core.models.device_settings import Stated, resolve
+from tasks.commands.project_sizes import found_device
 from tasks.running import machine
 
 #: ok: there; note: works without, with a loss that the text names; missing: needed.
@@ -118,11 +120,14 @@ def check_disk(root: Path) -> Finding:
 
 
 def check_gpu() -> Finding:
-    found = machine.gpus()
+    found, device = machine.gpus(), found_device()
+    shown = ", ".join(found) or "none"
+    if device.on_gpu:
+        shown = f"{device} ({shown}); a stage with one of them trains in {resolve(Stated(), replace(device, count=1))}"
     remedy = (
         "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda` in a clone"
     )
-    return Finding("GPU", OK if found else NOTE, ", ".join(found) or "none", "" if found else remedy)
+    return Finding("GPU", OK if found else NOTE, shown, "" if found else remedy)
 
 
 def check_isolation() -> Finding:

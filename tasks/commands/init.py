@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.data.jsonl import BadRow, Lines, write_jsonl
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.models.device import CPU, Device
 from rlhf_core.published import printed_tables
 from tasks.commands.processes import finding_the_project
-from tasks.commands.project_sizes import CPU, Device, ProjectSizes, fitting_rows, found_device, project_sizes
+from tasks.commands.project_sizes import ProjectSizes, fitting_rows, found_device, project_sizes
 from tasks.data_specs.compared_answers import NO_PREFERENCE
 from tasks.data_specs.pair_formats import COMMON_BEGINNING, prompt_remedy, read_pairs, split_by_prompt
 from tasks.graph.code_dependencies import module_files

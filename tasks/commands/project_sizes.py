@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.models.device import CPU, Device, device_of
 from tasks.running.machine import cores, gpus
 
 if TYPE_CHECKING:
@@ -15,33 +15,6 @@ if TYPE_CHECKING:
 
 #: From this many parameters on, a model has the learning rates of published ones.
 LARGE = 50_000_000
-#: Compute capability from which a GPU computes in bf16.
-BF16_SINCE = 8.0
-
-
-@dataclass(frozen=True)
-class Device:
-    """The GPU, or the CPU, that one stage trains on.
-
-    Args:
-        name: of the GPU, or the CPU.
-        memory_gb: GiB of the GPU; None on the CPU.
-        bf16: whether it computes in bf16.
-        count: GPUs of this machine; a stage takes one, several stages run beside each other.
-    """
-
-    name: str
-    memory_gb: float | None = None
-    bf16: bool = False
-    count: int = 0
-
-    def __str__(self) -> str:
-        if self.memory_gb is None:
-            return self.name
-        return f"{self.count} x {self.name}, {self.memory_gb:.0f} GiB"
-
-
-CPU = Device("CPU")
 
 
 def found_device() -> Device:
@@ -54,13 +27,6 @@ def found_device() -> Device:
     if answer.returncode != 0:
         return CPU
     return device_of(answer.stdout.splitlines())
-
-
-def device_of(lines: Sequence[str]) -> Device:
-    """Returns the GPU of the least memory of `nvidia-smi`'s lines of name, MiB and compute capability."""
-    found = [[part.strip() for part in line.split(",")] for line in lines if line.strip()]
-    name, memory, capability = min(found, key=lambda parts: float(parts[1]))
-    return Device(name, float(memory) / 1024, float(capability) >= BF16_SINCE, len(found))
 
 
 @dataclass(frozen=True)
@@ -83,7 +49,6 @@ class ProjectSizes:
     policy_lr: float
     model_lr: float
     dpo_lr: float
-    bf16: bool
     cores: int
     gpus: int
     memory_gb: int
@@ -128,7 +93,6 @@ def project_sizes(config: PreTrainedConfig, parameters: int, device: Device) -> 
         policy_lr=rates[0],
         model_lr=rates[1],
         dpo_lr=rates[2],
-        bf16=device.bf16,
         cores=max(1, min(4, cores() // max(1, device.count))) if on_gpu else 1,
         gpus=1 if on_gpu else 0,
         memory_gb=max(4, round(20 * parameters / 2**30)) if on_gpu else 2,

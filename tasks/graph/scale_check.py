@@ -44,6 +44,7 @@ class StageMemory:
         gpu: bytes on each GPU by purpose; `total` adds a tenth.
         host: bytes of the CPU's memory per rank.
         gpu_hours: of one seed, by the model of `rlhf_core.models.cost`.
+        spared: bytes on each GPU that gradient checkpointing would spare.
     """
 
     backbone: str
@@ -52,10 +53,22 @@ class StageMemory:
     gpu: dict[str, float]
     host: float
     gpu_hours: float = 0.0
+    spared: float = 0.0
 
     @property
     def total(self) -> float:
         return OVERHEAD * sum(self.gpu.values())
+
+    @property
+    def least(self) -> float:
+        """Returns the total with gradient checkpointing, which is on where the total does not fit."""
+        return self.total - OVERHEAD * self.spared
+
+    def fit(self, gpu_gb: float) -> str:
+        """Returns in words whether a GPU of so many GiB has room; empty where not."""
+        if self.total <= gpu_gb * GIB:
+            return "fits"
+        return "fits, layers recomputed" if self.least <= gpu_gb * GIB else ""
 
 
 #: Rows of the train splits that the scales' data specs name, as their hubs state them.
@@ -138,7 +151,8 @@ def _backbones(
             continue
         data = read_settings(data_sets[spec.data].under(root))
         limits, pairs = typed(Limits, data["limits"], f"{spec.data}: limits"), expected_rows(data)
-        lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16")
+        by_device = spec.precision is None and sharding.stage is None  # DeepSpeed's configuration says it itself
+        lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16" or by_device)
         backbone = _Backbone(name, spec, known_configuration(spec.source), limits, lies)
         found: dict[str, StageMemory] = {}
         training = spec.training
@@ -195,11 +209,14 @@ def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows:
     parameters, each = (backbone.scalar, 2) if stage == "reward_model" else (backbone.parameters, 1)
     gpu, host = sharding.trained(parameters)
     per_rank = min(training.microbatch, -(training.batch // -sharding.ranks)) * each
-    parts = {"trained": gpu, "activations": sharding.activations(backbone.config, per_rank * total)}
+    stated, tokens = training.gradient_checkpointing, per_rank * total
+    kept, least = (sharding.activations(backbone.config, tokens, recomputed=again) for again in (bool(stated), True))
+    parts = {"trained": gpu, "activations": kept}
     backbone.check_length(total)
     work = supervised(parameters, training.seen(rows) * each, 1.0, LENGTH_SHARE * total)
     made = {"reward_model" if each == 2 else "model": parameters}
-    return StageMemory(backbone.name, stage, made, parts, host, work.gpu_hours())
+    spared = 0.0 if stated is False else kept - least
+    return StageMemory(backbone.name, stage, made, parts, host, work.gpu_hours(), spared)
 
 
 def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
@@ -221,12 +238,16 @@ def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> Stage
     at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * length
     sampled = min(settings.rollout_batch, scale.generation_batch or settings.rollout_batch)
     rollouts = -(sampled // -sharding.ranks) * length if settings.source == "on_policy" else 0
-    gathered = max(sharding.whole(parameters) for parameters in trained.values())
+    cached = max(sharding.whole(parameters) for parameters in trained.values()) + sharding.cache(config, rollouts)
+    stated = settings.gradient_checkpointing
+    kept, least = (
+        max(cached, sharding.activations(config, at_once, recomputed=again)) for again in (bool(stated), True)
+    )
     parts = {
         "trained": sum(gpu for gpu, _ in sizes),
         # the reference, or the adapted weights, which are the reference too
         "frozen": sharding.bytes * float(backbone.parameters + scorers),
-        "rollout or update": max(gathered + sharding.cache(config, rollouts), sharding.activations(config, at_once)),
+        "rollout or update": kept,
     }
     work = policy_run(
         backbone.parameters,
@@ -238,7 +259,8 @@ def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> Stage
         response=LENGTH_SHARE * response,
     )
     stage, host = f"policy ({recipe.optimiser['kind']})", sum(h for _, h in sizes)
-    return StageMemory(backbone.name, stage, trained, parts, host, work.gpu_hours())
+    spared = 0.0 if stated is False else kept - least
+    return StageMemory(backbone.name, stage, trained, parts, host, work.gpu_hours(), spared)
 
 
 def _trained_aspects(root: Path, here: Scale, row: RowSpec) -> int:
@@ -280,7 +302,7 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
             stages += [(paper, stage) for stage in check_scale(root, scale, Sharding.of(ranks, config), paper)]
         except RecipeError as error:
             print(f"{paper}: not checked ({error})")
-    how = "DDP, float32" if deepspeed is None else deepspeed.name
+    how = "DDP, bf16" if deepspeed is None else deepspeed.name
     table = Table(title=f"{scale}: {ranks} GPU(s), {how}; GiB on each", box=None, pad_edge=False)
     for column in (
         "paper",
@@ -302,9 +324,9 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
             ", ".join(f"{name} {count / 1e9:.3f} B" for name, count in stage.trained.items()),
             ", ".join(f"{name} {size / GIB:.1f}" for name, size in stage.gpu.items()),
             f"{stage.total / GIB:.1f}",
-            "fits" if stage.total / GIB <= gpu_gb else "[red]too much[/]",
+            stage.fit(gpu_gb) or "[red]too much[/]",
             f"{stage.host / GIB:.1f}",
             f"{stage.gpu_hours:.0f}",
         )
     Console(markup=False, width=140 if not os.isatty(sys.stdout.fileno()) else None).print(table)
-    return sum(stage.total / GIB > gpu_gb for _, stage in stages)
+    return sum(not stage.fit(gpu_gb) for _, stage in stages)

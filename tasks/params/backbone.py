@@ -31,8 +31,10 @@ class BackboneSpec(Checked):
         training: settings of its fine-tuning; a built backbone needs them.
         examples: training examples at most, drawn once, whatever the seed; None for all.
         seed: of its fine-tuning, one SFT model for all seeds of rows; None for one SFT model for each.
-        precision: of its weights, float32 or bf16; every later stage computes in it.
-        attention: eager, sdpa or flash_attention_2, in every later stage too; None for the model's own default.
+        precision: of its weights, float32 or bf16; every later stage computes in it. None for bf16 on GPUs that have
+            it.
+        attention: eager, sdpa or flash_attention_2, in every later stage too; None for flash attention where a GPU has
+            it, else the model's own default.
     """
 
     data: str
@@ -43,14 +45,14 @@ class BackboneSpec(Checked):
     training: TrainingConfig | None = None
     examples: Count | None = None
     seed: Seed | None = None
-    precision: Annotated[str, one_of(PRECISION_NAMES)] = "float32"
+    precision: Annotated[str, one_of(PRECISION_NAMES)] | None = None
     attention: Annotated[str, one_of(ATTENTION_NAMES)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.source is None) == (self.architecture is None):
             raise RecipeError("give either 'source' (a model to load) or 'architecture' (one to build)")
-        if self.attention == "flash_attention_2" and self.precision == "float32":
+        if self.attention == "flash_attention_2" and self.precision != "bf16":
             raise RecipeError("attention is 'flash_attention_2', which computes in 16 bits; set precision: bf16")
         if self.source is None and self.training is None:
             raise RecipeError("a backbone built from 'architecture' needs 'training'")
@@ -151,3 +153,6 @@ class SegmenterSpec(Checked):
             raise RecipeError("source 'load' needs 'model' and no 'gold', source 'train' needs 'gold' and no 'model'")
         if self.source == "train" and self.training is None:
             raise RecipeError("source 'train' needs 'training'")
+        for name in ("gradient_checkpointing", "padding_free"):
+            if self.training is not None and getattr(self.training, name) is not None:
+                raise RecipeError(f"training.{name} is of language models; leave it out of a segmenter's training")

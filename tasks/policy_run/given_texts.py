@@ -15,6 +15,7 @@ from tasks.policy_run.solutions import (
 )
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.device_settings import settle_supervised
 from tasks.running.result_rows import Metrics, PreferencePair
 from tasks.running.stage import numeric_errors_name
 from tasks.running.supervised import train_resumably
@@ -51,6 +52,9 @@ def run_supervised(
     target = objective(examples, run.policy, run.reference)
     batches = LengthBucketedBatches(target.lengths, seed=row.seed, rows_per_batch=training.batch)
     steps = training.steps(len(target.lengths))
+    each = 1 if isinstance(examples, Weighted) else 2
+    frozen = [] if run.adapter is not None or each == 1 else [run.reference.model]
+    settle_supervised(run.policy.model, training, each * max(target.lengths), frozen)
     if learned.opening:
         run.evaluator.encoder = Opened.of(run.encoder, learned.opening)
 

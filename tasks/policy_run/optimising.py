@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
+from rlhf_core import distributed
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
@@ -40,6 +42,7 @@ from tasks.running.amounts import first_rows
 from tasks.running.artifacts import peak_memory
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.device_settings import settle
 from tasks.running.live_history import ALARMS, EVALUATIONS
 from tasks.running.loading import load_policy
 from tasks.running.progress import progress
@@ -141,6 +144,9 @@ class Optimising:
         self.clock, self.tools, self.encoder = PhaseClock(), ToolClock(work.reward), run.encoder
         if scale.prompt_limit is not None:
             self.encoder = replace(run.encoder, limits=replace(run.encoder.limits, prompt=scale.prompt_limit))
+        models = [run.policy.model, *([] if work.critic is None else [work.critic])]
+        tokens = min(config.microbatch, -(config.minibatch // -distributed.world_size())) * _longest(work, self.encoder)
+        settle(models, config, tokens, _frozen(run, work.reward))
         self.optimiser = PolicyOptimiser(
             run.policy,
             work.reward,
@@ -253,6 +259,19 @@ class Optimising:
             credited = self.optimiser.experience
             summary |= work.solved.note_credit(credited, run.reference, self.encoder, self.config.microbatch)
         return summary
+
+
+def _longest(work: Optimisation, encoder: Encoder) -> int:
+    """Returns tokens of the longest prompt with its response that the optimiser may read."""
+    limits = encoder.limits
+    return limits.total if work.solved is not None else limits.prompt + work.settings.sampling.max_new_tokens
+
+
+def _frozen(run: PolicyRun, reward: Reward) -> list[nn.Module]:
+    """Returns the models beside a trained policy: the reference, where it is one of its own, and reward models."""
+    scorers = [getattr(component.scorer, "model", None) for component in reward.components]
+    reference = [] if run.adapter is not None else [run.reference.model]
+    return [*reference, *{id(model): model for model in scorers if isinstance(model, nn.Module)}.values()]
 
 
 def _gate(

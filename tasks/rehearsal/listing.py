@@ -197,7 +197,7 @@ def forecast(rehearsal: Rehearsal, paper: str, for_: ForecastGpus) -> list[dict[
             "backbone": stage.backbone,
             "stage": stage.stage,
             "gib": round(stage.total / GIB, 1),
-            "fits": stage.total / GIB <= for_.memory_gb,
+            "fits": bool(stage.fit(for_.memory_gb)),
             "gpu_hours": round(stage.gpu_hours, 2),
         }
         for stage in stages

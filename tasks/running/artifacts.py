@@ -29,6 +29,7 @@ from typing import Any
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError, path_error
+from rlhf_core.models.device_settings import take_resolved
 from rlhf_core.models.engines import take_deaths, take_used
 from rlhf_core.models.vllm.environment import installed
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
@@ -346,7 +347,7 @@ def stage_output(
             raise found
         return
     out = Path(out)
-    take_used(), take_deaths()  # of another stage of this process
+    take_used(), take_deaths(), take_resolved()  # of another stage of this process
     started, clock = time.time(), time.monotonic()
     startup = max(0.0, started - process_start.began())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
@@ -368,6 +369,7 @@ def stage_output(
         seconds = time.monotonic() - clock + seconds_before()
         record = _record(stage, version, out, read.digests, started, startup, seconds)
         record |= {"fewer_rows": notes} if notes else {}
+        record |= {"resolved": settings} if (settings := take_resolved()) else {}
         record |= digests_of(partial / "result")
         write_json(partial / "record" / "record.json", record)
         parts = ["result", "record"]

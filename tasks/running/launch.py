@@ -1,7 +1,7 @@
 """Starting the stages that train in several processes: threads, ranks, DeepSpeed, and what goes wrong there.
 
 REWARDSMITH_PROCESSES  processes on this machine; the stage starts them itself, under DVC and Prefect too, and they
-                       share its threads (REWARDSMITH_THREADS)
+                       share its threads (REWARDSMITH_THREADS); by default one for each of the stage's GPUs
 REWARDSMITH_DEEPSPEED  a DeepSpeed configuration (infra/deepspeed/*.json); without it every rank has the whole model
 REWARDSMITH_JOIN_SECONDS  how long a process waits for the others when it starts (300)
 """
@@ -29,10 +29,25 @@ PR_SET_PDEATHSIG = 1
 
 
 def wanted_processes() -> int:
-    """Returns the number of processes to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher started."""
+    """Returns the number of processes to start: REWARDSMITH_PROCESSES, else one for each of the stage's GPUs; 1 in a
+    process that a launcher started."""
     if "RANK" in os.environ:
         return 1
-    return _count(PROCESSES_VARIABLE, "1")
+    return _count(PROCESSES_VARIABLE, str(usable_gpus() or 1))
+
+
+def usable_gpus() -> int:
+    """Returns how many GPUs CUDA_VISIBLE_DEVICES names and torch sees."""
+    if _named_gpus() < 2:
+        return _named_gpus()
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _named_gpus() -> int:
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return 0 if devices in ("", "-1") else len(devices.split(","))
 
 
 def launch(processes: int) -> int:
@@ -61,11 +76,11 @@ def environment_of_each(processes: int) -> dict[str, str]:
     Raises:
         RecipeError: more processes than GPUs were given to the stage (CUDA_VISIBLE_DEVICES; none is the CPU).
     """
-    devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    gpus = 0 if devices in ("", "-1") else len(devices.split(","))
+    gpus = _named_gpus()
     if gpus and processes > gpus:
         raise RecipeError(
-            f"{PROCESSES_VARIABLE} is {processes}, but the stage sees {gpus} GPU(s) (CUDA_VISIBLE_DEVICES={devices}); "
+            f"{PROCESSES_VARIABLE} is {processes}, but the stage sees {gpus} GPU(s) "
+            f"(CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}); "
             "each process needs its own GPU. Declare more `gpus` for it under `resources` in "
             "params/scales/<scale>/stages.yaml, or start fewer processes"
         )
@@ -82,11 +97,14 @@ def join_processes() -> None:
     import torch
 
     from rlhf_core import distributed
+    from rlhf_core.models.device import grant
     from rlhf_core.stepper import use_deepspeed
+    from tasks.running.stage import described_device
 
     if "LOCAL_RANK" in os.environ:
         end_with_launcher()
     torch.set_num_threads(threads_per_process())
+    grant(described_device())
     config = deepspeed_settings()
     if config is not None and "RANK" not in os.environ:
         raise RecipeError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
+from rlhf_core.models.device import CPU, Device, gpu, grant
 from tasks import GC_THRESHOLD
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
@@ -118,8 +119,7 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
     def main(arguments: list[str] | None = None) -> None:
         given = vars(argument_parser(function).parse_args(arguments))
         requested = given.pop("stage_version")
-        if given["out"].parts[:2] == ("results", ROOT_SCALE):
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        hide_gpus(given["out"])
         above = stopped_inputs(given)
         settings = [str(path) for name, path in given.items() if name.endswith("_path") and path is not None]
         try:
@@ -138,6 +138,12 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
             raise RecipeError(f"{error} (settings: {', '.join(settings)})" if settings else str(error)) from None
 
     return main
+
+
+def hide_gpus(out: Path) -> None:
+    """Hides GPUs from a stage of the testbed."""
+    if out.parts[:2] == ("results", ROOT_SCALE):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
@@ -175,6 +181,8 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
 def set_threads() -> int:
     """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
 
+    Models that are loaded from here on suit the stage's device.
+
     Raises:
         RecipeError: several processes were started for a stage that runs in one, or REWARDSMITH_THREADS is not a
             whole number of at least 1.
@@ -188,6 +196,7 @@ def set_threads() -> int:
         raise RecipeError(f"REWARDSMITH_THREADS is '{asked}'; it must be a whole number, at least 1")
     threads = int(asked)
     torch.set_num_threads(threads)
+    grant(described_device())
     return threads
 
 
@@ -211,6 +220,17 @@ def device() -> torch.device:
     return torch.device("cuda" if given and torch.cuda.is_available() else "cpu")
 
 
+def described_device() -> Device:
+    """Returns the GPUs that this stage was given, the one with the least memory for all; else the CPU."""
+    import torch
+
+    if device().type != "cuda":
+        return CPU
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    least = min(found, key=lambda one: one.total_memory)
+    return gpu(least.name, least.total_memory / 2**30, float(f"{least.major}.{least.minor}"), len(found))
+
+
 def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:
     """Runs a stage's main function; an error of the caller's prints one line and exits with USER_ERROR.
 
@@ -225,6 +245,8 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
         if several_processes:
             from tasks.running.launch import wanted_processes
 
+            if "--out" in sys.argv[:-1]:
+                hide_gpus(Path(sys.argv[sys.argv.index("--out") + 1]))
             if (processes := wanted_processes()) > 1:
                 from tasks.running.launch import launch
 

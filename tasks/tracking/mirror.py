@@ -35,6 +35,7 @@ from tasks.tracking.databases import mark_of, refuse_damaged, upgrade, without_p
 from tasks.tracking.model_folder import log_model
 from tasks.tracking.models import Registry, model_name, pages
 from tasks.tracking.outcomes import RowOutcome, TrackedStage, outcomes, table_metrics, tables_of_rows
+from tasks.tracking.parameters import flatten
 from tasks.tracking.run_content import allowed, log_metrics, log_params, log_result, logged_params, milliseconds
 from tasks.tracking.searches import note_experiment
 
@@ -219,6 +220,8 @@ class Mirror:
                 self.client.set_tag(run.info.run_id, name, value)
             end = max(end, run.info.start_time)
             self.client.delete_tag(run.info.run_id, LIVE)  # killed from here on, the run is made again from the result
+        resolved = flatten(outcome.record.get("resolved", {}), "resolved")
+        log_params(self.client, run.info.run_id, resolved)
         log_result(self.client, run, outcome, self.root)
         self.client.set_terminated(run.info.run_id, "FAILED" if outcome.failure else "FINISHED", end_time=end)
         self.client.set_tag(run.info.run_id, "complete", "true")

@@ -12,7 +12,8 @@ from tiny_models import EOS, PAD, POLICIES, ToyTokenizer, batch_of, random_rows,
 from torch.nn.functional import pad
 
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.models.policy import Policy, response_states
+from rlhf_core.models.policy import Policy
+from rlhf_core.models.response_states import response_states
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.advantages import gae, rewards_to_go, whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig

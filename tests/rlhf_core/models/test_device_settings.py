@@ -1,0 +1,116 @@
+"""Settings that pages leave to the device, on described devices; every case is computed, no GPU is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.models.device import CPU, Device, device_of
+from rlhf_core.models.device_settings import FLASH, DeviceSettings, Load, Stated, resolve
+from rlhf_core.models.memory import GIB, Sharding, known_configuration
+
+SMALL = Device("RTX 4090", 24.0, bf16=True, count=1, tf32=True)
+LARGE = Device("H100", 80.0, bf16=True, count=8, tf32=True, flash_attention=True)
+OLD = Device("T4", 15.0, count=1)
+QWEN = known_configuration("Qwen/Qwen2.5-0.5B")
+
+
+def sft_of_qwen(rows: int) -> Load:
+    """Half a billion parameters, trained on rows of 1,024 tokens."""
+    return Load((494_032_768,), 0, QWEN.hidden_size, QWEN.num_hidden_layers, rows * 1024)
+
+
+def test_one_card_of_24_gb_trains_in_bf16_and_recomputes_layers_when_they_do_not_fit() -> None:
+    fits = DeviceSettings("bf16", None, tf32=False, gradient_checkpointing=False, padding_free=False, processes=1)
+    assert resolve(Stated(), SMALL, sft_of_qwen(16)) == fits
+    assert resolve(Stated(), SMALL, sft_of_qwen(32)) == replace(fits, gradient_checkpointing=True)
+    flash = replace(SMALL, flash_attention=True)
+    assert resolve(Stated(), flash, sft_of_qwen(16)) == replace(fits, attention=FLASH, padding_free=True)
+
+
+def test_eight_cards_of_80_gb_run_eight_processes_with_flash_attention_and_without_padding() -> None:
+    expected = DeviceSettings("bf16", FLASH, tf32=False, gradient_checkpointing=False, padding_free=True, processes=8)
+    assert resolve(Stated(), LARGE, sft_of_qwen(32)) == expected
+    assert str(expected) == "bf16, flash_attention_2 attention, padding free, 8 process(es)"
+    llama = known_configuration("meta-llama/Llama-3.2-3B")
+    load = Load((3_212_749_824,), 0, llama.hidden_size, llama.num_hidden_layers, 8 * 1024)
+    assert resolve(Stated(), LARGE, load).gradient_checkpointing
+    zero: dict[str, Any] = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+    assert not resolve(Stated(), LARGE, load, zero).gradient_checkpointing, "an eighth of the optimiser on each"
+
+
+@pytest.mark.parametrize("load", [None, sft_of_qwen(32), sft_of_qwen(10**6)])
+def test_without_a_gpu_nothing_changes(load: Load | None) -> None:
+    expected = DeviceSettings(
+        "float32", None, tf32=False, gradient_checkpointing=False, padding_free=False, processes=1
+    )
+    assert resolve(Stated(), CPU, load) == expected
+    assert resolve(Stated(), CPU, load, {"zero_optimization": {}, "bf16": {"enabled": True}}) == expected
+
+
+def test_a_gpu_without_bf16_keeps_float32() -> None:
+    assert resolve(Stated(), OLD) == replace(resolve(Stated(), CPU), processes=1)
+    assert resolve(Stated(), OLD, Load((10**9,), 0, 1024, 24, 1024)).gradient_checkpointing
+
+
+def test_what_is_stated_wins_on_every_device() -> None:
+    stated = Stated("float32", "eager", gradient_checkpointing=True, padding_free=True, processes=3)
+    for device in (SMALL, LARGE, OLD, CPU):
+        found = resolve(stated, device, sft_of_qwen(1))
+        assert replace(found, tf32=False) == DeviceSettings("float32", "eager", False, True, True, 3)
+        assert found.tf32 == device.tf32, "float32 on a GPU that has TF32"
+    off = Stated(gradient_checkpointing=False, padding_free=False)
+    found = resolve(off, LARGE, sft_of_qwen(10**6))
+    assert (found.gradient_checkpointing, found.padding_free) == (False, False)
+    assert resolve(Stated("bf16"), CPU).precision == "bf16"
+
+
+def test_float32_in_deepspeed_is_kept() -> None:
+    found = resolve(Stated(), LARGE, deepspeed={"zero_optimization": {"stage": 2}})
+    assert (found.precision, found.attention, found.padding_free) == ("float32", None, False)
+    assert found.tf32
+
+
+def test_the_forecast_of_activations_by_hand() -> None:
+    load = Load((100,), 50, hidden=8, layers=4, tokens=10)
+    for bf16, each in ((False, 4), (True, 2)):
+        models = 100 * (18 if bf16 else 16) + 50 * each
+        kept, recomputed = 17 * 4 * each * 10 * 8, (4 + 17) * each * 10 * 8
+        sharding = Sharding(1, bf16=bf16)
+        assert load.bytes(sharding, recomputed=False) == pytest.approx(1.1 * (models + kept))
+        assert load.bytes(sharding, recomputed=True) == pytest.approx(1.1 * (models + recomputed))
+    assert sft_of_qwen(16).bytes(Sharding(1, bf16=True), recomputed=False) < 24 * GIB
+
+
+def test_the_gpu_with_the_least_memory_counts() -> None:
+    found = device_of(["H100, 81559, 9.0", "T4, 15360, 7.5"])
+    assert (found.name, found.memory_gb, found.bf16, found.tf32, found.count) == ("T4", 15.0, False, False, 2)
+    assert not found.flash_attention
+
+
+def test_the_table_of_the_documentation_is_what_the_function_returns() -> None:
+    devices = (CPU, replace(SMALL, flash_attention=False), LARGE)
+    plain = [resolve(Stated(), device, sft_of_qwen(1)) for device in devices]
+    crowded = [resolve(Stated(), device, sft_of_qwen(10**6)) for device in devices]
+    rounded = [resolve(Stated(precision="float32"), device) for device in devices]
+
+    def word(value: bool) -> str:
+        return "yes" if value else "no"
+
+    assert not any(found.gradient_checkpointing or found.tf32 for found in plain)
+    rows = {
+        "precision": [found.precision for found in plain],
+        "attention": [found.attention or "the model's own" for found in plain],
+        "tf32, with `precision: float32`": [word(found.tf32) for found in rounded],
+        "gradient_checkpointing": [
+            "where activations do not fit" if found.gradient_checkpointing else "no" for found in crowded
+        ],
+        "padding_free": [word(found.padding_free) for found in plain],
+        "processes": [str(found.processes) for found in plain],
+    }
+    page = (Path(__file__).parents[3] / "docs" / "engine.md").read_text(encoding="utf-8")
+    head = "| setting | no GPU | 1 × 24 GiB | 8 × 80 GiB with flash_attn |\n|---|---|---|---|\n"
+    assert head + "".join(f"| {' | '.join([name, *cells])} |\n" for name, cells in rows.items()) in page

@@ -1,0 +1,163 @@
+"""Stages on a described device: what they resolve to is applied, recorded and shown; the device itself is the CPU."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.device import CPU, Device, grant
+from rlhf_core.supervised.config import TrainingConfig
+from tasks.params.backbone import SegmenterSpec
+from tasks.params.settings import typed
+from tasks.running import device_settings, launch, stage
+from tasks.running.device_settings import settle_supervised
+from tests.tasks.test_precision_rows import dtypes
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+
+SIZES = {
+    "vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+CARD = Device("a GPU", 24.0, bf16=True, count=1, tf32=True)
+#: So little memory that no activation fits.
+FULL = Device("a full GPU", 0.0, bf16=True, count=1, tf32=True)
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    yield lambda device: monkeypatch.setattr(stage, "described_device", lambda: device)
+    grant(CPU)
+
+
+def resolved(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "record" / "record.json").read_text())["resolved"]
+    return found
+
+
+def changed(pipeline: Pipeline, root: Path, **settings: dict[str, Any]) -> Pipeline:
+    """The tiny pipeline with its results so far, and other settings."""
+    made = Pipeline(root).write({**SETTINGS, **{name: {**SETTINGS[name], **own} for name, own in settings.items()}})
+    shutil.copytree(pipeline.root / "results", made.root / "results", dirs_exist_ok=True)
+    return made
+
+
+def test_a_stage_on_the_cpu_records_that_nothing_is_changed(pipeline: Pipeline) -> None:
+    expected = {"precision": "float32", "attention": "sdpa", "tf32": False, "gradient_checkpointing": False}
+    for name in ("sft", "reward_model", "ppo", "dpo"):
+        assert resolved(pipeline.out(name)) == {**expected, "padding_free": False, "processes": 1}
+    assert "resolved" not in json.loads((pipeline.out("tokenizer") / "record" / "record.json").read_text())
+
+
+def test_a_stage_on_a_gpu_with_bf16_leaves_bf16_weights_for_the_stages_after_it(
+    pipeline: Pipeline, tmp_path: Path, described: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described(CARD)
+    made = changed(pipeline, tmp_path)
+    for name in ("sft", "reward_model"):
+        shutil.rmtree(made.out(name))
+        made.run(name)
+        assert dtypes(made.result(name) / "model") == {"bfloat16"}
+        assert resolved(made.out(name))["precision"] == "bf16"
+        assert "attn_implementation" not in json.loads((made.result(name) / "model" / "config.json").read_text())
+    assert "1 x a GPU, 24 GiB: bf16, sdpa attention, 1 process(es)" in capsys.readouterr().err
+
+
+def test_layers_are_recomputed_where_they_do_not_fit_and_float32_is_kept_where_it_is_stated(
+    pipeline: Pipeline, tmp_path: Path, described: Any
+) -> None:
+    described(FULL)
+    made = changed(pipeline, tmp_path, backbone={"precision": "float32"})
+    shutil.rmtree(made.out("sft"))
+    made.run("sft")
+    found = resolved(made.out("sft"))
+    assert (found["precision"], found["tf32"], found["gradient_checkpointing"]) == ("float32", True, True)
+    assert made.rows("sft", "history.jsonl") == pipeline.rows("sft", "history.jsonl"), "the same numbers, on the CPU"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "place"),
+    [("sft", "backbone", "training"), ("reward_model", "reward_model_scale", ""), ("ppo", "ppo", "optimiser")],
+)
+def test_a_stage_without_padding_and_with_recomputed_layers_ends_near_the_plain_one(
+    pipeline: Pipeline, tmp_path: Path, name: str, settings: str, place: str
+) -> None:
+    asked = {"padding_free": True, "gradient_checkpointing": True}
+    own = {place: {**SETTINGS[settings][place], **asked}} if place else asked
+    made = changed(pipeline, tmp_path, **{settings: own})
+    shutil.rmtree(made.out(name))
+    made.run(name)
+    found = resolved(made.out(name))
+    assert (found["padding_free"], found["gradient_checkpointing"]) == (True, True)
+    first, plain = (one.rows(name, "history.jsonl")[0] for one in (made, pipeline))
+    for metric in {"loss", "grad_norm", "policy_loss", "critic_grad_norm"} & plain.keys():
+        assert first[metric] == pytest.approx(plain[metric], rel=1e-2, abs=1e-4), metric
+
+
+def test_an_architecture_that_cannot_pack_is_padded_and_says_so(
+    pipeline: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    architecture = {
+        "model_type": "opt", "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "max_position_embeddings": 512,
+    }  # fmt: skip
+    training = {**SETTINGS["backbone"]["training"], "padding_free": True, "epochs": 0.5}
+    made = changed(pipeline, tmp_path, backbone={"architecture": architecture, "training": training})
+    shutil.rmtree(made.out("sft"))
+    made.run("sft")
+    assert not resolved(made.out("sft"))["padding_free"]
+    assert (
+        "note: opt with sdpa attention does not tell packed rows apart; batches are padded" in capsys.readouterr().err
+    )
+
+
+def test_a_segmenter_has_no_such_settings() -> None:
+    training = {"epochs": 1, "batch": 2, "microbatch": 2, "learning_rate": 1e-3, "padding_free": True}
+    with pytest.raises(RecipeError, match="padding_free is of language models"):
+        typed(SegmenterSpec, {"source": "train", "gold": "clauses", "training": training}, "x")
+
+
+@pytest.mark.parametrize(
+    ("devices", "seen", "stated", "expected"),
+    [("", 8, None, 1), ("-1", 8, None, 1), ("0", 8, None, 1), ("0,1,2", 3, None, 3), ("0,1", 0, None, 1),
+     ("0,1,2", 3, "2", 2)],
+)  # fmt: skip
+def test_a_stage_has_a_process_for_each_of_its_gpus(
+    monkeypatch: pytest.MonkeyPatch, devices: str, seen: int, stated: str | None, expected: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: seen)
+    monkeypatch.delenv(launch.PROCESSES_VARIABLE, raising=False)
+    if stated is not None:
+        monkeypatch.setenv(launch.PROCESSES_VARIABLE, stated)
+    assert launch.wanted_processes() == expected
+    monkeypatch.setenv("RANK", "0")
+    assert launch.wanted_processes() == 1
+
+
+def test_the_testbed_sees_no_gpu_before_its_processes_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    stage.hide_gpus(Path("results/small/segment/policy/x/0"))
+    assert launch._named_gpus() == 2
+    stage.hide_gpus(Path("results/testbed/segment/policy/x/0"))
+    assert launch.wanted_processes() == 1
+
+
+def test_an_architecture_without_marked_layers_is_refused_where_recomputation_is_stated_and_named_where_not(
+    described: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    monkeypatch.setattr(device_settings, "recompute_layers", lambda body: 0)
+    config = TrainingConfig(epochs=1, batch=2, microbatch=2, learning_rate=1e-3)
+    grant(FULL)
+    assert not settle_supervised(model, config, 8).gradient_checkpointing
+    assert "note: llama has no layers" in capsys.readouterr().err
+    with pytest.raises(RecipeError, match="gradient_checkpointing is true, but llama has no layers"):
+        settle_supervised(model, replace(config, gradient_checkpointing=True), 8)
