@@ -126,7 +126,7 @@ def _study(study: AtlasStudy) -> str:
     if study.state is None or study.primary is None:
         return _filled(_said(study))
     head = f"**{study.title}** (`studies/{study.name}.yaml`)"
-    said = f"{head}: {_found(study.state)}"
+    said = f"{head}: *{study.primary.word}*. {sentence(study.state.spec, study.primary)}"
     lines = [_filled(said), "", *table(*finding_rows(study.state))]
     lines += [_item(note) for note in _caveats(study)]
     return "\n".join(lines).rstrip()
