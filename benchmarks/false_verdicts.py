@@ -65,6 +65,7 @@ FALSE_TABLES, COVERAGE = 0.05, 0.93
 COLUMNS = ("table", "row", "column", "value")
 RATES = ("false tables", "coverage", "false equivalents")
 ALONE, ALIKE, TWINS = "one side collapses", "both sides alike", "sound sets of twins"
+UNCOLLAPSED = "no collapse"
 STUDIES = "whole studies"
 STUDY_RATES = ("false studies", "true primary", "false equivalents", "coverage", "two levels")
 SKEWED = "skewed differences"
@@ -273,12 +274,13 @@ def _cell(table: str, row: str, column: str, value: float) -> Cell:
 def tables_of(cells: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Returns a Markdown table of each kind of cells at its fewest worlds: the paired tests, and the sets of twins.
 
-    Whole studies, and tables whose sides are alike, have one line for all their cases, with the least and most of each
-    rate.
+    Whole studies, tables whose sides are alike and twins without collapse have one line for all their cases, with the
+    least and most of each rate.
     """
     values = {(cell["table"], cell["row"], cell["column"]): cell["value"] for cell in cells}
     made = {}
-    kinds = (ALONE, "paired", RATES), (ALIKE, "paired", RATES), (STUDIES, "", STUDY_RATES), (SKEWED, "", SKEW_RATES)
+    aimed = STUDY_RATES[:-1]  # the last is of a rule that is not used
+    kinds = (ALONE, "paired", RATES), (ALIKE, "paired", RATES), (STUDIES, "", aimed), (SKEWED, "", SKEW_RATES)
     for kind, test, shown in kinds:
         chosen = [table for table, _, _ in values if table.startswith(kind) and table.endswith(test)]
         fewest = min(chosen, key=_worlds)
@@ -293,7 +295,10 @@ def tables_of(cells: Iterable[Mapping[str, str]]) -> dict[str, str]:
             if of
         ]
         made[kind] = _markdown([kind, *shown], lines)
-    twins = [[row, value] for (table, row, _), value in values.items() if table == TWINS]
+    sets = [(row, value) for (table, row, _), value in values.items() if table == TWINS]
+    sound = [value for row, value in sets if row.endswith(UNCOLLAPSED)]
+    twins = [[f"{UNCOLLAPSED}, {len(sound)} cases", _range(sound)]]
+    twins += [[row, value] for row, value in sets if not row.endswith(UNCOLLAPSED)]
     return made | {TWINS: _markdown([TWINS, "refused"], twins)}
 
 
@@ -424,7 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for rows, degrees, collapse in ((1, math.inf, 0.0), (1, 40, 0.0), (5, 8, 0.0), (5, 0, 0.0), (1, 40, 0.1)):
         share = refused_twins(given.twins, rows=rows, degrees=degrees, collapse=collapse, seed=given.seed)
         error = math.sqrt(share * (1 - share) / given.twins)
-        runs = f"{collapse:.0%} of runs collapse" if collapse else "no collapse"
+        runs = f"{collapse:.0%} of runs collapse" if collapse else UNCOLLAPSED
         name = f"rows: {rows}, degrees: {degrees:g}, {runs}"
         cells.append(_cell(TWINS, name, "refused", share))
         print(f"A/A, {name}: refused {share:.4f} ± {error:.4f}")

@@ -7,13 +7,16 @@ cores, another environment, changed code, or when the server has ended. The resu
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -190,6 +193,11 @@ class ForkServer:
             self.log.warning("stages start in Pythons of their own from here on, some seconds later each: %s", why)
         self._over = True
 
+    def fits(self) -> bool:
+        """Returns whether the server began in the environment that stages would get now."""
+        now = stage_environment(PROJECT, Grant(1, (), 0.0).environment())
+        return self._process is None or not _different(now, self._environment)
+
     def close(self) -> None:
         """Ends the server."""
         self._over = True
@@ -199,6 +207,36 @@ class ForkServer:
         self._process.wait()
         with self._lock:
             self._control.close()
+
+
+#: The server that a command began before its flow.
+_BEGUN: ContextVar[ForkServer | None] = ContextVar("_BEGUN", default=None)
+
+
+@contextmanager
+def begun(root: Path, kinds: Collection[str]) -> Iterator[None]:
+    """Begins a server for the run that follows in the block, which imports while Prefect starts.
+
+    Args:
+        root: the repository.
+        kinds: the module of each stage that is going to run, as far as known; too few begin none.
+    """
+    with closing(ForkServer(root, logging.getLogger(__name__))) as server:
+        server.begin(kinds)
+        token = _BEGUN.set(server)
+        try:
+            yield
+        finally:
+            _BEGUN.reset(token)
+
+
+def server_of_run(root: Path, log: Any) -> ForkServer:
+    """Returns the server that the command began for this run, or a new one, which has yet to begin."""
+    server = _BEGUN.get()
+    if server is None or server.root.resolve() != root.resolve() or not server.fits():
+        return ForkServer(root, log)
+    server.log = log
+    return server
 
 
 def _different(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:

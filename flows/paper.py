@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from prefect.exceptions import Abort, MissingResult
 
 from flows.deployments import check_pinned
 from flows.follow_ups import Call, follow_ups
+from flows.fork_server import begun
 from flows.run_notes import host_tag, noted
 from flows.same_code import check_server
 from flows.scheduler import RunFailed, RunSummary, ended, run_stale
@@ -33,8 +35,9 @@ from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
 from tasks.graph.names import DEMO_ALL, DEMO_NAME, SO_FAR, SUITE, seeds_so_far
+from tasks.graph.stages import never_run
 from tasks.params.settings import ROOT_SCALE
-from tasks.tracking.searches import paper_runs
+from tasks.tracking.searches import noted_since, paper_runs
 
 #: Exit status of a run that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
@@ -69,6 +72,18 @@ def tables_so_far(root: Path, scale: str, paper: str, summary: RunSummary) -> li
     return [("tasks.tables", [*call, *map(str, seeds)])] if seeds else []
 
 
+def report_page(asked: Asked, log: Any) -> list[Call]:
+    """Returns the call that writes the report's page, if it was asked for and there is one."""
+    if not asked.report:
+        return []
+    whole = asked.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_NAME)
+    module = "tasks.report" if whole else f"tasks.report.{asked.paper}"
+    if importlib.util.find_spec(module) is None:
+        log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", asked.paper, asked.paper)
+        return []
+    return [(module, ["--results", f"results/{asked.scale}", "--out", "report"])]
+
+
 def _named(stage: str, addresses: Collection[str]) -> bool:
     """Returns whether a stage is among addresses, in whichever file."""
     return any(address.rpartition(":")[2] == stage for address in addresses)
@@ -90,7 +105,7 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
         RunFailed: at least one stage failed, or what follows them.
     """
     with noted(root):
-        log, code = get_run_logger(), code_at_work()
+        log, code, began = get_run_logger(), code_at_work(), time.time()
         name, scale = asked.paper, asked.scale
         papers = plan.asked_papers(root, name, scale=scale, full=asked.full)
         files = plan.asked_files(root, name, scale=scale, full=asked.full, rows=asked.rows, seeds=asked.seeds)
@@ -101,20 +116,17 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
         problems = list(summary.failed.values())
         if asked.report:
             problems += follow_ups(root, *(call for one in papers for call in tables_so_far(root, scale, one, summary)))
-        if asked.sync:  # before the report, which links what MLflow holds
-            problems += follow_ups(
-                root, *(("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in papers)
-            )
+        mirrors: list[Call] = [
+            ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if asked.sync else ())
+        ]
+        page = report_page(asked, log)
+        if not all(noted_since(root, one, began) for one in papers):
+            problems += follow_ups(root, *mirrors)  # before the report, which links the experiments that they note
+            mirrors = []
+        problems += follow_ups(root, *mirrors, *page)
+        if asked.sync:
             for one in papers:
                 runs_link(create_link_artifact, root, one)
-        whole = name in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_NAME)
-        module = "tasks.report" if whole else f"tasks.report.{name}"
-        if asked.report and importlib.util.find_spec(module) is None:
-            log.info(
-                "no report page of %s; `rewardsmith table %s` sets its rows side by side", asked.paper, asked.paper
-            )
-        elif asked.report:
-            problems += follow_ups(root, (module, ["--results", f"results/{scale}", "--out", "report"]))
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
@@ -199,7 +211,8 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     try:
         if options.pool:
             check_server()
-        with tags(host_tag()):
+        first = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
+        with begun(Path.cwd(), never_run(Path.cwd(), first)), tags(host_tag()):
             line = made(
                 full=options.full,
                 rows=options.rows,

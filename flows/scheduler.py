@@ -27,7 +27,7 @@ from prefect.futures import PrefectFuture
 from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 
-from flows.fork_server import ForkServer
+from flows.fork_server import ForkServer, server_of_run
 from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
 from flows.shared_slots import POLL_SECONDS, machine_slots
@@ -364,7 +364,7 @@ def run_stale(
         RewardsmithError: another scheduler runs in this tree, a row or seed is unknown, or the remote cannot be used.
     """
     log, summary = get_run_logger(), RunSummary()
-    with only_scheduler(root), closing(ForkServer(root, log)) as server:
+    with only_scheduler(root), closing(server_of_run(root, log)) as server:
         if not pool:
             server.begin(never_run(root, files))  # imports while DVC looks
         for line in tidy(root):

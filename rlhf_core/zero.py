@@ -255,7 +255,7 @@ def import_deepspeed() -> Any:
     if stale := stale_locks(extensions_folder()):
         raise RecipeError(
             f"a process was killed while compiling and left the lock {stale[0]}, and every later process would wait "
-            f"for it silently; remove the folder {stale[0].parent} and compile once with `make deepspeed-ops`"
+            f"for it silently; remove the folder {stale[0].parent} and compile once with `python -m rlhf_core.zero`"
         )
     try:
         import deepspeed

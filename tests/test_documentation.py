@@ -24,6 +24,7 @@ from rlhf_core.published import printed_tables
 from rlhf_core.recipe import parse_recipe
 from tasks.command_line import commands
 from tasks.commands.init import SCALE
+from tasks.graph.matrix import build
 from tasks.graph.names import split_names
 from tasks.graph.rows import load_rows, papers
 from tasks.params.pages import Page, read_page, read_settings
@@ -147,6 +148,18 @@ def test_module_exists_and_knows_its_options(command: Command) -> None:
             keyword = word[2:].replace("-", "_")
             typed = re.search(rf"\b{keyword}(_path)?: ", text)  # a parameter of the stage's function
             assert f'"{word}"' in text or typed, f"{module} has no option {word}"
+
+
+def test_results_named_in_documents_are_those_of_stages() -> None:
+    made = {f"{out}/result" for graph in build(ROOT).values() for out in graph.outputs()}
+    named = {
+        (document.name, path)
+        for document in DOCUMENTS
+        for path in re.findall(r"\bresults/[\w./-]+/result\b", text_of(document))
+    }
+    assert len(named) >= 3
+    wrong = {(document, path) for document, path in named if path not in made and "my-study" not in path}
+    assert not wrong
 
 
 @of("make")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
@@ -25,12 +26,28 @@ _TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
 _DENIED = re.compile(
     r"(?:n't|\W{0,9}(?:(?:of course|definitely|certainly|clearly|surely|probably|actually|simply|also|thus|therefore)"
     r"\W{1,9})?"
-    r"(?:not|never|neither|no longer|anything but|hardly|by no means|cannot be|far from|other than))\b",
+    r"(?:not|never|neither|no longer|anything but|hardly|by no means|cannot be|far from|between|"
+    r"(?:other|more|less|greater|fewer) than))\b",
+    re.IGNORECASE,
+)
+#: Words behind an answer that take it back: `5 is wrong`, `5, which isn't right`, `5? No`, `5, wait`.
+_TAKEN_BACK = re.compile(
+    r"[\s:]{0,9}(?:\$\s)?[^\s,;?]{1,60}(?:\s(?!is\b|was\b|it\b|that\b|this\b|which\b)[A-Za-z]{2,15})?(?:\s?\?|"
+    r"[.,;:]?\s{1,3}(?:[-\u2013\u2014]\s)?(?:(?:wait|sorry|oops|correction|I mean)\b|no[,.:]|"
+    r"but (?:it|that|this) should be\b|"
+    r"(?:(?:but |and )?(?:which|that|this|it)\s)?(?:(?:is|was|seems|looks|must be|cannot be|can't be|isn't|wasn't)\s"
+    r"(?:(?:clearly|obviously|surely|probably|definitely|certainly|simply|just|completely|still|also)\s)?"
+    r"(?:wrong|incorrect|false|untrue|impossible|a mistake|"
+    r"(?:not\s)(?:right|correct|true|possible|the (?:right|correct)))\b(?! to\b)"
+    r"|(?:cannot be|can't be|isn't|wasn't)\s(?:right|correct|true|possible|the (?:right|correct))\b)))",
     re.IGNORECASE,
 )
 #: Words before a trigger that take what follows back.
 _DOUBTED = re.compile(
-    r"(?:(?:\bnot|n't) (?:true|correct|right|the case|think|believe|say)|\b(?:doubt|false|wrong)) (?:that )?$",
+    r"(?:(?:(?:\bnot|n't) (?:true|correct|right|the case|think|believe|say)|\b(?:doubt|false|wrong|if|whether|unless|"
+    r"suppose|assume|assuming|imagine|pretend)|"
+    r"\b(?:student|friend|brother|sister|someone|somebody|people|some|he|she|they|it|text|book) "
+    r"(?:says?|said|claims?|claimed|thinks?|thought|believes?|believed|guess|guesses|guessed)),? (?:that )?)$",
     re.IGNORECASE,
 )
 _INSTEAD = re.compile(r"[^\n]{0,200}?\bbut\b", re.IGNORECASE)
@@ -65,6 +82,7 @@ _SPELLINGS = (
     (re.compile(r"\bnegative\s(?=\$?[0-9.])|(?:^|(?<=\bis\s)|(?<=[=:]\s))minus\s(?=\$?[0-9.])", re.IGNORECASE), "-"),
     (_SIGN_OUTSIDE, r"\2\1"),
     (re.compile("(?<=[0-9])[\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}](?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile("(?<=[0-9])['\N{RIGHT SINGLE QUOTATION MARK}](?=[0-9]{3}(?![0-9]))"), ""),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<!\\)\\[!,]"), ""),
     (re.compile(r"(?<!\\)\\[;: ]"), " "),
@@ -72,6 +90,18 @@ _SPELLINGS = (
     (re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\frac\s*([0-9]|(?<=\s)[A-Za-z])"), r"\\frac{\1}"),
     (re.compile(r"(\\frac\s{0,9}\{(?:[^{}]|\{[^{}]{0,200}\}){0,200}\})\s*([0-9A-Za-z])"), r"\1{\2}"),
+)
+#: A number with a power of ten (`1.8e1`, `1.8 \\times 10^{1}`), and one that a word multiplies.
+_POWER_OF_TEN = re.compile(
+    r"(?<![\w.])(?P<number>[0-9]{1,40}(?:\.[0-9]{1,40})?)(?:[eE]|\s?(?:\\times|\\cdot|[x*\u00d7])\s?10\s?\^\s?\{?)"
+    r"(?P<power>[-+]?[0-9]{1,9})\}?(?![\w^]|\.[0-9])"
+)
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MULTIPLIED = re.compile(
+    r"(?<![\w.,/])(?P<number>[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9]{1,40})(?P<decimals>\.[0-9]{1,40})?"
+    r"(?:(?:\s(?P<part>[0-9]{1,9}))?/(?P<of>[1-9][0-9]{0,8}))?(?P<close>[}$*]{0,3})\s"
+    rf"(?P<word>{'|'.join(_MAGNITUDES)})s?(?![\w-])",
+    re.IGNORECASE,
 )
 
 #: Ways in which lm-evaluation-harness reads an answer: the first `#### n`, or the last number.
@@ -94,6 +124,7 @@ def extract_number(text: str) -> str | None:
     first number there if a trigger was present, else the last. Without a trigger, a `\\boxed{}` takes the
     trigger's place. If nothing but text follows the `=`, the part before it is searched. `The answer is not 5` has no
     answer, `The answer is not 5 but 6` has 6, `The answer is 2 1/2` and `... 2\\frac{1}{2}` have 5/2.
+    `The answer is 5 is wrong` has none. `1.8e1` is 18 and `1'234` 1234, which RLMEC's own rule reads as 1.8 and 1.
     """
     text = _respelled(text)
     triggers = list(_TRIGGER.finditer(text))
@@ -116,7 +147,9 @@ def extract_number(text: str) -> str | None:
 
 
 def _told(tail: str) -> str | None:
-    """Returns what a trigger tells: of a denial what follows its 'but', None without one."""
+    """Returns what a trigger tells: of a denial what follows its 'but', None without one or if it is taken back."""
+    if _TAKEN_BACK.match(tail):
+        return None
     denied = _DENIED.match(tail)
     if denied is None:
         return tail
@@ -125,9 +158,11 @@ def _told(tail: str) -> str | None:
 
 
 def last_is_doubted(text: str) -> bool:
-    """Returns whether the words before the last `The answer is` or `####` deny it."""
+    """Returns whether the words before the last `The answer is` or `####` deny it, or those behind take it back."""
     triggers = list(_TRIGGER.finditer(text))
-    return bool(triggers) and _is_doubted(text, triggers[-1])
+    return bool(triggers) and (
+        _is_doubted(text, triggers[-1]) or _TAKEN_BACK.match(text, triggers[-1].end()) is not None
+    )
 
 
 def _is_doubted(text: str, trigger: re.Match[str]) -> bool:
@@ -174,7 +209,38 @@ def _respelled(text: str) -> str:
     text = _ONE_CHARACTER_FRACTION.sub(_as_two_numbers, text).replace("\N{FRACTION SLASH}", "/")
     for spelling, replacement in _SPELLINGS:
         text = spelling.sub(replacement, text)
-    return text
+    return _POWER_OF_TEN.sub(_power_of_ten, text)
+
+
+def _power_of_ten(match: re.Match[str]) -> str:
+    """Returns the digits of a number with a power of ten, nothing for one beyond 1e99."""
+    if abs(int(match["power"])) > 99:
+        return ""
+    return _plain_digits(Fraction(match["number"]) * Fraction(10) ** int(match["power"]))
+
+
+def _multiplied(match: re.Match[str]) -> str:
+    """Returns `5 million` as 5000000, `5 1/2 million` as 5500000."""
+    value = Fraction(match["number"].replace(",", "") + (match["decimals"] or ""))
+    if match["of"]:
+        if match["decimals"]:
+            return match[0]
+        part = Fraction(int(match["part"] or value), int(match["of"]))
+        value = value + part if match["part"] else part
+    return _plain_digits(value * 10 ** _MAGNITUDES[match["word"].lower()]) + match["close"]
+
+
+def _in_digits(text: str) -> str:
+    """Returns a text with `5 million` as 5000000."""
+    return _MULTIPLIED.sub(_multiplied, _respelled(text))
+
+
+def _plain_digits(value: Fraction) -> str:
+    """Returns a number as digits, with decimals where they end, else as a fraction."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    digits = f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
+    return digits if Fraction(digits) == value else f"{value.numerator}/{value.denominator}"
 
 
 def _as_two_numbers(match: re.Match[str]) -> str:
@@ -206,12 +272,14 @@ def answers_equal(predicted: str | None, gold: str | None) -> bool:
     space and case.
 
     Texts are compared as spelled alike: `\\dfrac`, `\\frac12` and `\\text{(C)}` are `\\frac`, `\\frac{1}{2}` and `C`.
+    `5 million` equals 5000000, and 5 as well: a question may ask for millions.
     """
     if predicted is None or gold is None:
         return False
     left, right = parse_number(predicted), parse_number(gold)
     if left is not None and right is not None:
-        return left == right
+        long_left, long_right = parse_number(_in_digits(predicted)), parse_number(_in_digits(gold))
+        return long_left == long_right or (left == right and (long_left == left or long_right == right))
     return _folded(predicted) == _folded(gold) != ""
 
 
@@ -224,9 +292,10 @@ def _folded(text: str) -> str:
 
 def solution_is_right(solution: str, gold: str) -> bool:
     """Returns whether the number extracted from a generated solution equals the gold answer (itself or its `#### n`
-    line)."""
+    line); a number in words such as `5 million` may be meant either way, as the gold answers of GSM8K are."""
     target = gold if parse_number(gold) is not None else extract_number(gold)
-    return answers_equal(extract_number(solution), target)
+    found, in_digits = extract_number(solution), extract_number(_in_digits(solution))
+    return answers_equal(found, target) or answers_equal(in_digits, target)
 
 
 def cut_at(text: str, stops: Sequence[str]) -> str:

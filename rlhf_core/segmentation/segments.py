@@ -23,7 +23,7 @@ class Segmentation:
     Attributes:
         ends: [batch, max_segments] int64, index of each segment's last token, -1 beyond `count`.
         count: [batch] int64, segments per response.
-        index: [batch, response_len] int64, the segment each token belongs to, -1 for none.
+        index: [batch, response_len] int64, the segment each token belongs to, -1 for none, as for EOS.
     """
 
     ends: Tensor

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.sources import DirectorySource, Screening
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_bench import ScoredPair
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
@@ -135,7 +134,8 @@ def bench_reward(
     rows: int | None = None,
     batch: int = 16,
     template: str = "tokenizer",
-    limits: Limits | None = None,
+    prompt: int | None = None,
+    total: int | None = None,
 ) -> tuple[list[SetScore], float]:
     """Returns (scores of every set, share of prompts and responses that were cut to the model's limits).
 
@@ -143,7 +143,8 @@ def bench_reward(
         model: result of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
         directory, sets, rows: as `load_set` takes them.
         batch: responses per forward pass.
-        template, limits: of a Hugging Face model; one of the project brings its own.
+        template: of a Hugging Face model; one of the project brings its own.
+        prompt, total: the most tokens that a Hugging Face model gets; None for what it reads.
 
     Raises:
         DataError: a folder or set that cannot be read.
@@ -151,7 +152,7 @@ def bench_reward(
     """
     set_threads()
     loaded = {name: load_set(name, directory, rows) for name in sets}
-    scorer = load_scorer(model, RewardModelInputs(), template=template, limits=limits)
+    scorer = load_scorer(model, RewardModelInputs(), template=template, prompt=prompt, total=total)
     scores = [score for found in loaded.values() for score in set_scores(scorer, found, batch)]
     counts = scorer.encoder.counts
     return scores, (counts.prompts_cut + counts.responses_cut) / max(1, counts.prompts + counts.responses)

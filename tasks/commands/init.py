@@ -26,7 +26,7 @@ from rlhf_core.published import printed_tables
 from tasks.commands.processes import finding_the_project
 from tasks.commands.project_sizes import CPU, Device, ProjectSizes, fitting_rows, found_device, project_sizes
 from tasks.data_specs.compared_answers import NO_PREFERENCE
-from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
+from tasks.data_specs.pair_formats import COMMON_BEGINNING, prompt_remedy, read_pairs, split_by_prompt
 from tasks.graph.code_dependencies import module_files
 from tasks.graph.dvc_files import ON_CPU, STAGES, matrix_folders
 from tasks.graph.dvc_files import write as write_graph
@@ -135,10 +135,11 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
         if len(wrong) > MAX_BAD_SHARE * total:
             first = wrong[0]
             counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(wrong).most_common(3))
+            unnamed = found is COMMON_BEGINNING and first.field == "prompt"
             raise DataError(
                 first.reason, file=str(file), row=first.row, field=first.field or None,
-                remedy=f"{len(wrong)} of {total} rows are not pairs as '{found.title}' has them ({counts}); correct "
-                "them",
+                remedy=f"{len(wrong)} of {total} rows are not pairs as '{found.title}' has them ({counts}). "
+                f"{prompt_remedy(file, columns) if unnamed else 'Correct them'}",
             )  # fmt: skip
         for record in good:
             if record["id"] in seen:

@@ -140,8 +140,12 @@ def bench_reward(
     scale: Scale = "testbed",
     batch: Annotated[int, typer.Option(min=1, help="Responses per forward pass.")] = 16,
     template: Annotated[str, typer.Option(help="Chat template of a Hugging Face model.")] = "tokenizer",
-    prompt_tokens: Annotated[int, typer.Option(help="Longest prompt of a Hugging Face model.")] = 1728,
-    total_tokens: Annotated[int, typer.Option(help="Longest prompt and response together.")] = 2048,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Longest prompt of a Hugging Face model; else 27/32 of the total.")
+    ] = None,
+    total_tokens: Annotated[
+        int | None, typer.Option(help="Longest prompt and response together; else as many as the model reads.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the scores to this JSON file.")] = None,
 ) -> None:
     """Accuracy of any reward model on real preference test sets, with 95 % intervals.
@@ -149,14 +153,14 @@ def bench_reward(
     Scores that depend on batch size or padding are refused first. Example:
     `rewardsmith bench-reward sentence/sentence --sets llmbar,hhh_alignment`.
     """
-    from rlhf_core.data.truncation import Limits
     from tasks.commands import bench_reward as benching
 
     chosen = sets.split(",") if sets else list(benching.SETS)
-    folder, limits = trained_reward_model(model, seed, scale), Limits(prompt_tokens, total_tokens)
+    folder = trained_reward_model(model, seed, scale)
     scores, cut = benching.bench_reward(
-        folder, directory=data, sets=chosen, rows=rows, batch=batch, template=template, limits=limits
-    )
+        folder, directory=data, sets=chosen, rows=rows, batch=batch, template=template, prompt=prompt_tokens,
+        total=total_tokens,
+    )  # fmt: skip
     benching.print_scores(scores, cut)
     if out is not None:
         benching.write_scores(out, folder, scores, cut)

@@ -9,7 +9,7 @@ import typer
 
 from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, named_pool
 from tasks.commands.processes import run_flow, run_module
-from tasks.graph.names import ALL, known_scale, split_names
+from tasks.graph.names import ALL, REHEARSED, rehearsed_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
 
@@ -113,7 +113,9 @@ def plan(
 
 def rehearse(
     names: Names = None,
-    scale: Annotated[str, typer.Option(help="The scale: small or paper.", callback=known_scale)] = "paper",
+    scale: Annotated[
+        str, typer.Option(help="The scale: small or paper; a project's own by default.", callback=rehearsed_scale)
+    ] = REHEARSED,
     rows: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of <name>.<split>.jsonl[.gz] with real rows.")
     ] = None,

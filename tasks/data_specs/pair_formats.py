@@ -173,6 +173,12 @@ def _of_compared(convert: Callable[[Record], Record | str]) -> Callable[[Record]
     return made
 
 
+#: The format of texts whose prompt no column names.
+COMMON_BEGINNING = PairFormat(
+    "texts with a common beginning",
+    lambda row: "prompt" not in row and _texts(row, "chosen", "rejected"),
+    _of_common_beginning,
+)
 #: Formats of pairs, the most special first.
 PAIRS = (
     PairFormat(
@@ -197,11 +203,7 @@ PAIRS = (
         lambda row: _texts(row, "prompt", "chosen", "rejected"),
         _with_system,
     ),
-    PairFormat(
-        "texts with a common beginning",
-        lambda row: "prompt" not in row and _texts(row, "chosen", "rejected"),
-        _of_common_beginning,
-    ),
+    COMMON_BEGINNING,
 )
 #: Every format, the most special first.
 FORMATS = (
@@ -252,6 +254,19 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[PairFormat, Line
         known.add(record["id"])
         made.append((number, record))
     return found, Lines(str(file), made, broken)
+
+
+def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
+    """Returns how to name the prompts of a file whose answers begin alike in nothing: its columns and the option.
+
+    Args:
+        file: of pairs in the format `COMMON_BEGINNING`.
+        columns: {our field: their column}, as given.
+    """
+    taken = {"chosen", "rejected", *columns.values()}
+    found = [name for name in read_rows(file).rows[0][1] if name not in taken]
+    named = f"the other columns are {', '.join(found)}" if found else "there is no other column"
+    return f"No column is called prompt; {named}: name the one with the prompts by --column prompt=NAME"
 
 
 def _renamed(row: Record, columns: Mapping[str, str]) -> Record:

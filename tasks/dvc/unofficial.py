@@ -8,20 +8,45 @@ from __future__ import annotations
 
 import copy
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 #: The end of DVC's message about a command that failed, which is the only place where its exit status is kept.
 EXITED = re.compile(r", exited with (-?\d+)$")
+#: Between two looks at a repository's lock that another process holds.
+LOCK_SECONDS = 0.02
 
 
 def open_repo(root: Path) -> Any:
-    """Opens a repository whose lock waits for other processes, as `dvc --wait-for-lock` does."""
+    """Opens a repository whose lock waits for other processes, as `dvc --wait-for-lock` does.
+
+    It looks every LOCK_SECONDS; DVC looks every half second, which stages that begin and end together would spend
+    asleep.
+    """
+    from dvc.lock import Lock
     from dvc.repo import Repo
 
-    return Repo(str(root), _wait_for_lock=True)
+    repo = Repo(str(root), _wait_for_lock=True)
+    if isinstance(repo.lock, Lock):
+        repo.lock.lock = partial(_wait_for, repo.lock)
+    return repo
+
+
+def _wait_for(lock: Any) -> None:
+    """Takes a lock of DVC's as soon as it is free."""
+    from dvc.lock import LockError
+
+    while True:
+        try:
+            lock._do_lock()
+        except LockError:
+            time.sleep(LOCK_SECONDS)
+        else:
+            return
 
 
 def run_key(entry: Mapping[str, Any]) -> str:

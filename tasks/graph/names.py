@@ -13,6 +13,8 @@ from tasks.params.settings import ROOT_SCALE
 
 #: The demo's flow, the name for the matrices of the five papers, and that for their headline rows.
 SUITE, ALL, DEMO_ALL = "suite", "all", "demo-all"
+#: The scale that is rehearsed where none is named.
+REHEARSED = "paper"
 #: The study that the demo trains.
 DEMO_NAME = "demo"
 
@@ -23,9 +25,22 @@ def known_scale(scale: str) -> str:
     Raises:
         RecipeError: it has not, with the nearest known ones.
     """
+    return _present_scale(scale, ROOT_SCALE)
+
+
+def rehearsed_scale(scale: str) -> str:
+    """Returns the scale of a rehearsal; the only one of a tree without the scale `paper` where none was named.
+
+    Raises:
+        RecipeError: params/scales/ does not have it, with the nearest known ones.
+    """
+    return _present_scale(scale, REHEARSED)
+
+
+def _present_scale(scale: str, default: str) -> str:
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
-        if scale == ROOT_SCALE and len(found := scale_names(Path())) == 1:
+        if scale == default and len(found := scale_names(Path())) == 1:
             return found[0]
         raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(Path())), more=3)}")
     return scale

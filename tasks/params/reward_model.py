@@ -39,7 +39,7 @@ class RewardModelSpec(Checked):
         loss: on the aggregated rewards, by name or with options, `{kind: bradley_terry, regularisation: 0.005}`.
         end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
         learning_rate_share: of the scale's learning rate; WARM's models have rates of their own.
-        seed_offset: added to the run's seed, so that models of one run differ.
+        seed_offset: added to the run's seed, so that models of one run differ in initial heads and order of pairs.
         data: the data set whose pairs it learns from, None for the backbone's.
         references: how its reference rewards are drawn, by name; None for the scale's own way.
         pairs: it learns from 'preference' pairs of the backbone's data, or from pairs of sampled solutions ('samples').

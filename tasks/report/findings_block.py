@@ -1,7 +1,7 @@
 """Findings of studies as blocks of documents, made from records and never typed.
 
-A document holds `<!-- findings: NAME -->` and `<!-- end of findings -->`, where NAME is a paper, whose studies are then
-shown, or `all`.
+A document holds `<!-- findings: NAME -->` and `<!-- end of findings -->`. NAME is a paper, whose studies are then shown
+with all hypotheses and caveats, or `all`: every study on one line, which leads to its paper's page.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from pathlib import Path
 from rlhf_core.errors import DataError, hint
 from tasks.params.yaml_files import write_whole
 from tasks.report.atlas import Atlas, AtlasStudy, read_atlas
-from tasks.report.atlas_markdown import NO_VERDICT, counts_sentence, finding_rows, table, twins_table
+from tasks.report.atlas_markdown import NO_VERDICT, counts_sentence, finding_rows, table
 from tasks.report.atlas_words import sentence
 from tasks.report.measured_block import with_measured
+from tasks.report.page import label
+from tasks.studies.twins import twin_tests
+from tasks.studies.verdicts import EXPLORATORY, StudyFinding, StudyState
 
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
 WIDTH = 120
+#: Words of primary findings in the order of a page of all studies: what was not confirmed comes first.
+ORDER = ("contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory")
 
 
 def write_blocks(root: Path, folder: Path) -> list[Path]:
@@ -57,10 +62,59 @@ def with_blocks(atlas: Atlas, text: str, document: Path) -> str:
 
 def block_of(atlas: Atlas, name: str) -> str:
     """Returns the findings of the studies of a paper, or of all studies below the count of claims."""
-    studies = [study for study in atlas.studies if name == ALL or _paper(study) == name]
-    parts = [_filled(counts_sentence(atlas.total))] if name == ALL else []
-    parts += [_study(study) for study in studies]
+    if name == ALL:
+        return _all_studies(atlas)
+    parts = [_study(study) for study in atlas.studies if _paper(study) == name]
     return "\n\n".join(parts).strip() + "\n"
+
+
+def _all_studies(atlas: Atlas) -> str:
+    """Returns the count of claims and one line for each study, null and negative findings first."""
+    shown = sorted(atlas.studies, key=lambda study: (*ORDER, study.word).index(study.word))
+    parts = [_filled(counts_sentence(atlas.total)), "\n".join(_item(_line(study)) for study in shown)]
+    if any(study.word == "exploratory" for study in shown):
+        parts.append(f"*Exploratory*: {EXPLORATORY.partition(': ')[2]}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(study: AtlasStudy) -> str:
+    """Returns the decided findings of a study, and how many others and caveats there are."""
+    if study.state is None or study.primary is None:
+        return _said(study)
+    paper = _paper(study)
+    place = f"`studies/{study.name}.yaml`" if paper is None else f"[{label(paper)}]({paper}.md)"
+    said = f"**{study.title}** ({place}, {study.hours:.1f} core-hours): {_found(study.state)}"
+    parts = [said.removesuffix(f" It is {EXPLORATORY}.")]
+    if tests := twin_tests(study.state):
+        failed = [test.metric for test in tests if test.calibration is None or not test.calibration.passes]
+        parts.append(f"Differences of {len(tests)} metrics are tested; not as large as they should be: ")
+        parts[-1] += f"{', '.join(failed) or 'none'}."
+    undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
+    counts = [f"{undecided} undecided"] if undecided else []
+    counts += [f"{len(notes)} caveat{'s' if len(notes) > 1 else ''}"] if (notes := _caveats(study)) else []
+    return " ".join([*parts, *([f"Also {', '.join(counts)}."] if counts else [])])
+
+
+def _said(study: AtlasStudy) -> str:
+    """Returns why a study has no verdict."""
+    head = f"**{study.title}** (`studies/{study.name}.yaml`)"
+    if study.state is None:
+        return f"{head}: refused, {study.problem}"
+    return f"{head}: {NO_VERDICT} of its {study.state.spec.worlds} worlds."
+
+
+def _found(state: StudyState) -> str:
+    """Returns the primary finding of a complete study and every other one that is decided, in sentences."""
+    primary, *others = state.findings
+    found = [one for one in others if one.word not in ("undecided", "exploratory")]
+    said = [f"*{primary.word}*. {sentence(state.spec, primary)}"]
+    return " ".join([*said, *(f"*{one.word.capitalize()}*: {sentence(state.spec, one)}" for one in found)])
+
+
+def _caveats(study: AtlasStudy) -> list[str]:
+    """Returns the caveats of all findings of a study, each once."""
+    findings: tuple[StudyFinding, ...] = () if study.state is None else study.state.findings
+    return list(dict.fromkeys(note for finding in findings for note in finding.caveats))
 
 
 def _paper(study: AtlasStudy) -> str | None:
@@ -69,17 +123,12 @@ def _paper(study: AtlasStudy) -> str | None:
 
 
 def _study(study: AtlasStudy) -> str:
+    if study.state is None or study.primary is None:
+        return _filled(_said(study))
     head = f"**{study.title}** (`studies/{study.name}.yaml`)"
-    if study.state is None:
-        return _filled(f"{head}: refused, {study.problem}")
-    if study.primary is None:
-        return _filled(f"{head}: {NO_VERDICT} of its {study.state.spec.worlds} worlds.")
     said = f"{head}: *{study.primary.word}*. {sentence(study.state.spec, study.primary)}"
-    found = [one for one in study.state.findings[1:] if one.word not in ("undecided", "exploratory")]
-    said += "".join(f" *{one.word.capitalize()}*: {sentence(study.state.spec, one)}" for one in found)
-    notes = dict.fromkeys(note for finding in study.state.findings for note in finding.caveats)
-    lines = [_filled(said), "", *table(*finding_rows(study.state)), *twins_table(study.state)]
-    lines += [_item(note) for note in notes]
+    lines = [_filled(said), "", *table(*finding_rows(study.state))]
+    lines += [_item(note) for note in _caveats(study)]
     return "\n".join(lines).rstrip()
 
 

@@ -19,7 +19,7 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.data.truncation import Limits
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.architecture import POSITIONS
 from rlhf_core.models.classifier_folder import check_classifier
 from rlhf_core.models.loading import load_tokenizer
@@ -49,15 +49,19 @@ class ScalarScorer:
     batch: int = 16
 
     @classmethod
-    def load(cls, folder: Path, template: str = "tokenizer", limits: Limits | None = None) -> ScalarScorer:
+    def load(
+        cls, folder: Path, template: str = "tokenizer", prompt: int | None = None, total: int | None = None
+    ) -> ScalarScorer:
         """Loads from a folder with config.json and safetensors; no remote code.
 
         Args:
             folder: of the model.
             template: chat template; `tokenizer` is the tokenizer's own.
-            limits: in tokens; those of model and tokenizer unless given.
+            prompt, total: the most tokens of a prompt, and of a prompt with its response; as many as model and
+                tokenizer allow unless given.
 
         Raises:
+            RecipeError: more tokens than the model reads.
             DataError: nothing that can be loaded, more than one output, no head, no tokenizer, no chat template.
         """
         from transformers import AutoModelForSequenceClassification
@@ -88,7 +92,8 @@ class ScalarScorer:
             )
         named.check_tokenizer(tokenizer)
         model.config.pad_token_id = tokenizer.pad_token_id
-        return cls(model.to(device()).eval(), Encoder(tokenizer, named, limits or limits_of(model.config, tokenizer)))
+        limits = limits_of(model.config, tokenizer, prompt, total)
+        return cls(model.to(device()).eval(), Encoder(tokenizer, named, limits))
 
     @torch.no_grad()
     def __call__(
@@ -126,14 +131,27 @@ def _not_loaded(folder: Path, reason: str) -> DataError:
     )
 
 
-def limits_of(config: Any, tokenizer: PreTrainedTokenizerBase) -> Limits:
-    """Returns the limits of a model: its positions, or what its tokenizer states, if that is less; prompts have the
-    share of them that the defaults have."""
+def limits_of(
+    config: Any, tokenizer: PreTrainedTokenizerBase, prompt: int | None = None, total: int | None = None
+) -> Limits:
+    """Returns the limits of a model.
+
+    Args:
+        prompt: the most tokens of a prompt; None for the share of the total that the defaults have.
+        total: the most tokens of prompt and response; None for the model's positions, or what its tokenizer states, if
+            that is less.
+
+    Raises:
+        RecipeError: a total that is larger.
+    """
     usual = Limits()
     stated = [getattr(config, name, None) for name in POSITIONS]
     stated.append(tokenizer.model_max_length if tokenizer.model_max_length < UNLIMITED else None)
-    total = min((int(tokens) for tokens in stated if tokens), default=usual.total)
-    return Limits(max(1, total * usual.prompt // usual.total), total)
+    most = min((int(tokens) for tokens in stated if tokens), default=None)
+    if total is not None and most is not None and total > most:
+        raise RecipeError(f"the model reads at most {most} tokens, not {total}; give a smaller --total-tokens")
+    whole = total or most or usual.total
+    return Limits(prompt or max(1, whole * usual.prompt // usual.total), whole)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_bench import ScoredPair, check_independence
 from rlhf_core.models.policy import Policy
@@ -164,14 +163,19 @@ def model_folder(folder: Path) -> Path:
 
 
 def load_scorer(
-    folder: Path, above: RewardModelInputs | None = None, *, template: str = "tokenizer", limits: Limits | None = None
+    folder: Path,
+    above: RewardModelInputs | None = None,
+    *,
+    template: str = "tokenizer",
+    prompt: int | None = None,
+    total: int | None = None,
 ) -> Scorer:
     """Returns any reward model.
 
     Args:
         folder: the `result` of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
         above: of a model of the project, results of upstream stages.
-        template, limits: of a Hugging Face model.
+        template, prompt, total: of a Hugging Face model, as `ScalarScorer.load` takes them.
 
     Raises:
         DataError: a folder that holds neither.
@@ -180,7 +184,7 @@ def load_scorer(
         raise DataError("no such folder", file=str(folder), remedy="Give the folder of a trained reward model")
     if (model_folder(folder) / CONFIG_FILE).is_file():
         return TrainedScorer.load(folder, above)
-    return ScalarScorer.load(folder, template, limits)
+    return ScalarScorer.load(folder, template, prompt, total)
 
 
 def _segmenter(spec: dict[str, Any], folder: Path, above: RewardModelInputs) -> Segmenter:

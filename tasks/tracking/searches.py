@@ -37,6 +37,12 @@ def note_experiment(root: Path, paper: str, uri: str, experiment: str) -> None:
     write_json(folder / f"{paper}.json", {"server": address, "experiment": experiment})
 
 
+def noted_since(root: Path, paper: str, moment: float) -> bool:
+    """Returns whether a paper's experiment was noted at or after a moment, in seconds of `time.time()`."""
+    file = root / FOLDER / f"{paper}.json"
+    return file.exists() and file.stat().st_mtime >= moment
+
+
 def paper_runs(root: Path, paper: str) -> str | None:
     """MLflow's page of a paper's runs; None without a server, or where they were never mirrored."""
     noted = read_private(root / FOLDER / f"{paper}.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,6 +62,29 @@ def test_a_link_of_any_study_has_a_key_that_prefect_takes(tmp_path: Path) -> Non
     assert [(link["key"], link["link"]) for link in made] == [
         ("mlflow-my-study-2", "http://127.0.0.1:5000/#/experiments/7/runs")
     ]
+
+
+@pytest.mark.parametrize("made", without_stages.FLOWS)
+@pytest.mark.parametrize("live", [True, False], ids=["noted by this run", "noted by an earlier run"])
+def test_the_report_is_written_beside_the_mirror_once_the_experiment_is_noted(
+    root: Path, monkeypatch: pytest.MonkeyPatch, made: str, live: bool
+) -> None:
+    asked: list[list[str]] = []
+
+    def follow_ups(_root: Path, *calls: tuple[str, Sequence[str]]) -> list[str]:
+        asked.append([module for module, _ in calls])
+        return []
+
+    def note() -> None:
+        note_experiment(root, "segment", "sqlite:///mlflow.db", "7")
+
+    note()
+    os.utime(root / ".work/tracking/segment.json", (1.0, 1.0))
+    without_stages.run(
+        monkeypatch, made, root, follow_ups, stages=note if live else lambda: None, full=True, seeds=(0,)
+    )
+    together = [["tasks.tracking.mirror", "tasks.report"]]
+    assert asked == [["tasks.tables"], *(together if live else [["tasks.tracking.mirror"], ["tasks.report"]])]
 
 
 @pytest.mark.parametrize("made", without_stages.FLOWS)

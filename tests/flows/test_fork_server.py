@@ -325,6 +325,24 @@ def test_few_stages_are_not_forked(root: Path) -> None:
         assert server._process is None
 
 
+def test_a_server_that_the_command_began_is_the_runs(root: Path) -> None:
+    log = logging.getLogger("flow")
+    with fork_server.begun(root, ["probe"] * 3):
+        server = fork_server.server_of_run(root, log)
+        assert server._process is not None
+        assert run(root, "plain", server).outcome == "ran"
+        with closing(fork_server.server_of_run(root / "elsewhere", log)) as other:
+            assert other is not server
+    assert server._process.poll() is not None
+    assert fork_server.server_of_run(root, log) is not server
+
+
+def test_a_server_of_another_environment_is_not_the_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fork_server.begun(root, ["probe"] * 3):
+        monkeypatch.setenv("PROBE_OF_THE_ENVIRONMENT", "1")
+        assert fork_server.server_of_run(root, logging.getLogger("flow"))._process is None
+
+
 def test_it_ends_while_it_imports(root: Path) -> None:
     server = ForkServer(root, logging.getLogger("flow"))
     server.begin(["probe"] * 3)

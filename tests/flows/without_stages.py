@@ -19,10 +19,22 @@ FLOWS = ("paper", "suite")
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, made: str, root: Path, follow_ups: Callable[..., list[str]], **choice: Any
+    monkeypatch: pytest.MonkeyPatch,
+    made: str,
+    root: Path,
+    follow_ups: Callable[..., list[str]],
+    *,
+    stages: Callable[[], None] = lambda: None,
+    **choice: Any,
 ) -> None:
-    """Runs Segment's flow, or the suite's of Segment alone, at the testbed scale; `follow_ups` gets its calls."""
-    monkeypatch.setattr(paper, "run_stale", lambda *_, **__: RunSummary())
+    """Runs Segment's flow, or the suite's of Segment alone, at the testbed scale; `follow_ups` gets its calls, and
+    `stages` is called in place of stages."""
+
+    def run_stale(*_: Any, **__: Any) -> RunSummary:
+        stages()
+        return RunSummary()
+
+    monkeypatch.setattr(paper, "run_stale", run_stale)
     monkeypatch.setattr(paper, "follow_ups", follow_ups)
     monkeypatch.setattr(paper, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
     monkeypatch.setattr(plan, "pipeline_files", lambda *_, **__: [])

@@ -190,7 +190,7 @@ def test_a_lock_that_nobody_holds_is_refused_by_name(
         assert stale_locks(tmp_path) == [], "a living process holds it"
     assert stale_locks(tmp_path) == [path]
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    with pytest.raises(RecipeError, match=r"deepspeed_shm_comm/lock.*remove the folder.*make deepspeed-ops"):
+    with pytest.raises(RecipeError, match=r"deepspeed_shm_comm/lock.*remove the folder.*python -m rlhf_core.zero"):
         import_deepspeed()
-    with pytest.raises(RecipeError, match="make deepspeed-ops"):
+    with pytest.raises(RecipeError, match=r"python -m rlhf_core\.zero"):
         build_operators()

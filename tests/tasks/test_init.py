@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from transformers import LlamaConfig
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
+from tasks.command_line import commands
 from tasks.commands.init import NewProject, gathered_pairs, make_project, parse_columns
 from tasks.commands.project_sizes import CPU, Device, device_of, project_sizes
 from tasks.graph.check import check_all, check_rows
 from tasks.graph.dvc_files import resources
 from tasks.graph.matrix import build
-from tasks.graph.names import known_scale
+from tasks.graph.names import known_scale, rehearsed_scale
 from tests.tiny_causal import configuration, save_causal, save_chat, tokenizer
 
 PAIRS = [{"prompt": f"Why {n}?", "chosen": f"So {n}.", "rejected": "No."} for n in range(30)]
@@ -98,8 +100,12 @@ def test_a_project_with_a_reward_has_three_rows_that_pass_every_check(
     assert "27 pairs to train on, 3 held out" in shown
     monkeypatch.chdir(root)
     assert known_scale("testbed") == "local", "the only scale of the tree"
+    rehearse = typer.main.get_group(commands).commands["rehearse"]
+    assert rehearse.make_context("rehearse", ["mine"]).params["scale"] == "local"
     with pytest.raises(RecipeError, match="unknown scale 'small'; known: local"):
         known_scale("small")
+    with pytest.raises(RecipeError, match="unknown scale 'small'; known: local"):
+        rehearsed_scale("small")
 
 
 def test_a_project_without_a_reward_compares_the_learned_one_with_par_and_dpo(folder: Path) -> None:
@@ -286,6 +292,18 @@ def test_a_file_of_many_bad_rows_is_refused(folder: Path) -> None:
         gathered_pairs([file], {})
     with pytest.raises(DataError, match="9 pairs to train on beside 1 held out"):
         gathered_pairs([write(folder / "few.jsonl", PAIRS[:10])], {})
+
+
+def test_prompts_under_an_unknown_name_are_asked_for_by_the_columns_found(folder: Path) -> None:
+    rows = [{"ask": row["prompt"], "id": row["chosen"], "chosen": "Yes.", "rejected": "No."} for row in PAIRS]
+    file = write(folder / "asked.jsonl", rows)
+    with pytest.raises(DataError, match=r"other columns are ask, id: name .* by --column prompt=NAME") as raised:
+        gathered_pairs([file], {})
+    assert len(str(raised.value).splitlines()) == 1
+    assert len(gathered_pairs([file], {"prompt": "ask"}).train) == 27
+    bare = write(folder / "bare.jsonl", [{name: row[name] for name in ("chosen", "rejected")} for row in rows])
+    with pytest.raises(DataError, match="there is no other column"):
+        gathered_pairs([bare], {})
 
 
 def test_a_file_of_many_ties_is_used(folder: Path) -> None:

@@ -131,6 +131,20 @@ def test_a_scalar_hugging_face_model_is_benched_on_real_sets(classifier: Path, r
     assert 0 <= cut <= 1
 
 
+def test_texts_are_cut_to_what_a_classifier_reads(classifier: Path, real_data: Path) -> None:
+    """Beyond its positions a model errs, or scores without a word what it has never seen."""
+    config, places = classifier / "config.json", 64
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": places}))
+    given = ["bench-reward", str(classifier), "--sets", "pandalm", "--rows", "4", "--data", str(real_data)]
+    given += ["--template", "plain"]
+    cut = CliRunner().invoke(commands, given)
+    assert cut.exit_code == 0, cut.output
+    assert "cut to the model's limits: 0.0 %" not in cut.output
+    too_many = CliRunner().invoke(commands, [*given, "--total-tokens", str(places + 1)])
+    assert isinstance(too_many.exception, RecipeError)
+    assert f"reads at most {places} tokens, not {places + 1}" in str(too_many.exception)
+
+
 def test_rm_bench_compares_every_style_with_every_other(real_data: Path) -> None:
     rows = load_set("rm_bench", real_data, 10)
     assert len(rows) == 9

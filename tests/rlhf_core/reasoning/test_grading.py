@@ -45,6 +45,8 @@ CHOICE: dict[str, Any] = {"answer": "stress", "choices": ["hard work", "stress",
         ("I don't think the answer is x^2.", EXPRESSION, None, False),
         ("I doubt that the answer is stress.", CHOICE, None, False),
         ("The answer is -\\boxed{18}.", NUMBER, "-18", False),
+        ("The answer is 18 is wrong.", NUMBER, None, False),
+        ("The answer is 18 million.", {"answer": "18000000"}, "18 million", True),
         ("The answer is -\\boxed{18}.", {"answer": "-18"}, "-18", True),
     ],
 )

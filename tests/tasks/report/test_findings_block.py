@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks.report.atlas import read_atlas
 from tasks.report.atlas_words import amount
-from tasks.report.findings_block import BLOCK, with_blocks, write_blocks
+from tasks.report.findings_block import BLOCK, block_of, with_blocks, write_blocks
 from tasks.report.measured_block import with_measured
 from tests.tasks.report.fabricated_atlas import fabricated_clone
 
@@ -62,6 +63,32 @@ def test_an_unfinished_study_has_no_number(clone: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "no verdict is shown before the last of its 8" in text
     assert "|" not in text
+
+
+def test_all_studies_are_lines_that_lead_to_their_papers_pages(clone: Path, tmp_path: Path) -> None:
+    page = tmp_path / "evidence.md"
+    page.write_text(BLANK.format("all"), encoding="utf-8")
+    write_blocks(clone, tmp_path)
+    complete, unfinished = re.findall(r"^- .*(?:\n  .*)*", page.read_text(encoding="utf-8"), re.MULTILINE)
+    study = next(study for study in read_atlas(clone).studies if study.name == "tokens")
+    assert study.state is not None
+    caveats = len({note for finding in study.state.findings for note in finding.caveats})
+    said = " ".join(complete.split())
+    assert f"([RLMEC](rlmec.md), {study.hours:.1f} core-hours): *{study.state.findings[0].word}*." in said
+    assert f"{caveats} caveats." in said
+    assert "|" not in complete
+    assert "no verdict is shown before the last of its 8" in " ".join(unfinished.split())
+
+
+def test_findings_that_confirm_nothing_come_first() -> None:
+    studies = [study for study in read_atlas(ROOT).studies if study.primary is not None]
+    block = block_of(read_atlas(ROOT), "all")
+    places = {study.word: block.index(f"**{study.title}**") for study in studies}
+    if not {"contradicted", "undecided", "confirmed", "exploratory"} <= places.keys():
+        pytest.skip("a copy without history")
+    assert places["contradicted"] < places["undecided"] < places["confirmed"] < places["exploratory"]
+    (twins,) = re.findall(r"^- \*\*A row compared with itself.*(?:\n  .*)*", block, re.MULTILINE)
+    assert "not as large as they should be: kl." in " ".join(twins.split())
 
 
 def test_a_block_of_an_unknown_paper_is_refused(clone: Path, tmp_path: Path) -> None:
