@@ -199,7 +199,7 @@ class ValueBlock(TypedDict):
     decimals: NotRequired[int]
 
 
-class ClaimPart(TypedDict):
+class PrintedComparison(TypedDict):
     """A comparison of a claim; without `values` it was not run."""
 
     left: str
@@ -221,7 +221,7 @@ class ClaimRow(TypedDict):
     text: str
     where: str
     verdict: str
-    parts: list[ClaimPart]
+    parts: list[PrintedComparison]
     broken: NotRequired[list[str]]
     uneven: NotRequired[str]
 
@@ -303,8 +303,8 @@ def _check_series(series: MadeSeries, told: Callable[[str], DataError]) -> None:
         raise told(f"{len(x)} positions, {len(y)} heights and {0 if error is None else len(error)} errors")
     if series["style"] not in get_args(Style):
         raise told(f"the unknown style {series['style']!r:.40}")
-    words = {"bars": x, "intervals": y}.get(series["style"], [])
-    numbers: Sequence[object] = [one for each in (x, y) if each is not words for one in each]
+    words: Sequence[object] = x if series["style"] == "bars" else y if series["style"] == "intervals" else ()
+    numbers = [one for each in (x, y) if each is not words for one in each]
     if not all(isinstance(one, str) for one in words) or any(isinstance(one, str) for one in numbers):
         raise told("words and numbers are mixed")
     if series["style"] == "guide" and not x:

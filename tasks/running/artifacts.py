@@ -69,7 +69,7 @@ def _content(path: Path) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 ({error})", file=str(path), remedy="Re-run its stage") from None
+        raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
 
 
 def _parsed(text: str, path: Path | str, row: int | None = None) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rlhf_core.errors import RewardsmithError
+from rlhf_core.errors import DataError, RewardsmithError
 from tasks import tables
 from tasks.commands.compare import print_rows
 from tasks.commands.finding import print_finding
@@ -156,7 +156,8 @@ def results(folder: Path) -> Iterator[Area]:
             try:
                 shown = READERS[name][0]()
             except RewardsmithError as error:
-                if file.parents[1].name not in str(error):
+                of_a_file = how != "signed" or isinstance(error, DataError)  # a signed result may lack a metric
+                if of_a_file and file.parents[1].name not in str(error):
                     raise AssertionError(f"the message does not name {file}: {error}") from error
                 raise
             assert how != "changed" or shown == known[name], "other words or numbers than before the damage"

@@ -202,6 +202,7 @@ def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path
     shutil.copytree(best, root / "hackability" / "policy" / "length-vanilla" / "0")
     metrics = read_json(best / "result" / "metrics.json")
     write_json(best / "result" / "metrics.json", metrics | {"win_rate_vs_sft": 99.0})
+    sign(root / "mixed")
     rows = rows_by_backbone(root)["phi3-mini"]
     assert {row.group for row in rows} == {"segment", "mixed"}
     assert (rows[0].name, rows[0].cells["win_rate_vs_sft"]) == ("my-row", (99.0, None))

@@ -10,6 +10,7 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks.graph.items import Item
 from tasks.running.artifacts import write_json, write_jsonl
+from tasks.running.recorded import digests_of
 from tasks.studies.provenance import ENVIRONMENT
 from tasks.studies.records import _measured, value_of
 
@@ -22,7 +23,7 @@ def measured(root: Path, valid: int) -> dict[str, Any]:
     write_json(result / "metrics.json", {"alpaca_wr": 50.0, "kl": 1.0})
     verdicts = [{"benchmark": "alpaca", "id": str(i), "valid": i < valid, "preference": 1.5} for i in range(10)]
     write_jsonl(result / "judgements.jsonl", verdicts)
-    write_json(record / "record.json", {"result_digest": "ab", "seconds": 1.0, **dict.fromkeys(ENVIRONMENT)})
+    write_json(record / "record.json", {"seconds": 1.0, **digests_of(result), **dict.fromkeys(ENVIRONMENT)})
     run = _measured(root, Item("policy", "bandit", {}, "results/bandit", "segment", 0), [])
     return {"study": "s", "world": 7, "kind": "verdict", "cells": {"plain": {"rows": {"bandit": run}}}}
 
