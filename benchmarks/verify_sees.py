@@ -19,14 +19,15 @@ from typing import Any
 from benchmarks.fault_planting import Planting, linked
 from benchmarks.verify_faults import FAULTS, Fault
 from tasks.commands.fingerprints import fingerprint
+from tasks.commands.own_numbers import disagreements
 from tasks.commands.verify import VARIATION, Compared, Variation, compare
 from tasks.running.artifacts import read_json, write_json
 
 RECORD = Path("reference/verify_faults.json")
 
 
-def planted(root: Path, work: Path, fault: Fault, variation: Variation) -> list[Compared]:
-    """Plants a fault and compares its stages with the finished ones."""
+def planted(root: Path, work: Path, fault: Fault, variation: Variation) -> tuple[list[Compared], list[str]]:
+    """Returns a fault's stages beside the finished ones, and their numbers that do not follow from their rows."""
     at = Planting(root, work, fault.stages)
     at.begin()
     fault.plant(at)
@@ -34,12 +35,13 @@ def planted(root: Path, work: Path, fault: Fault, variation: Variation) -> list[
     pairs = {
         stage: (fingerprint(at.finished(stage), root), fingerprint(at.copy(stage), root)) for stage in fault.stages
     }
-    return [compare(stage, *pair, variation) for stage, pair in pairs.items()]
+    own = [f"{stage}: {words}" for stage in fault.stages for words in disagreements(at.copy(stage), root)]
+    return [compare(stage, *pair, variation) for stage, pair in pairs.items()], own
 
 
-def told(fault: Fault, compared: list[Compared]) -> dict[str, Any]:
+def told(fault: Fault, compared: list[Compared], own: list[str]) -> dict[str, Any]:
     """Returns what is recorded of a fault: deviations of results and of inputs, the farthest first."""
-    results = [f"{one.stage}: {words}" for one in compared for words in one.beyond]
+    results = [*own, *(f"{one.stage}: {words}" for one in compared for words in one.beyond)]
     inputs = [f"{one.stage}: {words}" for one in compared for words in one.other]
     counts = {"results": len(results), "inputs": len(inputs)}
     return {"fault": fault.says, "stages": list(fault.stages), **counts, "first": [*inputs[:1], *results[:2]]}
@@ -57,8 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
     root = linked(options.root.resolve(), options.work.resolve() / "finished")
     found: Mapping[str, Any] = read_json(options.record)["faults"] if options.record.exists() else {}
     for name in options.only:
-        compared = planted(root, options.work.resolve() / name, FAULTS[name], variation)
-        found = {**found, name: told(FAULTS[name], compared)}
+        compared, own = planted(root, options.work.resolve() / name, FAULTS[name], variation)
+        found = {**found, name: told(FAULTS[name], compared, own)}
         print(f"{name}: {found[name]['results']} of results, {found[name]['inputs']} of inputs", flush=True)
         by_results = sum(each["results"] > 0 for each in found.values())
         seen = sum(each["results"] + each["inputs"] > 0 for each in found.values())
