@@ -39,9 +39,10 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import settle_supervised
+from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder
-from tasks.running.stage import command_line, device, numeric_errors_name, run_stage
+from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
 #: Raise it when the result changes; DVC then runs the stage again.

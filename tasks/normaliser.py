@@ -34,9 +34,10 @@ from tasks.params.settings import typed
 from tasks.running.amounts import note_amount
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.checked_results import read_rows
+from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import command_line, device, run_stage, set_threads
+from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs

@@ -31,9 +31,10 @@ from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
-from tasks.running.stage import command_line, device, run_stage, set_threads
+from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 

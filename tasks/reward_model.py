@@ -44,10 +44,11 @@ from tasks.running.artifacts import read_json, stage_output, write_json, write_j
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import settle_supervised
+from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair
-from tasks.running.stage import command_line, device, numeric_errors_name, run_stage
+from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import (

@@ -26,8 +26,9 @@ from tasks.params.backbone import SegmenterSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.granted_device import device
 from tasks.running.progress import progress
-from tasks.running.stage import command_line, device, run_stage, set_threads
+from tasks.running.stage import command_line, run_stage, set_threads
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 2

@@ -41,10 +41,11 @@ from tasks.running.amounts import note_amount
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.device_settings import settle_supervised
+from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.shared_training import shared_training
-from tasks.running.stage import command_line, device, numeric_errors_name, run_stage
+from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
 #: Raise it when the result changes; DVC then runs the stage again.

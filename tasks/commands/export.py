@@ -26,9 +26,10 @@ from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.exported import as_classifier, check_one_read, load_classifier
 from tasks.commands.model_card import write_card
 from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder
 from tasks.running.recorded import check_result
-from tasks.running.stage import device, set_threads
+from tasks.running.stage import set_threads
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, model_folder, upstream
 
 #: Largest difference of a score, relative to the largest score where that is above 1.

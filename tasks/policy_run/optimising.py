@@ -43,11 +43,12 @@ from tasks.running.artifacts import peak_memory
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import settle
+from tasks.running.granted_device import device
 from tasks.running.live_history import ALARMS, EVALUATIONS
 from tasks.running.loading import load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout
-from tasks.running.stage import device, numeric_errors_name
+from tasks.running.stage import numeric_errors_name
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.supervised.config import ImitationSettings
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
 from tasks.running.artifacts import read_jsonl
+from tasks.running.granted_device import device
 from tasks.running.result_rows import PreferencePair, Prompt, TokenCredit
-from tasks.running.stage import device
 
 SAMPLES_FILE, TEACHER_FILE = "samples.jsonl", "rewrites.jsonl"
 GENERATED_FILE, TOKEN_REWARDS_FILE = "grm_rewrites.jsonl", "token_rewards.jsonl"

@@ -42,8 +42,8 @@ from tasks.running.checkpoint_state import (
     restore_random_states,
     write_state,
 )
+from tasks.running.granted_device import device
 from tasks.running.live_history import FILE, WORK, LiveHistory, begin_training, run_folder
-from tasks.running.stage import device
 
 #: Seconds between checkpoints; 0 saves after every step.
 SECONDS_VARIABLE = "REWARDSMITH_CHECKPOINT_SECONDS"

@@ -17,6 +17,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from tasks.params.deepspeed import read_deepspeed
 from tasks.running import machine
+from tasks.running.granted_device import described_device
 
 PROCESSES_VARIABLE = "REWARDSMITH_PROCESSES"
 THREADS_VARIABLE = "REWARDSMITH_THREADS"
@@ -99,7 +100,6 @@ def join_processes() -> None:
     from rlhf_core import distributed
     from rlhf_core.models.device import grant
     from rlhf_core.stepper import use_deepspeed
-    from tasks.running.stage import described_device
 
     if "LOCAL_RANK" in os.environ:
         end_with_launcher()

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
-from rlhf_core.models.device import CPU, Device, gpu, grant
+from rlhf_core.models.device import grant
 from tasks import GC_THRESHOLD
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import Stopped, check_version, stage_output
+from tasks.running.granted_device import described_device
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 #: Exit code for an error that the caller has to fix; a scheduler does not retry it.
 USER_ERROR = 2
@@ -207,28 +208,6 @@ def numeric_errors_name(data: Path) -> Iterator[None]:
         yield
     except NumericsError as error:
         raise NumericsError(f"file {data}: {error}") from None
-
-
-def device() -> torch.device:
-    """Returns the device of models: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
-
-    A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
-    """
-    import torch
-
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1")
-    return torch.device("cuda" if given and torch.cuda.is_available() else "cpu")
-
-
-def described_device() -> Device:
-    """Returns the GPUs that this stage was given, the one with the least memory for all; else the CPU."""
-    import torch
-
-    if device().type != "cuda":
-        return CPU
-    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    least = min(found, key=lambda one: one.total_memory)
-    return gpu(least.name, least.total_memory / 2**30, float(f"{least.major}.{least.minor}"), len(found))
 
 
 def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:

@@ -51,7 +51,9 @@ def test_a_cell_that_the_paper_does_not_have_says_so(tree: ResultTree) -> None:
 
 def test_the_table_prints(tree: ResultTree, tmp_path: Path) -> None:
     file = tmp_path / "tables.json"
-    file.write_text(json.dumps({"tables": [measured_table(printed_tables.table("rlmec/3"), tree)]}))
+    tables = [measured_table(printed_tables.table("rlmec/3"), tree)]
+    header = {"paper": "rlmec", "title": "RLMEC", "scale": "testbed", "seeds": [0], "counts": verdict_counts(tables)}
+    file.write_text(json.dumps({**header, "tables": tables}))
     printed = rich_tables(file, "rlmec/3", 300)
     assert printed[0].row_count == len(printed_tables.table("rlmec/3").rows)
     assert printed[1].row_count == 2 * len(printed_tables.table("rlmec/3").rows)
