@@ -1,7 +1,7 @@
 """The working tree of one world of a study: the project's pages with the study's rows, and a scale for each cell.
 
-A tree is a repository of its own in an untracked folder: `params/`, a dvc.yaml for each cell, DVC's cache. The scheduler
-runs it as it runs any other; it may be deleted once the world's record is written.
+A tree is a repository of its own in an untracked folder: `params/`, a dvc.yaml for each cell, DVC's cache. The
+scheduler runs it as it runs any other; it may be deleted once the world's record is written.
 
     <tree>/params/scales/<cell>/*.yaml           the scale's pages, the study's settings and the cell's levels over them
     <tree>/params/<paper>/rows_<study>.yaml      rows `<study>-<row>`, beside the row that each is like
