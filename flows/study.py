@@ -39,24 +39,27 @@ from tasks.studies.world_seeds import check_world_seed
 WORK = Path(".work") / "studies"
 
 
-def run_world(root: Path, own: Registration, spec: StudySpec, number: int, *, pilot: bool, keep: bool) -> Path:
+def run_world(root: Path, registered: Registration, spec: StudySpec, number: int, *, pilot: bool, keep: bool) -> Path:
     """Logs the start of a world, trains it and writes its record; returns the record's file. Call it inside a flow.
 
     Raises:
         RewardsmithError: another process trains the world, or it was finished meanwhile.
         RunFailed: a stage failed for a reason other than divergence.
     """
-    world = WorldTree(own.study, spec, number, root / WORK / own.study / str(number))
-    busy, file = f"world {number} of study '{own.study}' is being trained", record_file(own.study, number, pilot=pilot)
+    world = WorldTree(registered.study, spec, number, root / WORK / registered.study / str(number))
+    busy, file = (
+        f"world {number} of study '{registered.study}' is being trained",
+        record_file(registered.study, number, pilot=pilot),
+    )
     with only_one(world.tree.with_suffix(".lock"), busy, "Wait for it; its record will be in " + str(file)):
         if (root / file).exists():
-            raise RewardsmithError(f"world {number} of study '{own.study}' was finished by another run: {file}")
+            raise RewardsmithError(f"world {number} of study '{registered.study}' was finished by another run: {file}")
         if not pilot:
             check_code(root)
         dirty = changed_code(root)
-        note_start(root, own, [number], PILOT if pilot else VERDICT)
+        note_start(root, registered, [number], PILOT if pilot else VERDICT)
         write_tree(root, world)
-        record = _trained(world, own, pilot=pilot, dirty=dirty if pilot else ())
+        record = _trained(world, registered, pilot=pilot, dirty=dirty if pilot else ())
         if not pilot:
             check_clean(str(file), record, f"Delete {world.tree} and run the world again from committed code")
         write_record(root, record)
@@ -65,7 +68,7 @@ def run_world(root: Path, own: Registration, spec: StudySpec, number: int, *, pi
     return file
 
 
-def _trained(world: WorldTree, own: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
+def _trained(world: WorldTree, registered: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
     """Trains a world; returns its record."""
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("world %d: %s", world.number, summary.line())
@@ -73,7 +76,7 @@ def _trained(world: WorldTree, own: Registration, *, pilot: bool, dirty: Sequenc
     diverged = divergences(summary.failed, summary.skipped, seconds)
     if others := [message for address, message in summary.failed.items() if address not in diverged]:
         raise RunFailed(f"world {world.number}: {summary.line()}. " + "; ".join(others))
-    return record_of(world, own, pilot=pilot, diverged=diverged, dirty=dirty)
+    return record_of(world, registered, pilot=pilot, diverged=diverged, dirty=dirty)
 
 
 @flow(
@@ -94,26 +97,28 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     """
     folder = Path(root).resolve()
     file = study_file(folder, name)
-    spec, own = read_study(file), registration(folder, file)
+    spec, registered = read_study(file), registration(folder, file)
     check_log(folder)
-    check_unchanged(folder, own)
+    check_unchanged(folder, registered)
     if not pilots:
         check_code(folder)
         check_study(folder, name, spec)
     if pilots:
-        numbers = [number for number in pilots if not (folder / record_file(own.study, number, pilot=True)).exists()]
+        numbers = [
+            number for number in pilots if not (folder / record_file(registered.study, number, pilot=True)).exists()
+        ]
     else:
-        found = read_records(folder, own, spec)
+        found = read_records(folder, registered, spec)
         left = [index for index in range(spec.worlds) if index not in {**found.counted, **found.uncommitted}]
-        numbers = [own.world(index) for index in left[:worlds]]
+        numbers = [registered.world(index) for index in left[:worlds]]
     for number in numbers:
         check_world_seed(number, pilot=bool(pilots), twins=spec.twins)
     if not numbers:
-        return f"{own.study}: every world has its record"
+        return f"{registered.study}: every world has its record"
     made = []
     for number in numbers:
         made.append(run_world(folder, registration(folder, file), spec, number, pilot=bool(pilots), keep=keep))
-    return f"{own.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"
+    return f"{registered.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"
 
 
 @prints_errors
