@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,16 @@ def _entries(root: Path) -> dict[str, Any]:
     sizes = ("size", "nfiles", "isexec")
     return {
         name: {
-            part: [{key: value for key, value in one.items() if key not in sizes} for one in parts]
-            if isinstance(parts, list)
-            else parts
+            part: [_without(one, sizes) for one in parts] if isinstance(parts, list) else parts
             for part, parts in entry.items()
         }
         for name, entry in kept.items()
     }
+
+
+def _without(part: Any, names: Collection[str]) -> Any:
+    """Returns a part of a lock's entry without some of its fields; a damaged one as it is."""
+    return {key: value for key, value in part.items() if key not in names} if isinstance(part, dict) else part
 
 
 def _check(root: Path, known: Mapping[str, Any]) -> None:
