@@ -17,6 +17,8 @@ from tasks.running.artifacts import write_json
 from tasks.running.platform_state import read_private
 
 FOLDER = Path(".work") / "tracking"
+#: Times of files are those of the system's last tick, up to some hundredths of a second before `time.time()`.
+CLOCK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def note_experiment(root: Path, paper: str, uri: str, experiment: str) -> None:
 def noted_since(root: Path, paper: str, moment: float) -> bool:
     """Returns whether a paper's experiment was noted at or after a moment, in seconds of `time.time()`."""
     file = root / FOLDER / f"{paper}.json"
-    return file.exists() and file.stat().st_mtime >= moment
+    return file.exists() and file.stat().st_mtime >= moment - CLOCK_SECONDS
 
 
 def paper_runs(root: Path, paper: str) -> str | None:
