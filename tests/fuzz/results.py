@@ -60,7 +60,7 @@ def _compared() -> str:
 
 
 def _runs() -> str:
-    """What a run says of its stages, and what MLflow gets of them."""
+    """Reads what a run says of its stages, and what MLflow gets of them."""
     said = []
     for out in sorted(TESTBED.glob("*/*/*/[0-9]")):
         stage: Any = SimpleNamespace(out=out, kind=out.parts[3], command="", seed=0, name=out.parts[4], address="")

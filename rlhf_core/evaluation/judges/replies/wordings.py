@@ -60,7 +60,7 @@ ATTRIBUTES = _words(
         view|words|request|demand|wish|claim)\b
     |\b(?:as|so)\s(?:per|{SPEAKER}\s(?:{NAMED_SAYS}|{CONTAINS}))\b"""
 )
-#: What directly in front of a verdict makes it somebody else's.
+#: Words directly in front of a verdict that make it somebody else's.
 LEADS = _words(
     rf"""(?:\b{SPEAKER}\s(?:\w+ly\s|also\s|then\s|even\s|itself\s|just\s)?(?:{CONTAINS})(?:\s{GLUE}){{0,8}}
     |\b(?:contain|include|add|read|quote|repeat|display|output|print|write|adding|reading|concluding|ending)(?:s|ing)?
@@ -152,7 +152,7 @@ NEGATED_BEFORE_COLON = _words(
     |^\W*(?:(?:the|an?|my)\s)?(?:not|never|wrong|incorrect|false(?:ly)?)\b[^.;!?]{{0,30}}$
     |(?:\b(?:not|never|cannot|neither)\b|n't\b)(?:(?!\b(?:but|so|yet|while|and)\b)[^.,:;!?]){{0,100}}$"""
 )
-#: What below a verdict says that it was somebody else's, or names its condition.
+#: Words below a verdict that say that it was somebody else's, or name its condition.
 BEHIND = _words(
     rf"""(?:\b(?:this|that|these|those)\s(?:is|was|were|are|would|had|being|{VERDICT}|{TEXT})\b
         |\b(?:the|said)\s(?:{VERDICT}|{TEXT}|above)\b)
