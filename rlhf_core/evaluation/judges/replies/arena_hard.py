@@ -11,7 +11,7 @@ from rlhf_core.evaluation.judges.replies.reading import BETTER_LIKE, after_thoug
 
 ARENA_LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
 
-#: Words below a verdict that may take it back: signs of another verdict, a question, doubt, and the mark of a cut reply.
+#: Words below a verdict that may take it back: another verdict, a question, doubt, and the mark of a cut reply.
 _TAKEN_BACK = re.compile(
     r"[\[\]<>~=|?]|\b(?:actually|wait|instead|rather|correction|sorry|oops|second thought|changed? my|disregard|ignore|"
     r"take (?:it|that|this) back|mistake\w*|revis\w*|updat\w*|reconsider\w*|final|verdict|rating|score|winner|"
