@@ -16,6 +16,7 @@ process would lack.
 from __future__ import annotations
 
 import argparse
+import atexit
 import ctypes
 import gc
 import importlib
@@ -25,12 +26,13 @@ import select
 import socket
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import tasks
 from tasks.dvc import one_stage
@@ -242,6 +244,16 @@ def _by_dvc(address: str, command: ForkedCommand | None) -> int:
         return one_stage.main([address])
 
 
+def leave(status: int) -> NoReturn:
+    """Ends the process after its threads and exit handlers, as `multiprocessing` does: without clearing the modules."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.dvc.fork_server", description="Forks the stages of a run.")
     parser.add_argument("descriptor", type=int, help="of the socket on which it is asked")
@@ -256,4 +268,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -64,6 +64,8 @@ def main():
     if verb == "raise": raise ValueError("boom")
     if verb == "kill": os.kill(os.getpid(), int(value))
     if verb == "print": print("x" * 99 + "\\n" * 1, end=""); sys.stdout.write(("y" * 99 + "\\n") * int(value))
+    if verb == "thread":
+        threading.Thread(target=lambda: (time.sleep(0.5), print("by a thread, later"))).start()
     if verb == "wait":
         (out / "began").touch()
         while not Path(value).exists(): time.sleep(0.05)
@@ -82,6 +84,7 @@ STAGES = {
     "raises": "python -m tasks.probe --out results/raises --do raise",
     "killed": "python -m tasks.probe --out results/killed --do kill=9",
     "prints": "python -m tasks.probe --out results/prints --do print=20000",
+    "thread": "python -m tasks.probe --out results/thread --do thread",
     "waits": "python -m tasks.probe --out results/waits --do wait=go",
     "shell": "python -m tasks.probe --out results/shell && echo by a shell",
 }
@@ -196,7 +199,7 @@ def test_a_forked_stage_sees_what_another_one_sees(root: Path, server: ForkServe
     assert "the end, without a line's endbye\n" in log
 
 
-@pytest.mark.parametrize("name", ["exits", "passes", "killed", "prints", "shell"])
+@pytest.mark.parametrize("name", ["exits", "passes", "killed", "prints", "thread", "shell"])
 def test_a_forked_stage_ends_like_another_one(root: Path, server: ForkServer, name: str) -> None:
     forked, started = both_ways(root, server, name)
     assert forked == started

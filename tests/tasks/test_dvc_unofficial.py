@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dvc import dvcfile
 from dvc.cli import main as dvc
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
+from dvc.utils.serialize import _yaml
 
 from tasks.dvc.unofficial import (
     LOCK_SECONDS,
@@ -154,3 +156,35 @@ def test_a_function_takes_the_commands_of_stages(root: Path) -> None:
             repo.reproduce(force=True)
     assert exit_status(failed.value) == 3
     assert taken == [("cp in.txt out.txt && true", str(root), "make")] * 3
+
+
+def test_a_lock_file_is_rewritten_as_dvc_rewrites_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values, order and bytes are those of DVC's own parser for files that it rewrites."""
+    params = {"rate": 1e-3, "tiny": 2.5e-07, "text": "it's: 'x' # no comment", "on": True, "none": None, "words": []}
+    lock = yaml.safe_load(Path("dvc.lock").read_text())
+    lock["stages"]["other"] = {
+        "cmd": "python -m tasks.policy " + "--one-of-many-options with-its-value " * 6,
+        "params": {"params.yaml": {"b": params, "a": {"deep": [1, {"two": "3"}], "null": "null"}}},
+    }
+    with open_repo(root) as repo, open("dvc.lock", "w", encoding="utf-8") as file:
+        _yaml._dump(lock, file)
+        (stage,) = repo.stage.collect("make")
+        stage.cmd = "cp in.txt out.txt && true #"
+        before = Path("dvc.lock").read_text()
+        stage.dump()
+        quick = Path("dvc.lock").read_text()
+        Path("dvc.lock").write_text(before)
+        monkeypatch.setattr(dvcfile, "modify_yaml", _yaml.modify_yaml)
+        stage.dump()
+    assert quick == Path("dvc.lock").read_text() != before
+
+
+def test_comments_in_a_pipeline_are_kept(root: Path) -> None:
+    text = "# mine\n" + PIPELINE.format(command="true")
+    Path("dvc.yaml").write_text(text)
+    with open_repo(root) as repo:
+        (stage,) = repo.stage.collect("make")
+        stage.cmd = "cp in.txt out.txt"
+        stage.dump(update_pipeline=True)
+    assert "# mine" in Path("dvc.yaml").read_text()
+    assert "&& true" not in Path("dvc.yaml").read_text()
