@@ -7,7 +7,8 @@ seeds vary.
 
 1. Provenance: each result is the one that its record describes, and was made from the results beside it.
 2. Metrics of a policy are those that its rows give (`own_numbers`).
-3. Versions, settings, names of inputs, data, tokenizers, ids and prompts are equal to the reference's.
+3. Versions, settings (also as they were used), names of inputs, data, examples learnt from data, tokenizers, ids and
+   prompts are equal to the reference's.
 4. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
    with the same seeds on other instruction sets and threads; reference/same_seed_variation.json has their distances
    from the finished results for each kind of stage:
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.commands.fingerprints import Fingerprint, distances, fingerprint
+from tasks.commands.fingerprints import USED, Fingerprint, distances, fingerprint
 from tasks.commands.own_numbers import disagreements
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
@@ -141,6 +142,8 @@ def tolerance(variation: Variation, reference: Fingerprint, name: str) -> float 
     """Returns the largest distance that agrees, 0 for what must be equal; None where nothing can be said."""
     from scipy import stats
 
+    if name.startswith(USED):
+        return 0.0
     texts, numbers = reference.texts.get(name), reference.numbers.get(name)
     measured, key = variation.get(reference.kind, {}), pooled(reference.kind, name)
     if texts is not None and not texts.sample:
