@@ -60,6 +60,8 @@ LEFT_OUT = ("config.json", "generation_config.json", "tokenizer_config.json", "t
 MANY = 64
 #: Smallest unit of a distance: absolute, and as a share of the mean.
 LEAST, LEAST_SHARE = 1e-6, 0.05
+#: Column of true rewards.
+TRUE = "true_reward"
 #: Smallest unit of a metric.
 LEAST_METRIC = 0.01
 
@@ -348,6 +350,18 @@ def distances(reference: Fingerprint, found: Fingerprint) -> dict[str, float]:
     for name in sorted(reference.used.keys() & found.used.keys()):
         measured[f"{USED}{name}"] = float(reference.used[name] != found.used[name])
     return measured
+
+
+def truths(found: Fingerprint) -> set[tuple[str, str]]:
+    """Returns the columns, each with one of true rewards, that have the same numbers row by row in a file."""
+    true = [name for name in found.numbers if name.rpartition("/")[2] == TRUE]
+    return {
+        (name, column)
+        for column in true
+        for name, numbers in found.numbers.items()
+        if name.startswith(column.removesuffix(TRUE)) and name != column and numbers == found.numbers[column]
+        if numbers.count > 1 and numbers.deviation > LEAST
+    }
 
 
 def _has_other_rows(reference: Fingerprint, found: Fingerprint, file: str) -> bool:

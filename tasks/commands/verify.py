@@ -9,7 +9,8 @@ seeds vary.
 2. Metrics of a policy are those that its rows give (`own_numbers`).
 3. Versions, settings (also as they were used), names of inputs, data, examples learnt from data, tokenizers, ids and
    prompts are equal to the reference's.
-4. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
+4. No column is that of true rewards where the reference's is another.
+5. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
    with the same seeds on other instruction sets and threads; reference/same_seed_variation.json has their distances
    from the finished results for each kind of stage:
    - of rows, curves and weights FACTOR times the largest distance, for a mean over many numbers varies little;
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.commands.fingerprints import USED, Fingerprint, distances, fingerprint
+from tasks.commands.fingerprints import USED, Fingerprint, distances, fingerprint, truths
 from tasks.commands.own_numbers import disagreements
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
@@ -183,6 +184,7 @@ def compare(stage: str, reference: Fingerprint, found: Fingerprint, variation: V
             other.append(f"it read {name}, which the reference did not")
         elif reference.inputs[name] != value:
             other.append(f"settings {name} differ from the reference's")
+    other += [f"{one} has the numbers of {true}" for one, true in sorted(truths(found) - truths(reference))]
     measured = distances(reference, found)
     allowed = {name: tolerance(variation, reference, name) for name in measured}
     known = {name: value for name, value in allowed.items() if value is not None}

@@ -14,9 +14,11 @@ from tasks.params.evaluation import EvaluationConfig
 from tasks.running.loading import load_encoder, load_world
 from tasks.running.restated import Made, Rows, mean
 
-#: Largest share of answers shorter than the limit whose tokens seem to be cut: a text may have fewer tokens than those
-#: that were drawn for it, and rarely more.
+#: Largest share of answers that are as long as the longest, below the limit, and have no token beyond those of the
+#: text: a text rarely has more tokens than were drawn for it.
 MOST_CUT = 0.1
+#: Stands in a text for tokens that are not a character.
+UNREADABLE = "\ufffd"
 
 
 def of_answers(made: Made, file: str = "generations.jsonl", prefix: str = "") -> Iterator[str]:
@@ -110,7 +112,9 @@ def _cut(made: Made, file: str, answers: Rows) -> Iterator[str]:
     if longest > spec.max_new_tokens:
         yield f"{file} has an answer of {longest} tokens, but max_new_tokens is {spec.max_new_tokens}"
     encode = load_encoder(data, model).tokenizer.encode
-    shorter = [row for row in drawn if row["n_tokens"] < spec.max_new_tokens]
-    cut = sum(row["n_tokens"] <= len(encode(row["response"], add_special_tokens=False)) for row in shorter)
+    at_end = [
+        row for row in drawn if row["n_tokens"] == longest < spec.max_new_tokens and UNREADABLE not in row["response"]
+    ]
+    cut = sum(longest <= len(encode(row["response"], add_special_tokens=False)) for row in at_end)
     if cut > MOST_CUT * len(drawn):
         yield f"{file} has {cut} answers cut before {spec.max_new_tokens} tokens, the longest at {longest}"

@@ -7,6 +7,7 @@ stage read. Rows determine metrics to six digits on any machine, while tolerance
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,8 +107,9 @@ class Made:
                 yield f"{file} has another '{field}' in {wrong} of {len(pairs)} rows than the rest of each row gives"
 
     def copied(self, file: str, rows: Rows, source: Rows, fields: Sequence[str], key: str = "id") -> Iterator[str]:
-        """Yields fields that rows should have from the rows of another file with the same id, and do not have."""
-        known = {row[key]: row for row in source}
+        """Yields fields that rows do not have from the row of another file that alone has the same id."""
+        count = Counter(row.get(key) for row in source)
+        known = {row[key]: row for row in source if count[row.get(key)] == 1}
         kept = [row for row in rows if row.get(key) in known]
         values = [{name: known[row[key]].get(name) for name in fields} for row in kept]
         yield from self.of_rows(file, kept, values)

@@ -126,3 +126,118 @@ def test_cells_of_tables_are_computed_again(tmp_path: Path) -> None:
     said = disagreements(out, tmp_path)
     assert len(said) >= 1
     assert "/0/alpaca_lc" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("samples", "accuracy"),
+        ("samples", "tokens"),
+        ("teacher", "ground_truth_edit_distance"),
+        (MODEL, "silent"),
+        ("normaliser", "global_mean"),
+        ("entropies", "entropy_mean"),
+        ("references", "truncated"),
+        ("reward_model", "share_of_ceiling"),
+        ("sft", "mtbench_turn2"),
+        ("sft", "mmlu"),
+        ("question_sft", "math"),
+        ("ppo", "win_rate_vs_sft"),
+        ("ppo", "ood_wr"),
+        ("ppo", "truncated"),
+    ],
+)
+def test_a_metric_that_does_not_follow_is_found(pipeline: Pipeline, tmp_path: Path, name: str, metric: str) -> None:
+    planted = Path(shutil.copytree(pipeline.out(name), tmp_path / name))
+    metrics = read_json(planted / "result" / "metrics.json")
+    write_json(planted / "result" / "metrics.json", metrics | {metric: metrics[metric] + 1})
+    seal(planted)
+    said = disagreements(planted, pipeline.root)
+    assert f"metrics.json has {metric} " in "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "field"),
+    [
+        ("samples", "samples.jsonl", "prediction"),
+        ("samples", "samples.jsonl", "solution"),
+        ("reward_model", "examples.jsonl", "response"),
+        ("reward_model", "examples.jsonl", "segments"),
+    ],
+)
+def test_fields_of_the_next_row_are_found(pipeline: Pipeline, tmp_path: Path, name: str, file: str, field: str) -> None:
+    planted = with_rows(pipeline.out(name), tmp_path / name, file, next_rows(field))
+    assert disagreements(planted, pipeline.root)
+
+
+def made(root: Path, kind: str, *inputs: Path, **files: Any) -> Path:
+    """Writes an output of a kind of stage, files by name without their ending; returns its folder."""
+    out = root / kind
+    (out / "result").mkdir(parents=True)
+    (out / "record").mkdir()
+    for name, content in files.items():
+        if isinstance(content, list):
+            write_jsonl(out / "result" / f"{name}.jsonl", content)
+        else:
+            write_json(out / "result" / f"{name}.json", content)
+    record = {"stage": kind, "version": 1, "inputs": {str(path): "a" * 64 for path in inputs}}
+    write_json(out / "record" / "record.json", record)
+    seal(out)
+    return out
+
+
+def test_accuracies_of_a_benchmark_are_those_of_its_pairs(tmp_path: Path) -> None:
+    pair = {"id": "1", "benchmark": "chat", "subset": "easy", "chosen": 1.0, "rejected": 0.0}
+    honest = [pair | {"right": True}, pair | {"rejected": 2.0, "right": False}]
+    metrics = {"chat": 50.0, "accuracy": 50.0}
+    agreeing = made(tmp_path / "a", "reward_bench", generations=honest, metrics=metrics)
+    assert disagreements(agreeing, tmp_path) == []
+    exchanged = [row | {"right": not row["right"]} for row in honest]
+    out = made(tmp_path / "b", "reward_bench", generations=exchanged, metrics=metrics | {"chat": 75.0})
+    said = "\n".join(disagreements(out, tmp_path))
+    assert "another 'right' in 2 of 2 rows" in said
+    assert "metrics.json has chat 75" in said
+
+
+def test_sentences_and_pools_are_counted_again(tmp_path: Path) -> None:
+    ends = made(tmp_path, "segmenter", sentences={"a": [4, 8], "b": [2]}, metrics={"sentences_per_response": 3.0})
+    assert disagreements(ends, tmp_path) == [
+        "metrics.json has sentences_per_response 3, but the rows beside it give 1.5"
+    ]
+    pool = made(tmp_path, "pool", responses=[{"benchmark": "x", "samples": ["a", "a"]}], metrics={"x_distinct": 2.0})
+    assert disagreements(pool, tmp_path) == ["metrics.json has x_distinct 2, but the rows beside it give 1"]
+
+
+def answers(**values: list[list[float]]) -> Rows:
+    """Returns rows of answers.jsonl from greedy and sampled values of each reward."""
+    kinds = ("greedy", "sampled")
+    return [
+        {kind: {name: sides[k][i] for name, sides in values.items()} for k, kind in enumerate(kinds)} for i in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"chosen": ["far", "near"]}, ["selection.json has another 'chosen' in 1 of 1 rows"]),
+        ({"holistic": {"mean": 2.0}}, ["selection.json has another 'mean' in 1 of 1 rows"]),
+    ],
+)
+def test_a_selection_follows_from_the_scores_of_both_answers(
+    tmp_path: Path, changes: dict[str, Any], said: list[str]
+) -> None:
+    page = tmp_path / "selection.yaml"
+    page.write_text("{title: t, backbone: b, holistic: h, aspects: [near, far]}")
+    zeros, ones = [0.0] * 4, [1.0] * 4
+    rows = answers(holistic=[ones, zeros], near=[ones, zeros], far=[zeros, ones])
+    rates = {"near": (0.0, 100.0), "far": (100.0, 0.0)}
+    aspects = {
+        name: {"higher_is_better": True, "inconsistency": {"estimate": i}, "win_rate": {"estimate": w}}
+        for name, (i, w) in rates.items()
+    }
+    holistic = {"mean": 0.0, "std": 0.0, "win_rate": {"estimate": 100.0}, **changes.get("holistic", {})}
+    own = {"chosen": ["near"], "aspects": aspects, **changes, "holistic": holistic}
+    out = made(tmp_path, "selection", page, answers=rows, selection=own)
+    found = disagreements(out, tmp_path)
+    assert [words.partition(" than ")[0] for words in found] == said
