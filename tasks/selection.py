@@ -204,7 +204,7 @@ def restated(made: Made) -> Iterator[str]:
         return
     stated = read_object(file)
     scores = {
-        name: [[row[kind][name] for row in rows] for kind in ("greedy", "sampled")]
+        name: ([row["greedy"][name] for row in rows], [row["sampled"][name] for row in rows])
         for name in ("holistic", *stated["aspects"])
     }
     known = _statistics(scores["holistic"][1], "the holistic reward")

@@ -6,7 +6,7 @@ seeds vary.
     python -m tasks.commands.verify [demo-all] --write-reference     makes the reference from these results
 
 1. Provenance: each result is the one that its record describes, and was made from the results beside it.
-2. Metrics of a policy are those that its rows give (`own_numbers`).
+2. What a result says twice agrees, such as metrics with the rows that they are of (`own_numbers`).
 3. Versions, settings (also as they were used), names of inputs, data, examples learnt from data, tokenizers, ids and
    prompts are equal to the reference's.
 4. No column is that of true rewards where the reference's is another.

@@ -48,8 +48,8 @@ def _rollouts(made: Made) -> Iterator[str]:
     world = load_world(data) if data is not None and rows else None
     if world is None or data is None or not (data / "prompts.jsonl").exists():
         return
-    metas = {row.get("id"): row.get("meta") for row in read_jsonl(data / "prompts.jsonl")}
-    known = [row for row in rows if row["true_reward"] is not None and metas.get(row["id"]) is not None]
+    metas = {row.get("id"): row["meta"] for row in read_jsonl(data / "prompts.jsonl") if row.get("meta") is not None}
+    known = [row for row in rows if row["true_reward"] is not None and row["id"] in metas]
     values = [{"true_reward": world.true_reward(metas[row["id"]], row["response"])} for row in known]
     yield from made.of_rows("rollouts.jsonl", known, values)
 
