@@ -25,7 +25,7 @@ from tasks.params.pages import Address, merge, read_settings
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.recorded import digests_of
+from tasks.running.recorded import RECORD, digests_of
 
 Row = dict[str, Any]
 Change = Mapping[str, Any]
@@ -137,6 +137,8 @@ class Planting:
         target = self.copy(stage) / "result" if source.name == "result" else self.copy(stage)
         shutil.rmtree(target)
         shutil.copytree(source, target)
+        if source.name == "result" and (source.parent / RECORD).exists():
+            note_used(self.copy(stage), read_json(source.parent / RECORD).get("as_used", {}))
 
     def again(self, name: str, stage: str, arguments: Mapping[str, str] | None = None, **changes: Change) -> Path:
         """Runs a stage again, once for each name; returns its new result.
@@ -167,6 +169,11 @@ class Planting:
     def metrics(self, change: Callable[[dict[str, float]], dict[str, float]]) -> None:
         path = self.result() / "metrics.json"
         write_json(path, change(read_json(path)))
+
+
+def note_used(out: Path, notes: Mapping[str, Any]) -> None:
+    """Puts what a stage used into the record of a copy, as the stage itself would."""
+    write_json(out / RECORD, read_json(out / RECORD) | {"as_used": notes})
 
 
 Plant = Callable[[Planting], None]
@@ -211,6 +218,7 @@ def evaluated(model: str | None = None, **settings: Any) -> Plant:
 
 def evaluate_again(root: Path, stage: str, result: Path, settings: Change) -> None:
     """Replaces the evaluation in a result of `sft` or `policy` by that of the model beside it."""
+    from rlhf_core.as_used import take_notes
     from tasks.evaluating.over_sft import over_sft
     from tasks.params.evaluation import EvaluationConfig
     from tasks.params.settings import typed
@@ -219,6 +227,7 @@ def evaluate_again(root: Path, stage: str, result: Path, settings: Change) -> No
     from tasks.running.stage import set_threads
 
     set_threads()
+    take_notes()
     command = commands(root)[stage]
     given = dict(pairwise(command))
     where = given["--evaluation"]
@@ -235,6 +244,8 @@ def evaluate_again(root: Path, stage: str, result: Path, settings: Change) -> No
     write_json(result / "metrics.json", metrics)
     write_jsonl(result / "generations.jsonl", cast(list[Row], evaluation.generations))
     write_jsonl(result / "judgements.jsonl", cast(list[Row], evaluation.judgements))
+    used = read_json(result.parent / RECORD).get("as_used", {})
+    note_used(result.parent, {**used, "sampling": {**used.get("sampling", {}), **take_notes().get("sampling", {})}})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ both orders (`<judge>/<benchmark>/<N>`) and, where they are known, by true rewar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_judge, load_world
+from tasks.running.restated import Made, mean
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
@@ -121,6 +122,31 @@ def choose(
         ]
         write_jsonl(result / "choices.jsonl", choices)
         write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields choices that are not the pool's answers with the highest rewards, and metrics that are not theirs."""
+    pool, rows, data = made.above("pool"), made.rows("choices.jsonl"), made.above("prepare")
+    if pool is None or data is None or not rows:
+        return
+    pooled = read_rows(pool / "responses.jsonl", PooledAnswers)
+    chosen = best_of_first(torch.tensor([row["rewards"] for row in rows]), [int(size) for size in rows[0]["best"]])
+    values = [
+        {"id": row["id"], "prompt": row["prompt"], "greedy": row["greedy"]}
+        | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
+        for i, row in enumerate(pooled)
+    ]
+    yield from made.of_rows("choices.jsonl", rows, values)
+    world, metrics = load_world(data), dict[str, float]()
+    for name in dict.fromkeys(row["benchmark"] for row in rows):
+        places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
+        own = {size: [best[i] for i in places] for size, best in chosen.items()}
+        for key, value in win_rates([pooled[i] for i in places], own, {}, "", world).items():
+            judge, _, over = key.partition("/")
+            metrics[f"{judge}/{name}/{over}"] = value
+        for size, best in own.items():
+            metrics[f"reward/{name}/{size}"] = mean([rows[i]["rewards"][j] for i, j in zip(places, best, strict=True)])
+    yield from made.of_metrics(metrics)
 
 
 main = command_line(choose)

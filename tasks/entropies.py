@@ -7,6 +7,7 @@ in nats is resolved here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,10 @@ from safetensors.torch import save_file
 from tasks.params.backbone import EntropySpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
+from tasks.running.recorded import is_there
+from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.entropies import response_entropies
 
@@ -39,6 +42,12 @@ def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, flo
     return resolved
 
 
+def levels(train: torch.Tensor) -> dict[str, float]:
+    """Returns the mean and some quantiles of the training responses' entropies."""
+    quantiles = {f"entropy_q{q}": float(torch.quantile(train[:1_000_000], q / 100)) for q in (10, 25, 50, 75, 90)}
+    return {"entropy_mean": float(train.mean()), **quantiles}
+
+
 def measure(spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Path, out: Path) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
     set_threads()
@@ -57,12 +66,29 @@ def measure(spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Pa
         save_file(stored, result / "entropies.safetensors")
         train = stored["train.values"]
         write_json(result / "cutoffs.json", resolve_cutoffs(spec, train))
-        levels = {f"entropy_q{q}": float(torch.quantile(train[:1_000_000], q / 100)) for q in (10, 25, 50, 75, 90)}
-        write_json(result / "metrics.json", {"entropy_mean": float(train.mean()), **levels})
+        write_json(result / "metrics.json", levels(train))
 
 
 def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {f"{split}.values": torch.cat(values), f"{split}.lengths": torch.tensor([len(v) for v in values])}
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields entropies of other responses than the data's, and cutoffs and metrics that are not theirs."""
+    data, sft, spec = made.above("prepare"), made.above("sft"), made.settings(EntropySpec)
+    path = made.result / "entropies.safetensors"
+    if data is None or sft is None or spec is None or not is_there(path):
+        return
+    stored, encoder = read_tensors(path), load_encoder(data, sft / "model")
+    for split in SPLITS:
+        file = data / f"preference.{split}.jsonl"
+        pairs = read_jsonl(file)
+        responses = [each.response for side in ("chosen", "rejected") for each in encode(encoder, pairs, side, file)]
+        if stored[f"{split}.lengths"].tolist() != [len(each) for each in responses]:
+            yield f"entropies.safetensors has other numbers of tokens than the responses of split '{split}'"
+    train, cutoffs = stored["train.values"], read_object(made.result / "cutoffs.json")
+    yield from made.of_rows("cutoffs.json", [cutoffs], [resolve_cutoffs(spec, train)])
+    yield from made.of_metrics(levels(train))
 
 
 main = command_line(measure)

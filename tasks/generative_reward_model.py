@@ -11,10 +11,10 @@ correct would mislead. Its result is then stopped.json alone. Source: RLMEC, sec
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from torch import Tensor
 
@@ -42,14 +42,16 @@ from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import settle_supervised
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.restated import Made
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, numeric_errors_name, run_stage, set_threads
 from tasks.running.supervised import train_resumably
-from tasks.scoring.rewrites import rewrite_row, wrong_solutions
+from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "generative_reward_model"
+REWARDS_FILE = "token_rewards.jsonl"
 
 
 @dataclass(frozen=True)
@@ -320,7 +322,7 @@ def train_generative_model(
         own.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         write_jsonl(result / "grm_rewrites.jsonl", corrected)
-        write_jsonl(result / "token_rewards.jsonl", scored)
+        write_jsonl(result / REWARDS_FILE, scored)
         write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
     print(f"{spec.title}: rewrites right {metrics['rewrite_accuracy']:.2f}")
 
@@ -347,6 +349,34 @@ def require(metrics: Mapping[str, float], least: float, where: str) -> None:
             f"{metrics['teacher_rewrite_accuracy']:.2f}), or lower least_accuracy",
             metrics,
         )
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields rewrites and token rewards that contradict what they were made from, and metrics that are not theirs."""
+    data, samples, teacher = (made.above(kind) for kind in ("prepare", "samples", "teacher"))
+    config, scored = made.settings(GenerativeModelScale), cast(list[RewardedSolution], made.rows(REWARDS_FILE))
+    if data is None or samples is None or teacher is None or config is None or not scored:
+        return
+    encoder, file = load_encoder(data, samples / "tokenizer"), samples / "samples.jsonl"
+    drawn = read_rows(file, SampledSolution)
+    ranges, right = RewardRanges(config.negative, config.positive), {row["id"]: row["correct"] for row in drawn}
+    yield from made.copied(REWARDS_FILE, scored, drawn, ("question_id", "prompt", "prediction", "token_ids"))
+    values = [{"rewards": token_rewards(row["probabilities"], right[row["id"]], ranges)} for row in scored]
+    yield from made.of_rows(REWARDS_FILE, scored, values)
+    corrected = cast(list[VerifiedRewrite], made.rows("grm_rewrites.jsonl"))
+    material = gather(data, drawn, file, teacher, config.held_out, made.seed or 0)
+    yield from verified_again(made, "grm_rewrites.jsonl", corrected, material.wrong, encoder, config.rewrites)
+    metrics = {"rewritten": float(sum(row["accepted"] for row in corrected))}
+    metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
+    torn = sum({len(row["rewards"]), len(row["probabilities"])} != {len(row["token_ids"])} for row in scored)
+    if torn:
+        yield f"{REWARDS_FILE} has {torn} of {len(scored)} rows with another number of rewards than of tokens"
+    else:
+        metrics |= fidelity_metrics(scored, material, encoder)
+    if made.seed is not None:  # which draws the questions that are held out
+        measured = quality(material, {row["id"]: row for row in corrected}, [])
+        metrics |= {name: v for name, v in measured.items() if name not in ("correct_recognised", "locating_accuracy")}
+    yield from made.of_metrics(metrics)
 
 
 main = command_line(train_generative_model)

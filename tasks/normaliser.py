@@ -13,7 +13,7 @@ comparing them needs no second one:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,10 +32,12 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import CalibrationSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import note_amount
-from tasks.running.artifacts import stage_output, write_json
+from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.checked_results import read_rows
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
+from tasks.running.recorded import is_there
+from tasks.running.restated import Made
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import ScalarScorer
@@ -148,6 +150,14 @@ def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     for estimator, coefficients in fitted["location_aware"].items():
         metrics |= {f"{estimator}_{name}": value for name, value in coefficients.items()}
     return {name: float(value) for name, value in metrics.items()}
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields metrics that are not those of the fit."""
+    file = made.result / "normaliser.json"
+    fitted = read_object(file) if is_there(file) else {}
+    if fitted:
+        yield from made.of_metrics(flat_metrics(fitted))
 
 
 main = command_line(fit_normalisers)

@@ -14,6 +14,7 @@ evaluation, from which alarms can be computed again).
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.benchmarks import write_benchmarks
 from tasks.evaluating.over_sft import OverSft, over_baseline, over_sft
 from tasks.evaluating.policies import Evaluation
+from tasks.evaluating.restated import of_answers, of_judgements, of_wins
 from tasks.graph.items import data_name
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
@@ -37,10 +39,12 @@ from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
+from tasks.policy_run.restated import of_credit, of_peak, of_training
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
+from tasks.running.restated import Made
 from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_stage
 
@@ -199,6 +203,13 @@ def _write(
     write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
     if run.phases and not distributed.rank():
         write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields what of a result does not follow from its answers, judgements and histories."""
+    for part in (of_answers, of_wins, of_judgements, of_training, of_credit, of_peak):
+        yield from part(made)
+    yield from of_wins(made, "peak_generations.jsonl", "peak_")
 
 
 main = command_line(train_policy)

@@ -6,6 +6,7 @@ Sentence, appendix B.2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.restated import Made, mean
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
 
@@ -73,6 +75,14 @@ def draw_pool(
             }
         write_jsonl(result / "responses.jsonl", rows)
         write_json(result / "metrics.json", metrics)
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields numbers of distinct answers that are not those of the pool."""
+    by_name: dict[str, list[float]] = {}
+    for row in made.rows("responses.jsonl"):
+        by_name.setdefault(row["benchmark"], []).append(float(len(set(row["samples"]))))
+    yield from made.of_metrics({f"{name}_distinct": mean(found) for name, found in by_name.items()})
 
 
 main = command_line(draw_pool)

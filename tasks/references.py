@@ -10,6 +10,7 @@ Algorithm 2.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,10 +31,12 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
+from tasks.running.recorded import is_there
+from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
@@ -170,6 +173,21 @@ def make_references(
                 "truncated": float((~stored["ended"]).double().mean()),
             },
         )
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields metrics and lists that do not fit the lengths of the stored responses."""
+    path = made.result / "references.safetensors"
+    if not is_there(path):
+        return
+    stored, names = read_tensors(path), read_object(made.result / "references.json")["prompts"]
+    lengths = stored["lengths"].double()
+    found = {"responses": float(len(lengths)), "prompts": float(len(names))}
+    yield from made.of_metrics({**found, "truncated": float((~stored["ended"]).double().mean())})
+    for name, values in stored.items():
+        whole = len(lengths) if name in ("lengths", "ended", REWARDS) else int(lengths.sum())
+        if len(values) != whole:
+            yield f"references.safetensors has {len(values)} values of '{name}', not {whole}"
 
 
 main = command_line(make_references)

@@ -7,7 +7,7 @@ refused first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -19,6 +19,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
+from tasks.running.restated import Made
 from tasks.running.result_rows import BenchmarkPair
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
@@ -92,6 +93,15 @@ def bench(
         ]
         write_jsonl(result / "generations.jsonl", generations)
         write_json(result / "metrics.json", reward_bench_scores(pairs) | split_scores(pairs))
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields marks that are not those of the rewards beside them, and accuracies that are not theirs."""
+    rows = made.rows("generations.jsonl")
+    pairs = [ScoredPair(*(row[name] for name in ("id", "benchmark", "subset", "chosen", "rejected"))) for row in rows]
+    yield from made.of_rows("generations.jsonl", rows, [{"right": pair.right} for pair in pairs])
+    if pairs:
+        yield from made.of_metrics(reward_bench_scores(pairs) | split_scores(pairs))
 
 
 main = command_line(bench)

@@ -16,7 +16,7 @@ fidelity: how well the reward paid to a clause agrees with its true reward.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -40,13 +40,14 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_json, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
+from tasks.running.restated import Made
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
@@ -298,6 +299,26 @@ def scored_examples(
 
 def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields examples that are not the data's, tokens' rewards that are not their segments', and shares of a ceiling
+    that are not those of the accuracy."""
+    data, rows = made.above("prepare"), made.rows("examples.jsonl")
+    accuracy, ceiling = (made.metrics.get(name) for name in ("accuracy", "bayes_ceiling"))
+    if accuracy is not None and ceiling:
+        yield from made.of_metrics({"share_of_ceiling": accuracy / ceiling})
+    if data is not None:
+        known = read_json(data / "data.json").get("bayes_ceiling", {})
+        names = {"bayes_ceiling": "validation", "ood_bayes_ceiling": "ood"}
+        yield from made.of_metrics({name: known[split] for name, split in names.items() if split in known})
+        source = read_jsonl(data / "examples.jsonl")
+        yield from made.copied("examples.jsonl", rows, source, ("prompt", "response", "kind", "true_clauses"))
+    values = []
+    for row in rows:
+        spans, worth = [(int(a), int(b)) for a, b, _ in row["segments"]], [value for *_, value in row["segments"]]
+        values.append({"rewards": token_rewards(spans, worth, len(row["tokens"]))})
+    yield from made.of_rows("examples.jsonl", rows, values)
 
 
 main = command_line(train_reward_model)

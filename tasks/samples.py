@@ -8,9 +8,9 @@ spells them; metrics.json. Source: RLMEC, section 4.1.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 
@@ -27,6 +27,7 @@ from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
+from tasks.running.restated import Made
 from tasks.running.result_rows import Question, SampledSolution
 from tasks.running.stage import command_line, run_stage, set_threads
 
@@ -49,7 +50,9 @@ def draw(
         for start in range(0, len(order), spec.batch):
             places = order[start : start + spec.batch]
             ids, mask = pad_rows([prompts[i] for i in places], encoder.pad_id, "left")
-            made = generate(policy, ids.to(policy.device), mask.to(policy.device), spec.sampling, generator)
+            made = generate(
+                policy, ids.to(policy.device), mask.to(policy.device), spec.sampling, generator, purpose="samples"
+            )
             for i, row, real in zip(places, made.ids.cpu(), made.mask.cpu(), strict=True):
                 drawn[i] = row[real].tolist()
                 advance()
@@ -135,6 +138,23 @@ def make_samples(
         encoder.tokenizer.save_pretrained(result / "tokenizer")
         write_jsonl(result / "samples.jsonl", samples)
         write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields samples that are not those of their questions and tokens, and metrics that are not theirs."""
+    data, rows = made.above("prepare"), cast(list[SampledSolution], made.rows("samples.jsonl"))
+    if data is None or not rows:
+        return
+    encoder = load_encoder(data, made.result / "tokenizer")
+    questions = {row["id"]: row for row in read_rows(data / "questions.jsonl", Question)}
+    known = [row for row in rows if row["question_id"] in questions and not row.get("gold")]
+    values = []
+    for row in known:
+        number = int(row["id"].rpartition("/")[2])
+        text = str(encoder.tokenizer.decode(row["token_ids"], skip_special_tokens=True))
+        values.append(sample_row(questions[row["question_id"]], number, text))
+    yield from made.of_rows("samples.jsonl", known, values)
+    yield from made.of_metrics(statistics(rows, encoder.eos_id))
 
 
 main = command_line(make_samples)

@@ -8,6 +8,7 @@ from there; they load the model only for texts that it has not seen.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,9 +26,11 @@ from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.params.backbone import SegmenterSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json
 from tasks.running.granted_device import device
 from tasks.running.progress import progress
+from tasks.running.recorded import is_there
+from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage, set_threads
 
 #: Raise it when the result changes; DVC then runs the stage again.
@@ -90,14 +93,25 @@ def make_segmenter(spec_path: Annotated[Address, "segmenter spec (YAML)"], data:
                 gold = gold_texts(spec.gold, split, data)
                 scores = sentence_scores(sat.sentence_ends([item.text for item in gold]), gold)
                 metrics |= {f"{'' if split == 'validation' else 'ood_'}{name}": v for name, v in scores.items()}
-        lengths = [b - a for row in ends for a, b in zip([0, *row], row, strict=False)]
-        metrics |= {
-            "sentences_per_response": len(lengths) / max(1, len(texts)),
-            "sentence_chars": sum(lengths) / max(1, len(lengths)),
-            "longest_sentence_chars": float(max(lengths, default=0)),
-            "one_sentence_share": sum(len(row) <= 1 for row in ends) / max(1, len(ends)),
-        }
+        metrics |= lengths_of(ends)
         write_json(result / "metrics.json", metrics)
+
+
+def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Returns how many sentences responses have, and how long these are, from the ends in each response."""
+    lengths = [b - a for row in ends for a, b in zip([0, *row], row, strict=False)]
+    return {
+        "sentences_per_response": len(lengths) / max(1, len(ends)),
+        "sentence_chars": sum(lengths) / max(1, len(lengths)),
+        "longest_sentence_chars": float(max(lengths, default=0)),
+        "one_sentence_share": sum(len(row) <= 1 for row in ends) / max(1, len(ends)),
+    }
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields metrics that are not those of the sentences."""
+    if is_there(made.result / KNOWN_FILE):
+        yield from made.of_metrics(lengths_of(list(read_object(made.result / KNOWN_FILE).values())))
 
 
 def _train(spec: SegmenterSpec, training: TrainingConfig, where: Address, data: Path, folder: Path) -> dict[str, float]:

@@ -9,7 +9,7 @@ Source: ALARM, §3.2 and §4.2, Figures 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,15 +26,19 @@ from tasks.params.aspects import NORMALISERS, SelectionFile, SelectionScale
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.recorded import is_there
+from tasks.running.restated import Made
 from tasks.running.result_rows import Prompt
 from tasks.running.stage import command_line, run_stage, set_threads
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "selection"
+#: Of a bootstrap of which only the estimate is read.
+ROUNDS = 100
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,31 @@ def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
                 metrics[f"{measure}/{name}"] = facts[measure]["estimate"]
         metrics[f"chosen/{name}"] = float(name in chosen)
     return {name: float(value) for name, value in metrics.items()}
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields estimates and a choice that the scores of both answers do not lead to, and metrics that are not theirs."""
+    spec, file, rows = made.settings(SelectionFile), made.result / "selection.json", made.rows("answers.jsonl")
+    if spec is None or not is_there(file) or not rows:
+        return
+    stated = read_object(file)
+    scores = {
+        name: ([row["greedy"][name] for row in rows], [row["sampled"][name] for row in rows])
+        for name in ("holistic", *stated["aspects"])
+    }
+    known = _statistics(scores["holistic"][1], "the holistic reward")
+    yield from made.of_rows("selection.json", [stated["holistic"]], [known])
+    holistic, facts, constant = Pairs.of(*scores["holistic"]), dict[str, Any](), list[str]()
+    for name, recorded in stated["aspects"].items():
+        pairs = Pairs.of(*scores[name], recorded["higher_is_better"])
+        found = _facts(consistency(holistic, pairs, rounds=ROUNDS, level=0.95, seed=0))
+        facts[name] = {measure: {"estimate": found[measure]["estimate"]} for measure in ("inconsistency", "win_rate")}
+        own = {measure: {"estimate": recorded[measure]["estimate"]} for measure in facts[name]}
+        yield from made.of_rows("selection.json", [own], [facts[name]])
+        constant += [name] if pairs.constant else []
+    chosen = spec.rule.choose({name: _estimate(found) for name, found in facts.items()}, constant)
+    yield from made.of_rows("selection.json", [stated], [{"chosen": chosen}])
+    yield from made.of_metrics(_metrics(stated, chosen))
 
 
 main = command_line(select)

@@ -7,7 +7,7 @@ is fine-tuned only when its spec has a `training` section.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +33,7 @@ from rlhf_core.stepper import deepspeed_config
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from tasks.evaluating.benchmarks import write_benchmarks
 from tasks.evaluating.policies import Evaluator
+from tasks.evaluating.restated import of_answers, of_judgements
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
@@ -44,6 +45,7 @@ from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
+from tasks.running.restated import Made
 from tasks.running.shared_training import shared_training
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
@@ -142,6 +144,12 @@ def fine_tune(
         write_jsonl(result / "judgements.jsonl", evaluation.judgements)
         write_benchmarks(result, evaluation.benchmarks)
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields what of a result does not follow from its answers and judgements."""
+    yield from of_answers(made)
+    yield from of_judgements(made)
 
 
 main = command_line(fine_tune)

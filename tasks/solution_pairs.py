@@ -7,7 +7,7 @@ models of its baselines).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage
 
 #: Raise it when the result changes; DVC then runs the stage again.
@@ -70,6 +71,15 @@ def pair_solutions(
         facts = read_json(data / "data.json")
         common = {name: facts[name] for name in ("source", "template", "limits")}
         write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields pairs that are not those of the samples."""
+    samples = made.above("samples")
+    if samples is not None:
+        file = samples / SAMPLES_FILE
+        for split, rows in split_pairs(read_samples(read_jsonl(file), str(file)), str(file)).items():
+            yield from made.of_rows(f"preference.{split}.jsonl", made.rows(f"preference.{split}.jsonl"), rows)
 
 
 main = command_line(pair_solutions)

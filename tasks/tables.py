@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,9 @@ from tasks.params.scales import is_rehearsal
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
-from tasks.running.artifacts import stage_output, write_json
+from tasks.running.artifacts import read_object, stage_output, write_json
+from tasks.running.recorded import is_there
+from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage
 
 #: Raise it when the result changes; DVC then runs the stage again.
@@ -132,6 +135,18 @@ def make_tables(
 ) -> None:
     """Writes a paper's tables, metrics, curves and figures beside what was published."""
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields metrics that tables of the same runs, made again, do not have."""
+    file = made.result / "tables.json"
+    if not is_there(file):
+        return
+    header = read_object(file)
+    results = made.root / "results" / header["scale"]
+    runs = frozenset(path.as_posix() for path in made.inputs)
+    found = flat_metrics(paper_tables(header["paper"], ResultTree(results, tuple(header["seeds"]), runs)))
+    yield from made.of_metrics(found)
 
 
 main = command_line(make_tables)

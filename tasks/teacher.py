@@ -8,9 +8,9 @@ cached answer is not paid for twice. Source: RLMEC, section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
@@ -25,9 +25,10 @@ from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import record_folder, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.loading import expanded, load_encoder, load_policy
+from tasks.running.restated import Made
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, run_stage, set_threads
-from tasks.scoring.rewrites import rewrite_row, wrong_solutions
+from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
 #: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
@@ -113,6 +114,19 @@ def make_rewrites(
         metrics = rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder)
         write_json(result / "metrics.json", metrics)
         write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
+
+
+def restated(made: Made) -> Iterator[str]:
+    """Yields rewrites that are not verified as they say, and metrics that are not theirs."""
+    data, sft, samples = (made.above(kind) for kind in ("prepare", "sft", "samples"))
+    spec, rows = made.settings(TeacherSpec), cast(list[VerifiedRewrite], made.rows("rewrites.jsonl"))
+    if data is None or sft is None or samples is None or spec is None or not rows:
+        return
+    encoder, file = load_encoder(data, sft / "model"), samples / "samples.jsonl"
+    wrong = wrong_solutions(read_rows(file, SampledSolution), read_rows(data / "questions.jsonl", Question), file)
+    yield from verified_again(made, "rewrites.jsonl", rows, wrong, encoder, spec.limits)
+    if len(rows) == len(wrong):
+        yield from made.of_metrics(rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder))
 
 
 main = command_line(make_rewrites)

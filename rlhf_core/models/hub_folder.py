@@ -150,7 +150,8 @@ def _gap(model: PreTrainedModel, policy: Policy) -> float:
     width = max(map(len, _PROMPTS))
     ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in _PROMPTS])
     mask = ids != 0
-    made = generate(policy, ids, mask, Sampling(max_new_tokens=_ANSWER), torch.Generator().manual_seed(0))
+    sampling, generator = Sampling(max_new_tokens=_ANSWER), torch.Generator().manual_seed(0)
+    made = generate(policy, ids, mask, sampling, generator, purpose="check")
     sequences = ids, mask, made.ids, made.mask
     again = policy.statistics(*sequences).logprobs
     ScalarModel.from_language_model(model)(*sequences)

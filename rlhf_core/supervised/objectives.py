@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rlhf_core.as_used import note_examples
 from rlhf_core.errors import DataError
 from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
@@ -57,7 +58,9 @@ class WeightedLikelihood:
             )
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        statistics, mask = sequence_statistics(self.policy, [self.examples.sequences[i] for i in rows])
+        sequences = [self.examples.sequences[i] for i in rows]
+        note_examples("examples", sequences, [self.examples.weights[i] for i in rows])
+        statistics, mask = sequence_statistics(self.policy, sequences)
         weights = torch.zeros(mask.shape)
         for place, i in enumerate(rows):
             weights[place, : len(self.examples.weights[i])] = torch.tensor(self.examples.weights[i])
@@ -87,8 +90,10 @@ class PreferenceLikelihood:
         self.lengths = [max(len(a), len(b)) for a, b in zip(pairs.chosen, pairs.rejected, strict=True)]
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        sides = [*(self.pairs.chosen[i] for i in rows), *(self.pairs.rejected[i] for i in rows)]
-        logprobs = sequence_logprobs(self.policy, sides)
+        first, second = ([side[i] for i in rows] for side in (self.pairs.chosen, self.pairs.rejected))
+        note_examples("chosen", first)
+        note_examples("rejected", second)
+        logprobs = sequence_logprobs(self.policy, [*first, *second])
         chosen, rejected = logprobs[: len(rows)], logprobs[len(rows) :]
         before = self.before["chosen"][list(rows)], self.before["rejected"][list(rows)]
         losses, margins = dpo_loss(chosen, rejected, *before, self.pairs.beta)

@@ -14,6 +14,8 @@ machine only. A fingerprint keeps of each file what can be compared anyway:
 5. first: the first row of history.jsonl and the rollouts of the first step, before training has amplified much.
 6. drift: how far each tensor of a trained model moved from the SFT model that the same results have, and the share of
    answers that are not the SFT model's. It varies far less than weights and answers themselves.
+7. used: settings of sampling and training, and digests of the examples that were learnt (`rlhf_core.as_used`): equal
+   on any machine. Examples that a model made count only for the stage that made them.
 
 Rows that a model chose (MODEL_CHOSEN) are compared only where both results have the same ones.
 
@@ -34,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.errors import DataError
+from tasks.commands.used import as_used
 from tasks.report.measurements import JOINT_METRICS
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.checked_results import read_stage_record
@@ -57,9 +60,13 @@ LEFT_OUT = ("config.json", "generation_config.json", "tokenizer_config.json", "t
 MANY = 64
 #: Smallest unit of a distance: absolute, and as a share of the mean.
 LEAST, LEAST_SHARE = 1e-6, 0.05
+#: Column of true rewards.
+TRUE = "true_reward"
 #: Smallest unit of a metric.
 LEAST_METRIC = 0.01
 
+#: Begins the names of what a stage used.
+USED = "used/"
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -140,6 +147,7 @@ class Fingerprint:
         version: of the stage's code.
         inputs: what it read: entries of settings pages with a digest, other results by name alone.
         texts, numbers, metrics: by name, such as `generations.jsonl/response`.
+        used: settings and digests of examples by name, such as `sampling/answers`.
     """
 
     kind: str
@@ -148,6 +156,7 @@ class Fingerprint:
     texts: dict[str, TextField] = field(default_factory=dict)
     numbers: dict[str, NumberField] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    used: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Fingerprint:
@@ -158,14 +167,15 @@ class Fingerprint:
             raise DataError(
                 f"a reference has a damaged fingerprint ({error})", remedy="git checkout reference/"
             ) from None
-        return cls(value["kind"], value["version"], value["inputs"], texts, numbers, value["metrics"])
+        used = value.get("used", {})
+        return cls(value["kind"], value["version"], value["inputs"], texts, numbers, value["metrics"], used)
 
     def to_json(self) -> dict[str, Any]:
         plain = {"kind": self.kind, "version": self.version, "inputs": self.inputs, "metrics": self.metrics}
         fields = {
             part: {name: str(each) for name, each in getattr(self, part).items()} for part in ("texts", "numbers")
         }
-        return {**plain, **fields}
+        return {**plain, **fields, **({"used": dict(self.used)} if self.used else {})}
 
 
 def _digest(text: str) -> str:
@@ -199,7 +209,7 @@ def fingerprint(out: Path, root: Path) -> Fingerprint:
     """Returns the fingerprint of a stage's output, `result/` and `record/`, of the tree that has its inputs."""
     record = read_stage_record(out)
     inputs = {name: value[:16] if ".yaml" in name else "" for name, value in sorted(record["inputs"].items())}
-    found = Fingerprint(record["stage"], record["version"], inputs)
+    found = Fingerprint(record["stage"], record["version"], inputs, used=as_used(record, out, root))
     result = out / "result"
     for path in sorted(path for path in result.rglob("*") if path.is_file() and path.name not in LEFT_OUT):
         name, exact = path.relative_to(result).as_posix(), found.kind in EXACT_KINDS or path.name == "tokenizer.json"
@@ -337,7 +347,21 @@ def distances(reference: Fingerprint, found: Fingerprint) -> dict[str, float]:
         old, value = reference.metrics.get(name, math.inf), found.metrics.get(name, math.inf)
         unit = max(abs(old), LEAST_METRIC) if math.isfinite(old) else 1.0
         measured[metric_name(name)] = abs(old - value) / unit if math.isfinite(old + value) else math.inf
+    for name in sorted(reference.used.keys() & found.used.keys()):
+        measured[f"{USED}{name}"] = float(reference.used[name] != found.used[name])
     return measured
+
+
+def truths(found: Fingerprint) -> set[tuple[str, str]]:
+    """Returns the columns, each with one of true rewards, that have the same numbers row by row in a file."""
+    true = [name for name in found.numbers if name.rpartition("/")[2] == TRUE]
+    return {
+        (name, column)
+        for column in true
+        for name, numbers in found.numbers.items()
+        if name.startswith(column.removesuffix(TRUE)) and name != column and numbers == found.numbers[column]
+        if numbers.count > 1 and numbers.deviation > LEAST
+    }
 
 
 def _has_other_rows(reference: Fingerprint, found: Fingerprint, file: str) -> bool:

@@ -6,9 +6,11 @@ seeds vary.
     python -m tasks.commands.verify [demo-all] --write-reference     makes the reference from these results
 
 1. Provenance: each result is the one that its record describes, and was made from the results beside it.
-2. Metrics of a policy are those that its rows give (`own_numbers`).
-3. Versions, settings, names of inputs, data, tokenizers, ids and prompts are equal to the reference's.
-4. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
+2. What a result says twice agrees, such as metrics with the rows that they are of (`own_numbers`).
+3. Versions, settings (also as they were used), names of inputs, data, examples learnt from data, tokenizers, ids and
+   prompts are equal to the reference's.
+4. No column is that of true rewards where the reference's is another.
+5. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
    with the same seeds on other instruction sets and threads; reference/same_seed_variation.json has their distances
    from the finished results for each kind of stage:
    - of rows, curves and weights FACTOR times the largest distance, for a mean over many numbers varies little;
@@ -30,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.commands.fingerprints import Fingerprint, distances, fingerprint
+from tasks.commands.fingerprints import USED, Fingerprint, distances, fingerprint, truths
 from tasks.commands.own_numbers import disagreements
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
@@ -141,6 +143,8 @@ def tolerance(variation: Variation, reference: Fingerprint, name: str) -> float 
     """Returns the largest distance that agrees, 0 for what must be equal; None where nothing can be said."""
     from scipy import stats
 
+    if name.startswith(USED):
+        return 0.0
     texts, numbers = reference.texts.get(name), reference.numbers.get(name)
     measured, key = variation.get(reference.kind, {}), pooled(reference.kind, name)
     if texts is not None and not texts.sample:
@@ -180,6 +184,7 @@ def compare(stage: str, reference: Fingerprint, found: Fingerprint, variation: V
             other.append(f"it read {name}, which the reference did not")
         elif reference.inputs[name] != value:
             other.append(f"settings {name} differ from the reference's")
+    other += [f"{one} has the numbers of {true}" for one, true in sorted(truths(found) - truths(reference))]
     measured = distances(reference, found)
     allowed = {name: tolerance(variation, reference, name) for name in measured}
     known = {name: value for name, value in allowed.items() if value is not None}

@@ -29,7 +29,7 @@ import psutil
 import torch
 from safetensors import SafetensorError
 
-from rlhf_core import distributed
+from rlhf_core import as_used, distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State, restoring
@@ -51,7 +51,7 @@ DEFAULT_SECONDS = 60.0
 #: Saving takes at most one part in so many of a run's time.
 SAVING_SHARE = 20
 #: Step it when what a saved state holds changes.
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 #: Begins the name of a checkpoint that is being written, before host and process.
 PARTIAL = ".partial-"
@@ -251,6 +251,7 @@ class RunCheckpoints:
         with restoring():
             restore_random_states(checkpoint.state["random"][distributed.rank()])
             self.seconds_before = float(checkpoint.state["seconds"])
+            as_used.restore(checkpoint.state["as_used"])
             state: State = checkpoint.state["run"]
         if not distributed.rank():
             print(f"{label}: continues after step {checkpoint.step}", file=sys.stderr)
@@ -274,6 +275,7 @@ class RunCheckpoints:
             return
         seconds = self.seconds_before + begin - self._started
         saved = {"run": state(), "random": distributed.gathered(random_states()), "seconds": seconds}
+        saved["as_used"] = as_used.noted()
         if not distributed.rank():
             self.store.save(step, saved)
         distributed.barrier()

@@ -250,6 +250,7 @@ class WholeRecord(TypedDict):
     version: int
     inputs: dict[str, str]
     result_digest: NotRequired[str]
+    as_used: NotRequired[dict[str, Any]]
 
 
 class StageFingerprint(TypedDict):
@@ -261,6 +262,7 @@ class StageFingerprint(TypedDict):
     texts: dict[str, str]
     numbers: dict[str, str]
     metrics: dict[str, float]
+    used: NotRequired[dict[str, str]]
 
 
 class Reference(TypedDict):

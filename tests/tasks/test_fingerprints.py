@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from rlhf_core.errors import DataError
+from tasks.commands import verify
 from tasks.commands.fingerprints import SAMPLED, Fingerprint, NumberField, TextField, distances, fingerprint
 from tasks.running.artifacts import write_json, write_jsonl
 
@@ -173,3 +174,14 @@ def test_a_changed_number_is_seen(values: list[float], place: int, by: float) ->
     changed = np.asarray(values)
     changed[place % len(values)] += by * max(1.0, float(np.abs(changed).max()))
     assert NumberField.of(np.asarray(values)).distance(NumberField.of(changed)) > 0
+
+
+def test_a_column_that_repeats_true_rewards_is_found() -> None:
+    """As where a history notes true rewards as proxy rewards."""
+    true, proxy = NumberField(9, 1.0, 0.5, (0.25,)), NumberField(9, 2.0, 0.5, (0.5,))
+    names = ("history.jsonl/true_reward", "history.jsonl/proxy/minmax")
+    honest = Fingerprint("policy", 1, {}, numbers=dict(zip(names, (true, proxy), strict=True)))
+    mixed = Fingerprint("policy", 1, {}, numbers=dict.fromkeys(names, true))
+    assert verify.compare("row", honest, mixed, {}).other == [f"{names[1]} has the numbers of {names[0]}"]
+    assert verify.compare("row", mixed, mixed, {}).other == []
+    assert verify.compare("row", honest, honest, {}).other == []
