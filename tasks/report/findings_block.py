@@ -23,6 +23,8 @@ from tasks.studies.verdicts import EXPLORATORY, StudyFinding, StudyState
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
 WIDTH = 120
+#: Columns of `finding_rows` before those that come from a test: hypothesis, effect, interval.
+UNTESTED = 3
 #: Words of primary findings in the order of a page of all studies: what was not confirmed comes first.
 ORDER = ("contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory")
 
@@ -125,9 +127,12 @@ def _paper(study: AtlasStudy) -> str | None:
 def _study(study: AtlasStudy) -> str:
     if study.state is None or study.primary is None:
         return _filled(_said(study))
-    head = f"**{study.title}** (`studies/{study.name}.yaml`)"
-    said = f"{head}: *{study.primary.word}*. {sentence(study.state.spec, study.primary)}"
-    lines = [_filled(said), "", *table(*finding_rows(study.state))]
+    title = f"**{study.title}** (`studies/{study.name}.yaml`)"
+    said = f"{title}: *{study.primary.word}*. {sentence(study.state.spec, study.primary)}"
+    head, rows = finding_rows(study.state)
+    if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
+        head, rows = head[:UNTESTED], [row[:UNTESTED] for row in rows]
+    lines = [_filled(said), "", *table(head, rows)]
     lines += [_item(note) for note in _caveats(study)]
     return "\n".join(lines).rstrip()
 
