@@ -2,6 +2,9 @@
 
 A document holds `<!-- findings: NAME -->` and `<!-- end of findings -->`. NAME is a paper, whose studies are then shown
 with all hypotheses and caveats, or `all`: every study on one line, which leads to its paper's page.
+
+A finding's word is its verdict, such as *confirmed*. A finding is decided unless it is *undecided* or *exploratory*. A
+study is refused if its file, its records or the log of its starts are not what was committed: it has no findings.
 """
 
 from __future__ import annotations
@@ -25,13 +28,12 @@ BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of find
 WIDTH = 120
 #: Columns of `finding_rows` before those that come from a test: hypothesis, effect, interval.
 UNTESTED = 3
-#: Words of primary findings in the order of a page of all studies: what was not confirmed comes first.
+#: Verdicts in the order of a page of all studies: what was not confirmed comes first.
 ORDER = ("contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory")
 
 
 def write_blocks(root: Path, folder: Path) -> list[Path]:
-    """Renders the blocks of every document of a folder anew, those of `measured_block`, too; returns the documents that
-    changed.
+    """Renders the blocks of a folder's documents, and those of `measured_block`; returns the documents that changed.
 
     Raises:
         DataError: there is no study, a block names neither a paper nor `all`, or a reference is missing.
@@ -80,7 +82,7 @@ def _all_studies(atlas: Atlas) -> str:
 
 
 def _line(study: AtlasStudy) -> str:
-    """Returns the decided findings of a study, and how many others and caveats there are."""
+    """Returns the decided findings of a study in sentences, and how many undecided ones and caveats it has."""
     if study.state is None or study.primary is None:
         return _said(study)
     paper = _paper(study)
@@ -88,7 +90,7 @@ def _line(study: AtlasStudy) -> str:
     said = f"**{study.title}** ({place}, {study.hours:.1f} core-hours): {_found(study.state)}"
     parts = [said.removesuffix(f" It is {EXPLORATORY}.")]
     if tests := twin_tests(study.state):
-        failed = [test.metric for test in tests if test.calibration is None or not test.calibration.passes]
+        failed = [test.metric for test in tests if not test.passes]
         parts.append(f"Differences of {len(tests)} metrics are tested; not as large as they should be: ")
         parts[-1] += f"{', '.join(failed) or 'none'}."
     undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
@@ -106,7 +108,7 @@ def _said(study: AtlasStudy) -> str:
 
 
 def _found(state: StudyState) -> str:
-    """Returns the primary finding of a complete study and every other one that is decided, in sentences."""
+    """Returns the primary finding of a complete study and every other decided one, in sentences."""
     primary, *others = state.findings
     found = [one for one in others if one.word not in ("undecided", "exploratory")]
     said = [f"*{primary.word}*. {sentence(state.spec, primary)}"]
