@@ -129,14 +129,26 @@ def _paper(study: AtlasStudy) -> str | None:
 def _study(study: AtlasStudy) -> str:
     if study.state is None or study.primary is None:
         return _filled(_said(study))
-    title = f"**{study.title}** (`studies/{study.name}.yaml`)"
-    said = f"{title}: *{study.primary.word}*. {sentence(study.state.spec, study.primary)}"
     head, rows = finding_rows(study.state)
     if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
         head, rows = head[:UNTESTED], [row[:UNTESTED] for row in rows]
-    lines = [_filled(said), "", *table(head, rows)]
+    lines = [_filled(_headline(study, study.primary)), "", *table(head, rows)]
     lines += [_item(note) for note in _caveats(study)]
     return "\n".join(lines).rstrip()
+
+
+def _headline(study: AtlasStudy, primary: StudyFinding) -> str:
+    """Returns the verdict above the table of a complete study, its worlds, and why a number or a test is missing."""
+    worlds = "" if primary.effect is None else f", {primary.effect.worlds} worlds"
+    parts = [f"**{study.title}** (`studies/{study.name}.yaml`{worlds}): *{primary.word}*."]
+    if primary.refused is not None:
+        parts.append(f"No effect is shown: {primary.refused}.")
+    elif primary.word == "undecided" and primary.why_undecided is not None:
+        parts.append(f"It is not tested: {primary.why_undecided}.")
+    if primary.word == "exploratory":
+        reason = EXPLORATORY.partition(": ")[2]
+        parts.append(f"{reason[0].upper()}{reason[1:]}.")
+    return " ".join(parts)
 
 
 def _item(note: str) -> str:
