@@ -3,8 +3,12 @@
     python -m flows.study credit --worlds 2     the next two worlds of studies/credit.yaml
     python -m flows.study credit --pilot 100    a pilot, on a seed reserved for tuning (100 to 199)
 
-The same command continues an interrupted world. Worlds run in a fixed order, so that when one stops cannot favour a
-result. A world runs from committed code and settings; a pilot may run with changes, which its record lists.
+The same command continues an interrupted world. Worlds run in a fixed order, so nobody can choose which of them
+count. A world runs from committed code and settings; a pilot may run with changes, which its record lists (`dirty`).
+
+A world is one independent draw of all that is random; a cell is one level of every dial that the study varies; a tree
+is the repository in which a world is trained. The log of starts names each start `verdict` (a registered world, which
+counts) or `pilot` (which does not).
 """
 
 from __future__ import annotations
@@ -69,7 +73,11 @@ def run_world(root: Path, registered: Registration, spec: StudySpec, number: int
 
 
 def _trained(world: WorldTree, registered: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
-    """Trains a world; returns its record."""
+    """Trains a world; returns its record, in which a row that diverged has its last evaluation.
+
+    Raises:
+        RunFailed: a stage failed for a reason other than divergence.
+    """
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("world %d: %s", world.number, summary.line())
     seconds = {time.stage: time.seconds for time in summary.times.stages if time.stage in summary.failed}
@@ -91,8 +99,8 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     Args:
         name: of the study, studies/<name>.yaml.
         worlds: how many of those that have no record.
-        pilots: seeds of tuning to run instead.
-        keep: leave the worlds' trees in .work/studies/, weights included.
+        pilots: tuning seeds to run as pilots instead.
+        keep: leave the worlds' trees in .work/studies/, with weights.
         root: the repository.
     """
     folder = Path(root).resolve()
@@ -109,7 +117,7 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
         ]
     else:
         found = read_records(folder, registered, spec)
-        left = [index for index in range(spec.worlds) if index not in {**found.counted, **found.uncommitted}]
+        left = [index for index in range(spec.worlds) if index not in {**found.committed, **found.uncommitted}]
         numbers = [registered.world(index) for index in left[:worlds]]
     for number in numbers:
         check_world_seed(number, pilot=bool(pilots), twins=spec.twins)
@@ -127,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.study", description=__doc__.split("\n")[0])
     parser.add_argument("name", help="the study, studies/<name>.yaml")
     parser.add_argument("--worlds", type=int, default=1, metavar="N", help="how many worlds without a record")
-    parser.add_argument("--pilot", type=int, nargs="+", default=[], metavar="SEED", help="seeds of tuning instead")
+    parser.add_argument("--pilot", type=int, nargs="+", default=[], metavar="SEED", help="tuning seeds, run as pilots")
     parser.add_argument("--keep", action="store_true", help="leave the worlds' trees and weights")
     options = parser.parse_args(arguments)
     if options.worlds < 1:

@@ -7,7 +7,11 @@ comparing them needs no second one:
 - global: mean and standard deviation of all segments' rewards;
 - last: mean and standard deviation of the last segments' rewards (p = 1);
 - sequence: mean and standard deviation of whole responses' rewards;
-- location-aware: Mean(p) and Std(p) as functions of log p, by Huber regression and by least squares.
+- location-aware: Mean(p) and Std(p) as functions of log p, by Huber regression and by least squares. The regression has
+  one point for each bin, the segments of one p rounded to three decimals; bins of fewer than `min_samples` segments are
+  dropped. Std(p) is at least `floor_fraction` of the standard deviation of all segments.
+
+Normalisers of the user's own, `module:name` in the setting `own`, are fitted with them.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ def calibration_indices(spec: CalibrationSpec, pairs: int) -> list[int]:
     return sorted(random.Random("calibration").sample(range(pairs), count)) if spec.drawn else list(range(count))
 
 
-def _of_segments(
+def _segment_rewards(
     reward_model: Path,
     data: Path,
     entropies: Path | None,
@@ -98,7 +102,7 @@ def _of_segments(
     return Segments(padded, segmentation), sequence_values
 
 
-def _of_classifier(reward_model: Path, pairs: list[PreferencePair]) -> tuple[Segments, torch.Tensor]:
+def _classifier_rewards(reward_model: Path, pairs: list[PreferencePair]) -> tuple[Segments, torch.Tensor]:
     """Returns the rewards of a Hugging Face classifier, to which a response is one segment."""
     responses = [pair["chosen"] for pair in pairs] + [pair["rejected"] for pair in pairs]
     values = torch.tensor(ScalarScorer.load(reward_model)([*pairs, *pairs], responses))
@@ -106,7 +110,7 @@ def _of_classifier(reward_model: Path, pairs: list[PreferencePair]) -> tuple[Seg
 
 
 def fit_normalisers(
-    scale_path: Annotated[Address, "calibration settings (YAML)"],
+    scale_path: Annotated[Address, "settings of the calibration set and the fit (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -114,7 +118,7 @@ def fit_normalisers(
     out: Path,
     sentences: Path | None = None,
 ) -> None:
-    """Writes normaliser.json: coefficients, bins and counts of one reward model."""
+    """Writes normaliser.json: statistics of each normaliser, location bins, and counts of segments, responses, bins."""
     set_threads()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
@@ -127,9 +131,11 @@ def fit_normalisers(
         note_amount(spec.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
         indices = calibration_indices(spec, len(training_pairs))
         if is_classifier(reward_model):
-            signal, sequence_values = _of_classifier(reward_model, [training_pairs[i] for i in indices])
+            signal, sequence_values = _classifier_rewards(reward_model, [training_pairs[i] for i in indices])
         else:
-            signal, sequence_values = _of_segments(reward_model, data, entropies, sentences, training_pairs, indices)
+            signal, sequence_values = _segment_rewards(
+                reward_model, data, entropies, sentences, training_pairs, indices
+            )
         fitted = calibrate(
             [signal],
             sequence_values.double().numpy(),

@@ -239,9 +239,9 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Study(root, library, named)
 
 
-def test_every_kind_of_the_architectures_table_has_an_example() -> None:
+def test_every_kind_of_the_architectures_list_has_an_example() -> None:
     text = ARCHITECTURE.read_text(encoding="utf-8").partition("## How to add")[2]
-    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    rows = [line for line in text.splitlines() if line.startswith("- ")]
     listed = {(table, place) for row in rows for table, place in _tables(row)}
     for table, place in listed:
         assert BY_TABLE[table].file.startswith(place), f"docs/adding.md adds to {BY_TABLE[table].file}, not {place}"
@@ -250,8 +250,8 @@ def test_every_kind_of_the_architectures_table_has_an_example() -> None:
 
 
 def _tables(row: str) -> list[tuple[str, str]]:
-    """Returns the tables that a row of the architecture's table names, each with its file or folder."""
-    where = row.rstrip("| ").rpartition("|")[2]
+    """Returns the tables that a line of the architecture's list names, each with its file or folder."""
+    where = row.rpartition(": ")[2]
     found: list[tuple[str, str]] = []
     waiting: list[str] = []
     for word in re.findall(r"`([^`]+)`", where):

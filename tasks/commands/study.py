@@ -68,7 +68,7 @@ def _print_cost(root: Path, file: Path, spec: StudySpec, shared: list[SharedSft]
     pilots = [read_record(root, path.relative_to(root)) for path in paths]
     try:
         found = read_records(root, registration(root, file), spec)
-        done = [*found.counted.values(), *found.uncommitted.values()]
+        done = [*found.committed.values(), *found.uncommitted.values()]
     except RewardsmithError as error:
         print(f"not yet registered: {error}")
         done = []

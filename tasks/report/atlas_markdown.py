@@ -17,7 +17,7 @@ from tasks.studies.registration import record_file
 from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import StudyState
 
-NO_VERDICT = "no verdict is shown before the last"
+NO_VERDICT = "no verdict before the last"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -91,7 +91,7 @@ def _ending(spec: StudySpec, finding: StudyFinding) -> str:
     if finding.word == "contradicted":
         return ": the other side than claimed."
     if finding.word == "equivalent" and spec.margin is not None:
-        return f": a difference within ±{spec.margin:g} {unit(spec)}, which counts as none."
+        return f": within ±{spec.margin:g} {unit(spec)}, which counts as no difference."
     if finding.word == "over a broken baseline":
         return ". This confirms nothing, since one of the two rows is broken."
     if finding.word == "undecided" and finding.held_back:
@@ -103,7 +103,7 @@ def _ending(spec: StudySpec, finding: StudyFinding) -> str:
         return f". This contradicts nothing, since {who} is broken."
     if finding.word == "undecided" and finding.sees is not None:
         seen = f"{amount(spec, finding.sees, sign=False)} {unit(spec)}"
-        return f". These worlds find an effect of {seen} with a power of 80 %; a smaller one may be missed."
+        return f". These worlds find an effect of {seen} with 80 % power."
     if finding.word == "undecided":
         return f". It is not tested: {finding.why_undecided}."
     return "."

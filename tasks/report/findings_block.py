@@ -2,6 +2,9 @@
 
 A document holds `<!-- findings: NAME -->` and `<!-- end of findings -->`. NAME is a paper, whose studies are then shown
 with all hypotheses and caveats, or `all`: every study on one line, which leads to its paper's page.
+
+A finding's word is its verdict, such as *confirmed*. A finding is decided unless it is *undecided* or *exploratory*. A
+study is refused if its file, its records or the log of its starts are not what was committed: it has no findings.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ from tasks.studies.verdicts import EXPLORATORY, StudyFinding, StudyState
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
 WIDTH = 120
-#: Words of primary findings in the order of a page of all studies: what was not confirmed comes first.
+#: Columns of `finding_rows` before those that come from a test: hypothesis, effect, interval.
+UNTESTED = 3
+#: Verdicts in the order of a page of all studies: what was not confirmed comes first.
 ORDER = ("contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory")
 
 
 def write_blocks(root: Path, folder: Path) -> list[Path]:
-    """Renders the blocks of every document of a folder anew, those of `measured_block`, too; returns the documents that
-    changed.
+    """Renders the blocks of a folder's documents, and those of `measured_block`; returns the documents that changed.
 
     Raises:
         DataError: there is no study, a block names neither a paper nor `all`, or a reference is missing.
@@ -78,7 +82,7 @@ def _all_studies(atlas: Atlas) -> str:
 
 
 def _line(study: AtlasStudy) -> str:
-    """Returns the decided findings of a study, and how many others and caveats there are."""
+    """Returns the decided findings of a study in sentences, and how many undecided ones and caveats it has."""
     if study.state is None or study.primary is None:
         return _said(study)
     paper = _paper(study)
@@ -86,7 +90,7 @@ def _line(study: AtlasStudy) -> str:
     said = f"**{study.title}** ({place}, {study.hours:.1f} core-hours): {_found(study.state)}"
     parts = [said.removesuffix(f" It is {EXPLORATORY}.")]
     if tests := twin_tests(study.state):
-        failed = [test.metric for test in tests if test.calibration is None or not test.calibration.passes]
+        failed = [test.metric for test in tests if not test.passes]
         parts.append(f"Differences of {len(tests)} metrics are tested; not as large as they should be: ")
         parts[-1] += f"{', '.join(failed) or 'none'}."
     undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
@@ -104,7 +108,7 @@ def _said(study: AtlasStudy) -> str:
 
 
 def _found(state: StudyState) -> str:
-    """Returns the primary finding of a complete study and every other one that is decided, in sentences."""
+    """Returns the primary finding of a complete study and every other decided one, in sentences."""
     primary, *others = state.findings
     found = [one for one in others if one.word not in ("undecided", "exploratory")]
     said = [f"*{primary.word}*. {sentence(state.spec, primary)}"]
@@ -125,11 +129,26 @@ def _paper(study: AtlasStudy) -> str | None:
 def _study(study: AtlasStudy) -> str:
     if study.state is None or study.primary is None:
         return _filled(_said(study))
-    head = f"**{study.title}** (`studies/{study.name}.yaml`)"
-    said = f"{head}: *{study.primary.word}*. {sentence(study.state.spec, study.primary)}"
-    lines = [_filled(said), "", *table(*finding_rows(study.state))]
+    head, rows = finding_rows(study.state)
+    if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
+        head, rows = head[:UNTESTED], [row[:UNTESTED] for row in rows]
+    lines = [_filled(_headline(study, study.primary)), "", *table(head, rows)]
     lines += [_item(note) for note in _caveats(study)]
     return "\n".join(lines).rstrip()
+
+
+def _headline(study: AtlasStudy, primary: StudyFinding) -> str:
+    """Returns the verdict above the table of a complete study, its worlds, and why a number or a test is missing."""
+    worlds = "" if primary.effect is None else f", {primary.effect.worlds} worlds"
+    parts = [f"**{study.title}** (`studies/{study.name}.yaml`{worlds}): *{primary.word}*."]
+    if primary.refused is not None:
+        parts.append(f"No effect is shown: {primary.refused}.")
+    elif primary.word == "undecided" and primary.why_undecided is not None:
+        parts.append(f"It is not tested: {primary.why_undecided}.")
+    if primary.word == "exploratory":
+        reason = EXPLORATORY.partition(": ")[2]
+        parts.append(f"{reason[0].upper()}{reason[1:]}.")
+    return " ".join(parts)
 
 
 def _item(note: str) -> str:

@@ -24,12 +24,12 @@ class WorldRecords:
     """Records of a study's worlds by index.
 
     Attributes:
-        counted: those that are committed.
+        committed: those that are committed; only they count.
         uncommitted: those that are not committed yet.
         lost: commits at which worlds ran and that this history does not have, after a squash or rebase.
     """
 
-    counted: dict[int, Record] = field(default_factory=dict)
+    committed: dict[int, Record] = field(default_factory=dict)
     uncommitted: dict[int, Record] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
 
@@ -57,8 +57,8 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
         _check_whole(file, record, spec)
         if history:
             _check_history(root, file, record, own, history)
-        (found.counted if history else found.uncommitted)[index] = record
-    every = [*found.counted.values(), *found.uncommitted.values()]
+        (found.committed if history else found.uncommitted)[index] = record
+    every = [*found.committed.values(), *found.uncommitted.values()]
     _check_copies(root, own, every)
     by_file = {record_file(own.study, record["world"]): record for record in every}
     for file, one in by_file.items():

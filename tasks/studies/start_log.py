@@ -22,6 +22,7 @@ from tasks.studies.git_history import changes, contents_at, git, parents_of
 from tasks.studies.registration import RECORDS, Registration, digest_of
 
 LOG = RECORDS / "log.jsonl"
+#: Kinds of a start: of a pilot, or of a registered world, from whose record the verdict is made.
 PILOT, VERDICT = "pilot", "verdict"
 REMEDY = f"Restore it with `git checkout HEAD -- {LOG.as_posix()}`; lines are only added"
 #: Types of the fields of a line.

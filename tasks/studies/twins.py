@@ -34,7 +34,7 @@ class TwinTest:
     Attributes:
         metric: of the rows.
         deviation: standard deviation of a run within its world, from all worlds; None without a test.
-        calibration: of the worlds behind the first; None without a test.
+        calibration: test of the standardised differences of the worlds after the first; None without a test.
         reason: why there is no test.
     """
 
@@ -42,6 +42,11 @@ class TwinTest:
     deviation: float | None
     calibration: Calibration | None
     reason: str | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Returns whether differences are as large as their standard errors say; False without a test."""
+        return self.calibration is not None and self.calibration.passes
 
     @property
     def texts(self) -> tuple[str, ...]:

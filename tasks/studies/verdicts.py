@@ -251,7 +251,7 @@ def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
         DataError: a record that does not fit the study, or a record of tuning that was changed after its start.
     """
     found, (tuning, of_tuning) = read_records(root, own, spec), settled_tuning(root, own.study)
-    records, every = found.counted, {own.world(index) for index in range(spec.worlds)}
+    records, every = found.committed, {own.world(index) for index in range(spec.worlds)}
     lost = tuple(commit[:10] for commit in found.lost)
     of_commits = (f"worlds ran at commits that are not in this history: {', '.join(lost)}",) if lost else ()
     begun = [line for line in starts(root) if line["study"] == own.study and line["kind"] == VERDICT]

@@ -27,7 +27,8 @@ def written(folder: Path, stage: str = "policy", **changes: Any) -> Path:
     answers = [f"answer {i}" for i in range(100)]
     rewards = [math.sin(i) for i in range(100)]
     weights = np.random.default_rng(0).normal(size=(50, 40))
-    parts = {"answers": answers, "rewards": rewards, "weights": weights, "kl": 0.3, "first": "model"} | changes
+    parts: dict[str, Any] = {"answers": answers, "rewards": rewards, "weights": weights, "kl": 0.3, "first": "model"}
+    parts |= changes
     result = folder / "result"
     (result / "model").mkdir(parents=True)
     (folder / "record").mkdir()

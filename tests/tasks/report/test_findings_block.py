@@ -39,7 +39,7 @@ def test_the_projects_pages_say_what_its_records_say() -> None:
     assert pages == 6, "evidence, and a page for each paper"
 
 
-def test_a_complete_study_has_word_sentence_and_numbers(clone: Path, tmp_path: Path) -> None:
+def test_a_complete_study_has_word_worlds_and_numbers(clone: Path, tmp_path: Path) -> None:
     page = tmp_path / "rlmec.md"
     page.write_text(BLANK.format("rlmec"), encoding="utf-8")
     assert write_blocks(clone, tmp_path) == [page]
@@ -48,7 +48,7 @@ def test_a_complete_study_has_word_sentence_and_numbers(clone: Path, tmp_path: P
     assert state is not None
     effect = state.findings[0].effect
     assert effect is not None
-    assert f"*{state.findings[0].word}*" in text
+    assert f"{effect.worlds} worlds): *{state.findings[0].word}*." in text
     assert text.count(f"| {amount(state.spec, effect.estimate)} |") == 1
     assert text.startswith("# Page\n")
     assert text.endswith("\nBelow\n")
@@ -61,7 +61,7 @@ def test_an_unfinished_study_has_no_number(clone: Path, tmp_path: Path) -> None:
     page.write_text(BLANK.format("par"), encoding="utf-8")
     write_blocks(clone, tmp_path)
     text = page.read_text(encoding="utf-8")
-    assert "no verdict is shown before the last of its 8" in text
+    assert "no verdict before the last of its 8" in text
     assert "|" not in text
 
 
@@ -77,7 +77,7 @@ def test_all_studies_are_lines_that_lead_to_their_papers_pages(clone: Path, tmp_
     assert f"([RLMEC](rlmec.md), {study.hours:.1f} core-hours): *{study.state.findings[0].word}*." in said
     assert f"{caveats} caveats." in said
     assert "|" not in complete
-    assert "no verdict is shown before the last of its 8" in " ".join(unfinished.split())
+    assert "no verdict before the last of its 8" in " ".join(unfinished.split())
 
 
 def test_findings_that_confirm_nothing_come_first() -> None:

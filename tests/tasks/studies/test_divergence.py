@@ -62,7 +62,7 @@ def test_a_row_that_diverged_before_an_evaluation_has_no_score(tmp_path: Path) -
     own = commit_study(tmp_path, STUDY)
     file = write_worlds(tmp_path, own, lambda i, c, r: 50.0 + i * len(r))[1]
     edit(file, lambda record: record["cells"]["long-mean"]["rows"].update(token=diverged()))
-    record = read_records(tmp_path, own, read_study(tmp_path / "studies" / "credit.yaml")).counted[1]
+    record = read_records(tmp_path, own, read_study(tmp_path / "studies" / "credit.yaml")).committed[1]
     with pytest.raises(DataError, match=f"row 'token' of cell 'long-mean' diverged before an evaluation of {METRIC}"):
         value_of(record, "long-mean", "token", METRIC)
     state = load_study(tmp_path, tmp_path / "studies" / "credit.yaml")

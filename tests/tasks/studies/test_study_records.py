@@ -40,7 +40,7 @@ def loaded(root: Path) -> StudyState:
 
 def test_records_are_read_by_the_index_of_their_world(tmp_path: Path, own: Registration) -> None:
     write_worlds(tmp_path, own, rates, worlds=3)
-    found = read_records(tmp_path, own, read_study(tmp_path / FILE)).counted
+    found = read_records(tmp_path, own, read_study(tmp_path / FILE)).committed
     assert [record["world"] for record in found.values()] == [own.world(index) for index in range(3)]
     assert value_of(found[2], CELL, "segment", "win_rate_vs_sft") == 56.0
 
@@ -98,7 +98,7 @@ def test_a_row_without_a_finite_number_is_refused(
     tmp_path: Path, own: Registration, value: str | None, said: str
 ) -> None:
     write_worlds(tmp_path, own, lambda i, c, r: value if (i, c, r) == (1, "long-mean", "token") else rates(i, c, r))
-    record = read_records(tmp_path, own, read_study(tmp_path / FILE)).counted[1]
+    record = read_records(tmp_path, own, read_study(tmp_path / FILE)).committed[1]
     with pytest.raises(DataError, match=said) as refused:
         value_of(record, "long-mean", "token", "win_rate_vs_sft")
     assert f"world {own.world(1)}" in str(refused.value)

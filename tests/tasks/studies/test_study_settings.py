@@ -152,7 +152,7 @@ def test_the_study_of_the_documentation_is_one() -> None:
         for entry in named.values():
             paper, name = entry["like"].split("/")
             assert name in entries(ROOT, Path("params") / paper, kind)
-    explained = set(re.findall(r"^\| `(\w+)` \|", text.split("## Registration")[0], re.MULTILINE))
+    explained = set(re.findall(r"^- `(\w+)`: ", text.split("## Registration")[0], re.MULTILINE))
     fields = {field.name for kind in (StudySpec, Hypothesis) for field in dataclasses.fields(kind)}
     assert explained <= fields
     assert {"over", "at", "side", "collapse", "margin", "kl_targets", "claim"} <= explained
