@@ -169,7 +169,7 @@ def abandoned(root: Path) -> list[AbandonedStudy]:
     Raises:
         DataError: a line that is not a start.
     """
-    files = sorted((root / FOLDER).glob("*.yaml"))
+    files = sorted(file for file in (root / FOLDER).glob("*.yaml") if file.is_file())
     present, digests = {file.stem for file in files}, {digest_of(file): file.stem for file in files}
     gone: dict[str, list[dict[str, Any]]] = {}
     for line in starts(root):
