@@ -25,12 +25,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def explain() -> object:
-    return print_explanation(TRAINED / "result", "the cat", "a dog ran")
+def explain() -> None:
+    print_explanation(TRAINED / "result", "the cat", "a dog ran")
 
 
-def credit() -> object:
-    return print_credit(Path("results/testbed"), ["one", "other"], 0)
+def credit() -> None:
+    print_credit(Path("results/testbed"), ["one", "other"], 0)
 
 
 MODEL = TRAINED / "result" / "model"
