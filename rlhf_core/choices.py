@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.named import import_attribute
+from rlhf_core.named import called, import_attribute
 from rlhf_core.typed import checked_arguments, init_fields, typed
 
 C = TypeVar("C")
@@ -57,10 +57,13 @@ class Choices(Mapping[str, C], Generic[C]):
         noun: for messages, as in 'shaping'.
         entries: class, function, or object that describes a function, by name.
         needs: attributes that a user's own entry must have.
+        dataclasses: whether a user's own entry must be a dataclass, whose fields are the options.
     """
 
-    def __init__(self, noun: str, entries: Mapping[str, C], *, needs: tuple[str, ...] = ()) -> None:
-        self.noun, self.needs = noun, needs
+    def __init__(
+        self, noun: str, entries: Mapping[str, C], *, needs: tuple[str, ...] = (), dataclasses: bool = False
+    ) -> None:
+        self.noun, self.needs, self.dataclasses = noun, needs, dataclasses
         self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> C:
@@ -94,6 +97,8 @@ class Choices(Mapping[str, C], Generic[C]):
     def _own(self, name: str) -> C:
         found = import_attribute(name, self.noun)
         target = found.func if isinstance(found, partial) else found
+        if self.dataclasses and not (isinstance(found, type) and is_dataclass(found)):
+            raise RecipeError(f"{self.noun} '{name}' is not a dataclass{_remedy(found)}")
         missing = [attribute for attribute in self.needs if not hasattr(target, attribute)]
         if missing:
             raise RecipeError(f"{self.noun} '{name}' lacks {', '.join(missing)}")
@@ -131,7 +136,12 @@ class Choices(Mapping[str, C], Generic[C]):
         fixed = entry.keywords if isinstance(entry, partial) else {}
         target: Any = entry.func if isinstance(entry, partial) else entry
         names = list(init_fields(target)) if isinstance(target, type) and is_dataclass(target) else []
-        names = names or list(inspect.signature(target).parameters)
+        try:
+            names = names or list(inspect.signature(target).parameters)
+        except ValueError:  # of a builtin
+            raise RecipeError(
+                f"{self.noun} '{kind}' does not say which options it takes; wrap it in a function"
+            ) from None
         return tuple(name for name in names if name not in fixed)
 
     def build(self, spec: str | Mapping[str, Any], **provided: Any) -> Any:
@@ -161,4 +171,16 @@ class Choices(Mapping[str, C], Generic[C]):
             inspect.signature(target).bind(**fixed, **options)
         except TypeError as error:
             raise RecipeError(f"{where}: {error}") from None
-        return target(**fixed, **checked_arguments(target, options, where))
+        return called(target, {**fixed, **checked_arguments(target, options, where)}, where)
+
+
+def _remedy(found: Any) -> str:
+    """Returns the end of the message about a user's own entry that is not a dataclass."""
+    if not isinstance(found, type):
+        return f" but of type {type(found).__name__}; name a class with @dataclass, whose fields are its options"
+    try:
+        file = inspect.getsourcefile(found)
+    except TypeError:  # of a module without a file
+        file = None
+    at = f"class {found.__name__}{f' in {file}' if file else ''}"
+    return f"; write @dataclass above {at}, with a field for each option"

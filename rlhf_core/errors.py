@@ -76,7 +76,7 @@ PATH_ERRORS = (FileExistsError, IsADirectoryError, NotADirectoryError, Permissio
 
 
 def path_error(error: OSError) -> DataError:
-    """Returns one of PATH_ERRORS as an error that names the path and the remedy."""
+    """Returns an error of the file system as one that names the path and the remedy."""
     return DataError(
         f"cannot be used ({error.strerror})", file=str(error.filename), remedy="Check the path and its permissions"
     )

@@ -8,10 +8,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from rlhf_core.errors import RecipeError, hint
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
+
+T = TypeVar("T")
+#: Packages of this platform, whose errors of other kinds are faults of the platform.
+_PLATFORM = ("rlhf_core", "tasks", "flows")
 
 
 def import_named(name: str, what: str) -> Callable[..., Any]:
@@ -56,8 +61,29 @@ def import_attribute(name: str, what: str) -> Any:
         raise RecipeError(
             f"{what} '{name}': module {module} cannot be imported: {place}{type(error).__name__}: {detail}"
         ) from error
+    except SystemExit:
+        raise RecipeError(f"{what} '{name}': module {module} ends the process when it is imported") from None
     found = getattr(imported, attribute, None)
     if found is None:
         public = [known for known in vars(imported) if not known.startswith("_")]
         raise RecipeError(f"{what} '{name}': module {module} has no '{attribute}'{hint(attribute, public)}")
     return found
+
+
+def called(maker: Callable[..., T], arguments: Mapping[str, Any], where: str = "") -> T:
+    """Returns what a class or function makes of arguments.
+
+    Raises:
+        RecipeError: a class or function of the user's own raised an error of any kind; the message has the place.
+    """
+    try:
+        return maker(**arguments)
+    except RewardsmithError:
+        raise
+    except Exception as error:
+        module = getattr(maker, "__module__", None)
+        if module is None or module.partition(".")[0] in _PLATFORM:
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"line {last.lineno} of {last.filename}: {type(error).__name__}: {error}"
+        raise RecipeError(f"{where}: {place}" if where else place) from error

@@ -23,9 +23,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.named import called
 
 T = TypeVar("T")
 _HINTS: dict[Any, dict[str, Any]] = {}
+#: Errors of annotations that cannot be evaluated.
+_UNREADABLE = (NameError, TypeError, AttributeError, SyntaxError)
 
 
 class Constraint(Protocol):
@@ -195,7 +198,7 @@ def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any], w
     maker: Any = vars(function).get("__init__", object) if isinstance(function, type) else function
     try:
         hints = get_type_hints(maker, include_extras=True)
-    except NameError:  # of a user's own, whose annotations only a type checker can read
+    except _UNREADABLE:  # of a user's own, whose annotations only a type checker can read
         return dict(values)
     try:
         return {name: _converted(value, hints.get(name, Any), name) for name, value in values.items()}
@@ -222,7 +225,7 @@ def _built(cls: type[T], values: Mapping[str, Any], path: str) -> T:
     hints = _hints(cls)
     converted = {name: _converted(value, hints[name], f"{path}{name}") for name, value in values.items()}
     try:
-        return cls(**converted)
+        return called(cls, converted)
     except RecipeError as error:
         raise RecipeError(f"{path.rstrip('.')}: {error}" if path else str(error)) from None
 
@@ -250,7 +253,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 def _resolved(cls: Any) -> dict[str, Any]:
     try:
         return get_type_hints(cls, include_extras=True)
-    except NameError:  # of a user's own class, whose annotations only a type checker can read
+    except _UNREADABLE:  # of a user's own class, whose annotations only a type checker can read
         return dict.fromkeys((field.name for field in fields(cls)), Any)
 
 

@@ -80,15 +80,21 @@ commands.add_typer(study_app.studies, name="study")
 def app() -> None:
     """Runs the command line: an error of the user's prints one line and exits with 2."""
     try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        print("error: the working folder was deleted; change to the project's folder (cd)", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    try:
         commands()
     except (RewardsmithError, *PATH_ERRORS) as error:
         message = str(path_error(error) if isinstance(error, OSError) else error)
-        print(f"error: {message.replace(f'{Path.cwd()}/', '')}", file=sys.stderr)
+        print(f"error: {message.replace(f'{here}/', '')}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except OSError as error:
-        if (problem := disk_problem(error, Path.cwd())) is None:
+        problem = disk_problem(error, here) or (str(path_error(error)) if error.filename is not None else None)
+        if problem is None:
             raise
-        print(f"error: {problem}", file=sys.stderr)
+        print(f"error: {problem.replace(f'{here}/', '')}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

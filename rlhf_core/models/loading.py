@@ -239,6 +239,8 @@ def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
         for name in ("is_local", "local_files_only"):
             tokenizer.init_kwargs.pop(name, None)
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise ValueError(f"model_max_length is {tokenizer.model_max_length!r:.40}; it must be a number")
         return tokenizer
     except Exception as error:  # of damaged files, transformers and tokenizers raise errors of any class
         # without sentencepiece transformers asks for tiktoken, which cannot read such a file either

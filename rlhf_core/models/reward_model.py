@@ -220,7 +220,8 @@ class ScalarModel(nn.Module):
             config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise _damaged(folder, error) from None
-        if not isinstance(config, dict) or not isinstance(config.get("heads"), list):
+        heads = config.get("heads") if isinstance(config, dict) else None
+        if not isinstance(heads, list) or not heads or not all(isinstance(head, str) for head in heads):
             raise _damaged(folder, ValueError(f"{CONFIG_FILE} does not name the heads"))
         return config
 

@@ -303,6 +303,7 @@ RECIPES: Choices[type[Any]] = Choices(
         "imitation": ImitationOnly,
     },
     needs=("needs", "opening", "examples"),
+    dataclasses=True,
 )
 
 

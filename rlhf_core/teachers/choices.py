@@ -82,4 +82,5 @@ TEACHERS: Choices[type[Any]] = Choices(
     "teacher kind",
     {"oracle": Oracle, "endpoint": TeacherEndpoint, "local": Local},
     needs=("teacher", "needs_testbed"),
+    dataclasses=True,
 )

@@ -8,7 +8,8 @@ from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.graph.stopping import stopped
-from tasks.running.artifacts import read_jsonl
+from tasks.running.checked_results import read_checked
+from tasks.running.result_rows import TokenCredit
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
 from tasks.scoring.segmenting import token_rewards
 
@@ -73,7 +74,7 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
     Raises:
         DataError: a row without a result of that seed or without credit, or rows that share no solution.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    found: dict[str, dict[str, TokenCredit]] = {}
     for name in names:
         files = sorted(results.glob(f"*/policy/{name}/{seed}/result/credit.jsonl"))
         if not files:
@@ -85,18 +86,37 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
                 file=str(results),
                 remedy="Run it first; rows that learn from a reward of sampled solutions have one",
             )
-        found[name] = {row["id"]: row for row in read_jsonl(files[0])}
+        found[name] = _credit_of(files[0])
     first = found[names[0]]
     shared = [key for key in first if all(key in rows for rows in found.values())]
     if not shared:
         raise DataError(f"the rows {', '.join(names)} share no solution", remedy="Name rows of one task and size")
     return [
         {
-            **{field: first[key][field] for field in ("prompt", "tokens", "mistaken", "rewrite")},
+            "prompt": first[key]["prompt"],
+            "tokens": first[key]["tokens"],
+            "mistaken": first[key]["mistaken"],
+            "rewrite": first[key]["rewrite"],
             "credit": {name: rows[key].get("unclipped") or rows[key]["credit"] for name, rows in found.items()},
         }
         for key in shared
     ]
+
+
+def _credit_of(file: Path) -> dict[str, TokenCredit]:
+    """Returns the credit of sampled solutions by id.
+
+    Raises:
+        DataError: a row whose values are not one for each token.
+    """
+    rows = read_checked(file, TokenCredit)
+    for number, row in enumerate(rows, start=1):
+        for name in ("mistaken", "credit", "unclipped"):
+            values: Sequence[Any] = row.get(name) or row["credit"]  # type: ignore[assignment]
+            if len(values) != len(row["tokens"]):
+                problem = f"{len(values)} values for {len(row['tokens'])} tokens"
+                raise DataError(problem, file=str(file), row=number, field=name, remedy="Run its stage again")
+    return {row["id"]: row for row in rows}
 
 
 def print_explanation(model_dir: Path, prompt: str, response: str) -> None:

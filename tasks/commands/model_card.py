@@ -13,6 +13,7 @@ from rlhf_core.errors import RewardsmithError
 from tasks.params.pages import Address, read_settings, settings_digest
 from tasks.running.artifacts import digest as file_digest
 from tasks.running.artifacts import read_json
+from tasks.running.checked_results import read_metrics
 
 REWARD = """import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -115,5 +116,5 @@ def _block(values: Mapping[str, Any]) -> str:
 
 def _metrics(result: Path) -> str:
     lines = ["| metric | value |", "|---|---|"]
-    lines += [f"| {name} | {value:.6g} |" for name, value in read_json(result / "metrics.json").items()]
+    lines += [f"| {name} | {value:.6g} |" for name, value in read_metrics(result / "metrics.json").items()]
     return "\n".join(lines)

@@ -151,6 +151,9 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
     if not is_there(result / "metrics.json"):
         return None
     metrics = read_metrics(result / "metrics.json")
+    if MEASURES["final"] not in metrics:
+        file = str(result / "metrics.json")
+        raise DataError("the win rate is missing", file=file, field=MEASURES["final"], remedy="Run its stage again")
     if not is_there(result / "hacking.jsonl"):
         raise DataError(
             "this run has no measures of hacking",

@@ -29,6 +29,13 @@ class PreferencePair(TypedDict):
     meta: NotRequired[dict[str, Any]]
 
 
+class EncodingFacts(TypedDict):
+    """Fields of data.json by which texts of a data set are encoded."""
+
+    template: str
+    limits: dict[str, Any]
+
+
 class Question(TypedDict):
     """A row of questions.jsonl: a question with its solution and answer, and in `meta` its right lines."""
 
@@ -251,6 +258,14 @@ class WholeRecord(TypedDict):
     inputs: dict[str, str]
     result_digest: NotRequired[str]
     as_used: NotRequired[dict[str, Any]]
+
+
+class CodeRecord(WholeRecord):
+    """Fields of a record.json that a model card shows."""
+
+    commit: str
+    versions: dict[str, str]
+    dirty: NotRequired[bool]
 
 
 class StageFingerprint(TypedDict):

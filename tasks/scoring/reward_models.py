@@ -21,9 +21,10 @@ from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.segmentation.segmenters import SentenceSegmenter, segmenter_needs
-from tasks.running.artifacts import read_json
+from tasks.running.checked_results import read_stage_record
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
+from tasks.running.recorded import check_result
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import response_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import NO_SENTENCES, segmented
@@ -53,14 +54,44 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
         raise DataError(
             f"no record next to the model names its {name}", file=str(record), remedy=f"Name the {name} result yourself"
         )
-    for path in map(Path, read_json(record)["inputs"]):
+    inputs = read_stage_record(model_dir.parent.parent)["inputs"]
+    for path in map(Path, inputs):
         if MARKS[name](path):
             return path
     raise DataError(
-        f"the {name} result that this model was trained on is not where its record says",
+        f"the {name} result that this model was trained on is not where its record says; it read "
+        f"{', '.join(one for one in inputs if one.endswith('result')) or 'no result'}",
         file=str(record),
         remedy=f"Run from the folder in which it was trained, fetch that result, or name the {name} result yourself",
     )
+
+
+def _check_vocabulary(model: ScalarModel, encoder: Encoder, folder: Path) -> None:
+    embeddings: Any = model.backbone.get_input_embeddings()  # type: ignore[operator]
+    known = embeddings.num_embeddings
+    highest = max(encoder.tokenizer.get_vocab().values(), default=0)
+    if highest >= known:
+        raise DataError(
+            f"the tokenizer has the token {highest}, and the model only those below {known}",
+            file=str(folder),
+            remedy="Run its stage again",
+        )
+
+
+def check_trained(trained: Mapping[str, Any], folder: Path) -> None:
+    """Refuses a saved reward model without the settings by which it is read.
+
+    Raises:
+        DataError: names the file and the setting.
+    """
+    for name in ("segmenter", "aggregation"):
+        if not isinstance(trained.get(name), Mapping if name == "segmenter" else str | Mapping):
+            raise DataError(
+                f"{trained.get(name)!r:.60} does not describe how the model is read",
+                file=str(folder / CONFIG_FILE),
+                field=name,
+                remedy="Run its stage again",
+            )
 
 
 @dataclass(frozen=True)
@@ -118,9 +149,12 @@ class TrainedScorer:
         """
         above = above or RewardModelInputs()
         folder = model_folder(folder)
+        check_result(folder.parent, weights=False)
         model, trained = ScalarModel.load(folder)
         model.to(device()).eval()
+        check_trained(trained, folder)
         encoder = load_encoder(upstream("data", above.data, folder), folder)
+        _check_vocabulary(model, encoder, folder)
         cutter = _segmenter(dict(segmenter or trained["segmenter"]), folder, above)
         policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder) if cutter.needs_entropies else None
         if policy is not None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def parse_starts(text: str) -> list[dict[str, Any]]:
             if not isinstance(start, dict) or not isinstance(start.get(field), kind):
                 problem = "the start of a world has no such field or another type of it"
                 raise DataError(problem, file=LOG.as_posix(), row=number, field=field, remedy=REMEDY)
+        told = partial(DataError, file=LOG.as_posix(), row=number, remedy=REMEDY)
+        if not start["study"].isprintable():
+            raise told(f"{start['study']!r:.60} is not the name of a study", field="study")
+        if wrong := [world for world in start["worlds"] if not isinstance(world, int) or isinstance(world, bool)]:
+            raise told(f"{wrong[0]!r:.60} is not the number of a world", field="worlds")
         found.append(start)
     return found
 
@@ -59,7 +65,10 @@ def starts(root: Path) -> list[dict[str, Any]]:
 
 
 def _text(root: Path) -> str:
-    return (root / LOG).read_text(encoding="utf-8") if (root / LOG).exists() else ""
+    try:
+        return (root / LOG).read_text(encoding="utf-8") if (root / LOG).exists() else ""
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 ({error})", file=LOG.as_posix(), remedy=REMEDY) from None
 
 
 def check_unchanged(root: Path, own: Registration) -> None:
@@ -170,7 +179,7 @@ def abandoned(root: Path) -> list[AbandonedStudy]:
     Raises:
         DataError: a line that is not a start.
     """
-    files = sorted((root / FOLDER).glob("*.yaml"))
+    files = sorted(file for file in (root / FOLDER).glob("*.yaml") if file.is_file())
     present, digests = {file.stem for file in files}, {digest_of(file): file.stem for file in files}
     gone: dict[str, list[dict[str, Any]]] = {}
     for line in starts(root):

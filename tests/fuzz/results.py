@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, contextmanager, redirect_stdout
-from io import StringIO
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,22 +22,14 @@ from tasks.report.terminal import print_table
 from tasks.report.told import told
 from tasks.running.recorded import RECORD
 from tasks.tracking.outcomes import outcome_of
+from tests.fuzz.commands import TREES, Reader, Tree, link_project, printed
 from tests.fuzz.damage import Area, damage_file, damaged_bytes, damaged_json, damaged_tree, remove
-from tests.small_repository import PROJECT
 from tests.tasks.report.fixture_results import make_results, record, sign, write
 from tests.tasks.report.test_finding import SEEDS, write_world
 
 ROWS = ("phi3-mini", "bandit", "segment")
 TESTBED = Path("results") / "testbed"
 TABLES = TESTBED / "segment" / "tables"
-#: Returns what a command shows of the tree in the present folder.
-Reader = Callable[[], str]
-
-
-def _printed(command: Callable[[], object]) -> str:
-    with redirect_stdout(StringIO()) as shown:
-        command()
-    return shown.getvalue()
 
 
 def _made_tables() -> str:
@@ -56,7 +48,7 @@ def _compared() -> str:
         found = print_rows(Path(), "testbed", ["segment/segment", "segment/bandit"])
         write_comparison(found, [], Path("page"))
 
-    return _printed(command) + Path("page", "compare.html").read_text()
+    return printed(command) + Path("page", "compare.html").read_text()
 
 
 def _runs() -> str:
@@ -71,27 +63,26 @@ def _runs() -> str:
 
 
 #: Readers with patterns of the folders that each reads, below the scale's results.
-READERS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
+_READERS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     "table": (
-        lambda: _printed(lambda: print_table(TABLES / "result" / "tables.json", "segment/1")),
+        lambda: printed(lambda: print_table(TABLES / "result" / "tables.json", "segment/1")),
         ("segment/tables/*/tables.json",),
     ),
     "tables": (_made_tables, ("segment/*/*/*/*/*", "shared/sft/phi3-mini/*/*/*", "shared/data/dialogue/*/*")),
     "report": (_report, ("*/*/*/*/*/*", "segment/tables/*/*", "shared/data/dialogue/*/*")),
     "compare": (_compared, ("segment/policy/*/*/*/*",)),
     "finding": (
-        lambda: _printed(lambda: print_finding(Path())),
+        lambda: printed(lambda: print_finding(Path())),
         ("demo/*/*/*/*/*", "shared/sft/demo/*/*/*", "shared/data/demo/*/*/*"),
     ),
     "runs": (_runs, ("*/*/*/*/*/*", "shared/data/dialogue/*/*")),
 }
+READERS = {name: (read, tuple(f"{TESTBED}/{each}" for each in patterns)) for name, (read, patterns) in _READERS.items()}
 
 
 def _make(root: Path) -> None:
     """Writes a tree with results: rows of a paper with their tables, and the demo with its finding."""
-    root.mkdir()
-    for name in ("params", "params.yaml", "tasks", "pyproject.toml"):
-        (root / name).symlink_to(PROJECT / name)
+    link_project(root)
     make_results(root, (0,), ROWS)
     for seed in SEEDS:
         write_world(root, seed)
@@ -121,45 +112,75 @@ def _damage(rng: random.Random, file: Path, others: list[Path]) -> str:
         rng.shuffle(lines)
         file.write_text("".join(lines))
         return f"{file}: rows in another order"
-    return damage_file(rng, file, damaged_bytes if file.suffix == ".csv" else damaged_json)
+    return damage_file(rng, file, damaged_json if file.suffix in (".json", ".jsonl") else damaged_bytes)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A tree in its folder.
+
+    Attributes:
+        root: the folder.
+        tree: what reads it.
+        files: by reader.
+        known: what each reader shows of the undamaged tree.
+        contents: all files of results.
+    """
+
+    root: Path
+    tree: Tree
+    files: Mapping[str, list[Path]]
+    known: Mapping[str, str]
+    contents: list[Path]
+
+    @classmethod
+    def of(cls, tree: Tree, root: Path, again: Path) -> _Made:
+        """Makes a tree; `again` is a folder for a copy that the readers may write to."""
+        tree.make(root)
+        files = {
+            name: sorted({file.relative_to(root) for each in patterns for file in root.glob(each) if file.is_file()})
+            for name, (_, patterns) in tree.readers.items()
+        }
+        shutil.copytree(root, again, symlinks=True)
+        with chdir(again):
+            known = {}
+            for name, (read, _) in tree.readers.items():
+                known[name] = read()
+                remove(Path("model"))
+        remove(again)
+        contents = [file for file in root.rglob("*") if file.is_file() and ".git" not in file.parts]
+        return cls(root, tree, files, known, contents)
 
 
 @contextmanager
 def results(folder: Path) -> Iterator[Area]:
     """Yields a case: of a file that changed after its stage had ended, what is shown is what was shown before, or it is
     refused in words; so are a damaged record and a file of another version of its stage."""
-    made = folder / "made"
-    _make(made)
-    testbed = made / TESTBED
-    files = {
-        name: sorted(file.relative_to(made) for pattern in patterns for file in testbed.glob(pattern) if file.is_file())
-        for name, (_, patterns) in READERS.items()
-    }
-    contents = [file for file in testbed.rglob("*") if file.parent.name == "result" and file.is_file()]
-    with chdir(made):
-        known = {name: read() for name, (read, _) in READERS.items()}
-    remove(made / "tables again")
-    remove(made / "page")
+    trees = (Tree(_make, READERS), *TREES)
+    made = [_Made.of(tree, folder / f"made {i}", folder / "again") for i, tree in enumerate(trees)]
 
     def case(rng: random.Random) -> None:
-        root = Path(shutil.copytree(made, folder / "case", symlinks=True))
-        name = rng.choice(list(READERS))
-        file = root / rng.choice(files[name])
-        done, how = _damage(rng, file, contents), "changed"
+        given = rng.choice(made)
+        root = Path(shutil.copytree(given.root, folder / "case", symlinks=True))
+        name = rng.choice(list(given.tree.readers))
+        file = root / rng.choice(given.files[name])
+        done, how = _damage(rng, file, given.contents), "changed"
         if file.name == RECORD.name:
             how = "record"
+        elif given.tree.says_changes:
+            how = "said"
         elif rng.random() < 0.4:  # of another version, which signed it
             how = "signed"
             if file.parent.is_dir():
                 sign(root)
         with damaged_tree(root, f"{name}, {how}: {done}"), chdir(root):
             try:
-                shown = READERS[name][0]()
+                shown = given.tree.readers[name][0]()
             except RewardsmithError as error:
-                of_a_file = how != "signed" or isinstance(error, DataError)  # a signed result may lack a metric
-                if of_a_file and file.parents[1].name not in str(error):
+                lacks = how == "signed" and not (isinstance(error, DataError) and file.exists())  # a metric, a file
+                if not lacks and not any(part in str(error) for part in (file.parents[1].name, file.name)):
                     raise AssertionError(f"the message does not name {file}: {error}") from error
                 raise
-            assert how != "changed" or shown == known[name], "other words or numbers than before the damage"
+            assert how != "changed" or shown == given.known[name], "other words or numbers than before the damage"
 
     yield case

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
 from rlhf_core.choices import Choices, UnknownChoice
 from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.judges.choices import JUDGES
+from rlhf_core.supervised.recipes import RECIPES
+from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.typed import Checked, above
 
 
@@ -76,3 +80,48 @@ def test_a_choice_of_the_users_own_is_imported_by_name(tmp_path: Path, monkeypat
     with pytest.raises(RecipeError, match="unknown option 'perod'; did you mean 'period'"):
         CURVES.build({"kind": "own_curves:Wave", "perod": 2.0})
     assert Choices("curve", {}, needs=("order",)).refusal("own_curves:Wave") == "curve 'own_curves:Wave' lacks order"
+
+
+OWN = """\
+import dataclasses
+
+class Plain:
+    judge, needs_world = None, False
+
+@dataclasses.dataclass
+class Fails:
+    number: "1 +" = 1
+    def __post_init__(self):
+        raise ValueError("no number fits")
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / f"own_{tmp_path.name.replace('-', '_')}.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    return file
+
+
+@pytest.mark.parametrize("table", [JUDGES, TEACHERS, RECIPES])
+def test_a_plain_class_in_place_of_a_dataclass_is_named_with_its_file(table: Choices[Any], own_module: Path) -> None:
+    own_module.write_text(OWN)
+    message = f"is not a dataclass; write @dataclass above class Plain in {own_module}, with a field for each option"
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        table[f"{own_module.stem}:Plain"]
+    with pytest.raises(RecipeError, match="is not a dataclass but of type _Environ; name a class"):
+        table["os:environ"]
+
+
+def test_an_own_class_that_fails_is_refused_with_the_line_of_its_error(own_module: Path) -> None:
+    own_module.write_text(OWN)
+    with pytest.raises(RecipeError, match=re.escape(f"line 10 of {own_module}: ValueError: no number fits")):
+        CURVES.build({"kind": f"{own_module.stem}:Fails", "number": 2})
+
+
+def test_a_module_that_ends_the_process_and_a_builtin_are_refused(own_module: Path) -> None:
+    own_module.write_text("import sys; sys.exit()")
+    with pytest.raises(RecipeError, match="ends the process when it is imported"):
+        CURVES[f"{own_module.stem}:curve"]
+    with pytest.raises(RecipeError, match="curve 'builtins:max' does not say which options it takes"):
+        CURVES.build({"kind": "builtins:max"})

@@ -15,9 +15,9 @@ from rlhf_core.rollout import Responses, RolloutBatch
 PAD, BOS, EOS, VOCABULARY = 0, 1, 2, 50
 
 
-def configuration(hidden: int = 16) -> LlamaConfig:
+def configuration(hidden: int = 16, vocabulary: int = VOCABULARY) -> LlamaConfig:
     return LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=2,
@@ -32,9 +32,9 @@ def configuration(hidden: int = 16) -> LlamaConfig:
     )
 
 
-def tiny_policy(seed: int = 0, hidden: int = 16) -> DecoderPolicy:
+def tiny_policy(seed: int = 0, hidden: int = 16, vocabulary: int = VOCABULARY) -> DecoderPolicy:
     torch.manual_seed(seed)
-    return DecoderPolicy(LlamaForCausalLM(configuration(hidden)).eval(), pad_id=PAD, eos_id=EOS)
+    return DecoderPolicy(LlamaForCausalLM(configuration(hidden, vocabulary)).eval(), pad_id=PAD, eos_id=EOS)
 
 
 def tiny_encoder_decoder(seed: int = 0) -> EncoderDecoderPolicy:
@@ -73,9 +73,11 @@ def next_logits(policy: Policy, prompt: Sequence[int], row: Sequence[int]) -> to
         return policy.model(torch.tensor([[*prompt, *row]])).logits[0, len(prompt) - 1 :]
 
 
-def tiny_scalar_model(seed: int = 0, heads: Sequence[str] = ("reward",), **options: Any) -> ScalarModel:
+def tiny_scalar_model(
+    seed: int = 0, heads: Sequence[str] = ("reward",), vocabulary: int = VOCABULARY, **options: Any
+) -> ScalarModel:
     torch.manual_seed(seed)
-    model = ScalarModel(LlamaModel(configuration()).eval(), heads, seed=seed, **options)
+    model = ScalarModel(LlamaModel(configuration(vocabulary=vocabulary)).eval(), heads, seed=seed, **options)
     for projection in model.projections.values():
         # Trained ones: a query of 0, as it starts, would weigh all segments alike.
         torch.nn.init.normal_(projection.weight, std=1.0)  # type: ignore[arg-type]

@@ -128,6 +128,17 @@ def test_a_path_that_cannot_be_used_is_named(
         assert error.endswith("Check the path and its permissions")
 
 
+def test_a_working_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone}; {sys.executable} -P -m tasks.command_line rows"
+    done = subprocess.run(
+        command, shell=True, cwd=gone, env=clean_environment(PYTHONPATH=str(PROJECT)), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: the working folder was deleted; change to the project's folder (cd)\n"
+
+
 def test_a_plan_of_the_demo_writes_nothing(repository: Path) -> None:
     small_repository.write_yaml(repository / "params/own/rows.yaml", {"mine": small_repository.DEFAULT_ROWS["dpo"]})
     try:

@@ -57,7 +57,10 @@ class JudgeEndpoint(EndpointConfig):
 
 #: Settings of each kind of judge, with `judge(world)`, and whether it knows true rewards (`needs_world`).
 JUDGES: Choices[type[Any]] = Choices(
-    "judge kind", {"gold": Gold, "endpoint": JudgeEndpoint}, needs=("judge", "needs_world")
+    "judge kind",
+    {"gold": Gold, "endpoint": JudgeEndpoint},
+    needs=("judge", "needs_world"),
+    dataclasses=True,
 )
 
 

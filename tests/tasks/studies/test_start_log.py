@@ -13,7 +13,7 @@ from rlhf_core.errors import DataError, RecipeError
 from tasks.commands.study import print_studies
 from tasks.report.atlas_page import write_atlas
 from tasks.studies.registration import Registration, registration
-from tasks.studies.start_log import LOG, abandoned, check_log, check_unchanged, note_start, starts
+from tasks.studies.start_log import LOG, abandoned, check_log, check_unchanged, note_start, parse_starts, starts
 from tests.tasks.studies.synthetic_study import STUDY, commit_records, commit_study, git, write_worlds
 
 FILE = Path("studies") / "credit.yaml"
@@ -190,3 +190,24 @@ def test_a_study_that_was_started_and_not_finished_says_since_when(
     assert f"0 of 4 worlds, started {starts(clone)[0]['time'][:10]}" in capsys.readouterr().out
     line = json.loads((clone / LOG).read_text())
     assert len(line["code"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("study", "\ud800", "row 1, field 'study'"),
+        ("worlds", [1, float("inf")], "row 1, field 'worlds': inf is not the number of a world"),
+        ("worlds", ["1"], "row 1, field 'worlds': '1' is not the number of a world"),
+    ],
+)
+def test_a_damaged_line_is_named(field: str, value: object, message: str) -> None:
+    line = {"time": "", "kind": "pilot", "study": "s", "digest": "", "blob": "", "commit": "", "worlds": [1]}
+    with pytest.raises(DataError, match=message):
+        parse_starts(json.dumps({**line, field: value}).replace("Infinity", "1e400"))
+
+
+def test_a_log_of_another_encoding_is_named(tmp_path: Path) -> None:
+    (tmp_path / LOG).parent.mkdir(parents=True)
+    (tmp_path / LOG).write_text("{}", encoding="utf-16")
+    with pytest.raises(DataError, match="not UTF-8"):
+        starts(tmp_path)

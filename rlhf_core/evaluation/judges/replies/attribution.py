@@ -21,11 +21,13 @@ from rlhf_core.evaluation.judges.replies.wordings import (
     FOLLOWS,
     FORMER,
     GIVEN,
+    HOLDS,
     IMAGINES,
     LEADS,
     MIGHT,
     NAMES_SPEAKER,
     NEGATED_BEFORE_COLON,
+    NOUN_ALONE,
     OBJECT,
     OWN,
     OWNED,
@@ -35,6 +37,7 @@ from rlhf_core.evaluation.judges.replies.wordings import (
 
 #: Characters of the longest sentence that is searched; a verdict behind a longer one is not read.
 _LONGEST = 1000
+_QUOTED = re.compile('"[^"]*"|\u201c[^\u201d]*\u201d|`[^`]*`')
 
 
 def attributes(text: str) -> bool:
@@ -61,12 +64,14 @@ def tells(sentence: str) -> bool:
     if len(sentence) > _LONGEST:
         return True
     if own is None:
-        return _tells_without_introduction(sentence)
+        return _tells_without_introduction(sentence) or _holds(sentence)
     lead = sentence[: len(sentence) - len(own[0])]
     if _tells_own(own, lead):
         return True
     if not lead.strip() or is_own(lead):
         return False
+    if _is_object(own, lead):
+        return True
     taken = own["thus"] is not None or TAKES_THE_WORD.search(lead) is not None
     return _takes_away(lead, taken=taken) if taken or GIVEN.match(lead) else _tells_without_introduction(lead)
 
@@ -97,6 +102,18 @@ def _tells_own(own: re.Match[str], lead: str) -> bool:
     would = own["would"] is not None and not taken
     former = FORMER.search(own[0]) or NEGATED_BEFORE_COLON.search(own[0])
     return bool(would or former or attributes(rest) or LEADS.search(rest) or supposes(rest) or EXAMPLE.search(own[0]))
+
+
+def _is_object(own: re.Match[str], lead: str) -> bool:
+    """Returns whether an introduction without a verb may be an object of the clause in front of it, as in `The answer
+    includes a note and Rating:`; so may one with a capital, as in `and My verdict is`."""
+    continues = NOUN_ALONE.fullmatch(own[0]) or re.match(r"\W*(?!I\b)[A-Z]", own[0])
+    return own["thus"] is None and continues is not None and _holds(lead)
+
+
+def _holds(lead: str) -> bool:
+    """Returns whether a clause about an answer is open, so that a verdict behind it may be its object."""
+    return not GIVEN.match(lead) and HOLDS.search(_QUOTED.sub('""', lead[-_LONGEST:])) is not None
 
 
 def _takes_away(lead: str, *, taken: bool) -> bool:

@@ -116,6 +116,19 @@ OWN = _words(
     |\b(?:it|this|that|(?:the|this)\s(?:answer|response|reply|assistant))(?:'s|\s(?:is|deserves|earns|merits|receives|gets))
         (?:\s(?:an?|the|about|worth|only|just))*)[\s:=*_.\-\u2013\u2014()\[\]{{}}$\\]*(?:boxed\{{)?[\s"\u201c]*$"""
 )
+#: Introductions without a verb, as `Rating:`, which may be objects of the words in front of them.
+NOUN_ALONE = _words(
+    rf"""[^\w]*(?:(?:my|the|this|our|its|an?|final|overall|resulting|total|numerical|official|impartial|own)[\s-]){{0,5}}{VERDICT}
+    (?:\s(?:for|of|on)\b[^:"]{{0,60}}?)?(?:\sas\sfollows)?\W*"""
+)
+#: A clause about an answer whose verb may have the noun behind it as an object, with what joins the two.
+HOLDS = _words(
+    rf"""(?:\b(?:{CONTAINS}|{SAYS}|{NAMED_SAYS}|holds?|bears?|bearing|exhibits?|presents?|lists?|listing|appends|attach(?:es|ed)|tacks|
+        slips|sports|adding|mentioning|showing|comes\swith|follow(?:s|ed)|write|say|mention|show|have|finish)\b
+        |\b{SPEAKER}\s(?:\w+ly\s|also\s|then\s|even\s)?(?!(?:is|was|does|as|this|seems|appears|looks|feels|deserves|earns|merits|gets|
+            receives|needed|lacks|fails|misses|succeeds|works|wins|loses)\b)\w{{2,}}(?:s|ed)\b(?=(?:(?!,\s\w).)*$))
+    (?!.{{0,200}}(?:(?<!that\s)(?<!which\s)(?<!what\s)\b(?:is|are|was|were|I|we|deserv(?:es|ing)|earn(?:s|ing)|merit(?:s|ing)|receiv(?:es|ing)|gets)\b|n't\b|[;\u2013\u2014]|\s-\s))"""
+)
 TAKES_THE_WORD = re.compile(
     r"(?:\b(?:so|but|thus|therefore|hence|consequently|accordingly|yet|and)\b\W*|[;\u2014\u2013]\s*|\s-\s)$",
     re.IGNORECASE,
