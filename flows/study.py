@@ -6,9 +6,9 @@
 The same command continues an interrupted world. Worlds run in a fixed order, so nobody can choose which of them
 count. A world runs from committed code and settings; a pilot may run with changes, which its record lists (`dirty`).
 
-A world is one independent draw of all that is random; a cell is one level of every dial that the study varies; a tree
-is the repository in which a world is trained. The log of starts names each start `verdict` (a registered world, which
-counts) or `pilot` (which does not).
+A world is one independent draw of all that is random, from one seed; a cell is one combination of levels of the dials
+that the study varies; a tree is the repository in which a world is trained. The log of starts names each start
+`verdict` (a registered world, which counts) or `pilot` (which does not).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from prefect import flow, get_run_logger, tags
 from flows.paper import end_on_signal
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, run_stale
-from flows.working_tree import mark_run
+from flows.working_tree import mark_own_processes
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.exclusive import only_one
 from tasks.studies.checks import check_study
 from tasks.studies.committed import read_records
 from tasks.studies.divergence import divergences
-from tasks.studies.provenance import changed_code, check_clean, check_code
+from tasks.studies.provenance import changed_code, refuse_dirty_record, refuse_uncommitted_code
 from tasks.studies.records import record_of, write_record
 from tasks.studies.registration import Registration, record_file, registration
 from tasks.studies.start_log import PILOT, VERDICT, check_log, check_unchanged, note_start
@@ -43,29 +43,29 @@ from tasks.studies.world_seeds import check_world_seed
 WORK = Path(".work") / "studies"
 
 
-def run_world(root: Path, registered: Registration, spec: StudySpec, number: int, *, pilot: bool, keep: bool) -> Path:
+def run_world(root: Path, registered: Registration, spec: StudySpec, seed: int, *, pilot: bool, keep: bool) -> Path:
     """Logs the start of a world, trains it and writes its record; returns the record's file. Call it inside a flow.
 
     Raises:
         RewardsmithError: another process trains the world, or it was finished meanwhile.
         RunFailed: a stage failed for a reason other than divergence.
     """
-    world = WorldTree(registered.study, spec, number, root / WORK / registered.study / str(number))
+    world = WorldTree(registered.study, spec, seed, root / WORK / registered.study / str(seed))
     busy, file = (
-        f"world {number} of study '{registered.study}' is being trained",
-        record_file(registered.study, number, pilot=pilot),
+        f"world {seed} of study '{registered.study}' is being trained",
+        record_file(registered.study, seed, pilot=pilot),
     )
     with only_one(world.tree.with_suffix(".lock"), busy, "Wait for it; its record will be in " + str(file)):
         if (root / file).exists():
-            raise RewardsmithError(f"world {number} of study '{registered.study}' was finished by another run: {file}")
+            raise RewardsmithError(f"world {seed} of study '{registered.study}' was finished by another run: {file}")
         if not pilot:
-            check_code(root)
+            refuse_uncommitted_code(root)
         dirty = changed_code(root)
-        note_start(root, registered, [number], PILOT if pilot else VERDICT)
+        note_start(root, registered, [seed], PILOT if pilot else VERDICT)
         write_tree(root, world)
         record = _trained(world, registered, pilot=pilot, dirty=dirty if pilot else ())
         if not pilot:
-            check_clean(str(file), record, f"Delete {world.tree} and run the world again from committed code")
+            refuse_dirty_record(str(file), record, f"Delete {world.tree} and run the world again from committed code")
         write_record(root, record)
         if not keep:
             shutil.rmtree(world.tree)
@@ -73,7 +73,7 @@ def run_world(root: Path, registered: Registration, spec: StudySpec, number: int
 
 
 def _trained(world: WorldTree, registered: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
-    """Trains a world; returns its record, in which a row that diverged has its last evaluation.
+    """Trains a world; returns its record. A row that diverged has its last evaluation before that.
 
     Raises:
         RunFailed: a stage failed for a reason other than divergence.
@@ -109,23 +109,21 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     check_log(folder)
     check_unchanged(folder, registered)
     if not pilots:
-        check_code(folder)
+        refuse_uncommitted_code(folder)
         check_study(folder, name, spec)
     if pilots:
-        numbers = [
-            number for number in pilots if not (folder / record_file(registered.study, number, pilot=True)).exists()
-        ]
+        seeds = [seed for seed in pilots if not (folder / record_file(registered.study, seed, pilot=True)).exists()]
     else:
         found = read_records(folder, registered, spec)
         left = [index for index in range(spec.worlds) if index not in {**found.committed, **found.uncommitted}]
-        numbers = [registered.world(index) for index in left[:worlds]]
-    for number in numbers:
-        check_world_seed(number, pilot=bool(pilots), twins=spec.twins)
-    if not numbers:
+        seeds = [registered.world(index) for index in left[:worlds]]
+    for seed in seeds:
+        check_world_seed(seed, pilot=bool(pilots), twins=spec.twins)
+    if not seeds:
         return f"{registered.study}: every world has its record"
     made = []
-    for number in numbers:
-        made.append(run_world(folder, registration(folder, file), spec, number, pilot=bool(pilots), keep=keep))
+    for seed in seeds:
+        made.append(run_world(folder, registration(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
     return f"{registered.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"
 
 
@@ -141,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.worlds < 1:
         parser.error(f"--worlds is {options.worlds}; it must be at least 1")
     signal.signal(signal.SIGTERM, end_on_signal)
-    mark_run(Path.cwd())
+    mark_own_processes(Path.cwd())
     with tags(host_tag()):
         print(study(options.name, options.worlds, options.pilot, options.keep))
     return 0

@@ -36,7 +36,7 @@ def mark(root: Path, name: str) -> dict[str, str]:
     return {MARK: json.dumps({"root": str(root.resolve()), "stage": name, **note_of(os.getpid())})}
 
 
-def mark_run(root: Path) -> None:
+def mark_own_processes(root: Path) -> None:
     """Marks what this process starts from now on as its own in a tree."""
     os.environ[RUN] = json.dumps({"root": str(root.resolve()), **note_of(os.getpid())})
 

@@ -22,13 +22,13 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
+from tasks.running.contradictions import Made, mean
 from tasks.running.loading import load_judge, load_world
-from tasks.running.restated import Made, mean
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "best_of_n"
 
@@ -124,7 +124,7 @@ def choose(
         write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields choices that are not the pool's answers with the highest rewards, and metrics that are not theirs."""
     pool, rows, data = made.above("pool"), made.rows("choices.jsonl"), made.above("prepare")
     if pool is None or data is None or not rows:

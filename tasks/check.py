@@ -19,7 +19,7 @@ from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
 STAGE = "check"
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 
 

@@ -18,13 +18,13 @@ from tasks.params.backbone import EntropySpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
+from tasks.running.contradictions import Made
 from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.recorded import is_there
-from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.entropies import response_entropies
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
 STAGE = "entropies"
 
@@ -73,7 +73,7 @@ def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {f"{split}.values": torch.cat(values), f"{split}.lengths": torch.tensor([len(v) for v in values])}
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields entropies of other responses than the data's, and cutoffs and metrics that are not theirs."""
     data, sft, spec = made.above("prepare"), made.above("sft"), made.settings(EntropySpec)
     path = made.result / "entropies.safetensors"

@@ -40,15 +40,15 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.contradictions import Made
 from tasks.running.device_settings import settle_supervised
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.restated import Made
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, numeric_errors_name, run_stage, set_threads
 from tasks.running.supervised import train_resumably
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "generative_reward_model"
 REWARDS_FILE = "token_rewards.jsonl"
@@ -351,7 +351,7 @@ def require(metrics: Mapping[str, float], least: float, where: str) -> None:
         )
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields rewrites and token rewards that contradict what they were made from, and metrics that are not theirs."""
     data, samples, teacher = (made.above(kind) for kind in ("prepare", "samples", "teacher"))
     config, scored = made.settings(GenerativeModelScale), cast(list[RewardedSolution], made.rows(REWARDS_FILE))

@@ -1,8 +1,8 @@
 """Stage `normaliser`: fits normalisers to a reward model's rewards of training responses.
 
 Segments of chosen and rejected responses are pooled. p = (t + 1) / T is a segment's relative place in the response:
-t is its index from 0, T the number of segments. One pass fits all normalisers of the paper Segment, so that
-comparing them needs no second one:
+t is its index from 0, T the number of segments. One pass fits all normalisers of the paper Segment, so
+comparing them needs no second pass:
 
 - global: mean and standard deviation of all segments' rewards;
 - last: mean and standard deviation of the last segments' rewards (p = 1);
@@ -38,10 +38,10 @@ from tasks.params.settings import typed
 from tasks.running.amounts import note_amount
 from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.checked_results import read_rows
+from tasks.running.contradictions import Made
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.recorded import is_there
-from tasks.running.restated import Made
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import ScalarScorer
@@ -49,7 +49,7 @@ from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
 from tasks.scoring.zero_shot import is_zero_shot
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 3
 STAGE = "normaliser"
 
@@ -118,12 +118,24 @@ def fit_normalisers(
     out: Path,
     sentences: Path | None = None,
 ) -> None:
-    """Writes normaliser.json: statistics of each normaliser, location bins, and counts of segments, responses, bins."""
+    """Writes normaliser.json: statistics of each normaliser, location bins, and counts of segments, responses, bins.
+
+    Args:
+        scale_path: settings of the calibration set and of the fit.
+        data: prepared data with the training pairs.
+        sft: the SFT model whose entropies are given; the result is stale when it changes.
+        entropies: of the responses' tokens, for a reward model that cuts by entropies.
+        reward_model: the model whose rewards are normalised.
+        out: the stage's output directory.
+        sentences: result of the stage `segmenter`, for a reward model that cuts into sentences.
+    """
     set_threads()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        if is_zero_shot(reward_model):  # its rows use the statistics of stage `selection` over pure samples
+        if is_zero_shot(
+            reward_model
+        ):  # policies use statistics over pure samples, which stage `selection` (of aspects) has computed
             write_json(result / "normaliser.json", {})
             write_json(result / "metrics.json", {})
             return
@@ -158,8 +170,8 @@ def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def restated(made: Made) -> Iterator[str]:
-    """Yields metrics that are not those of the fit."""
+def contradictions(made: Made) -> Iterator[str]:
+    """Compares metrics.json with normaliser.json; yields a message for each value that differs."""
     file = made.result / "normaliser.json"
     fitted = read_object(file) if is_there(file) else {}
     if fitted:

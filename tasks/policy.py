@@ -26,29 +26,29 @@ from rlhf_core.models.loading import save_model
 from rlhf_core.recipe import parse_recipe, useless_shaping
 from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.benchmarks import write_benchmarks
+from tasks.evaluating.contradictions import of_answers, of_judgements, of_wins
 from tasks.evaluating.over_sft import OverSft, over_baseline, over_sft
 from tasks.evaluating.policies import Evaluation
-from tasks.evaluating.restated import of_answers, of_judgements, of_wins
 from tasks.graph.items import data_name
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import typed
+from tasks.policy_run.contradictions import of_credit, of_peak, of_training
 from tasks.policy_run.divergence import noting_divergence
 from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
-from tasks.policy_run.restated import of_credit, of_peak, of_training
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
+from tasks.running.contradictions import Made
 from tasks.running.launch import join_processes
-from tasks.running.restated import Made
 from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_stage
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 7
 STAGE = "policy"
 
@@ -205,7 +205,7 @@ def _write(
         write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields what of a result does not follow from its answers, judgements and histories."""
     for part in (of_answers, of_wins, of_judgements, of_training, of_credit, of_peak):
         yield from part(made)

@@ -19,12 +19,12 @@ from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
+from tasks.running.contradictions import Made, mean
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.restated import Made, mean
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "pool"
 
@@ -77,7 +77,7 @@ def draw_pool(
         write_json(result / "metrics.json", metrics)
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields numbers of distinct answers that are not those of the pool."""
     by_name: dict[str, list[float]] = {}
     for row in made.rows("responses.jsonl"):

@@ -54,7 +54,7 @@ from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
 STAGE = "prepare"
 

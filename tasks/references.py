@@ -32,16 +32,16 @@ from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
+from tasks.running.contradictions import Made
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
 from tasks.running.recorded import is_there
-from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "references"
 
@@ -175,7 +175,7 @@ def make_references(
         )
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields metrics and lists that do not fit the lengths of the stored responses."""
     path = made.result / "references.safetensors"
     if not is_there(path):

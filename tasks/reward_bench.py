@@ -18,13 +18,13 @@ from tasks.params.evaluation import RewardBenchSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.contradictions import Made
 from tasks.running.loading import load_world
-from tasks.running.restated import Made
 from tasks.running.result_rows import BenchmarkPair
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "reward_bench"
 
@@ -95,7 +95,7 @@ def bench(
         write_json(result / "metrics.json", reward_bench_scores(pairs) | split_scores(pairs))
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields marks that are not those of the rewards beside them, and accuracies that are not theirs."""
     rows = made.rows("generations.jsonl")
     pairs = [ScoredPair(*(row[name] for name in ("id", "benchmark", "subset", "chosen", "rejected"))) for row in rows]

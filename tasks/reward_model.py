@@ -43,11 +43,11 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.contradictions import Made
 from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.restated import Made
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
@@ -60,7 +60,7 @@ from tasks.scoring.segmenting import (
 )
 from tasks.scoring.zero_shot import load_asked, write_zero_shot
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
 STAGE = "reward_model"
 
@@ -301,7 +301,7 @@ def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields examples that are not the data's, tokens' rewards that are not their segments', and shares of a ceiling
     that are not those of the accuracy."""
     data, rows = made.above("prepare"), made.rows("examples.jsonl")

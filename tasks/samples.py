@@ -25,13 +25,13 @@ from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
+from tasks.running.contradictions import Made
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
-from tasks.running.restated import Made
 from tasks.running.result_rows import Question, SampledSolution
 from tasks.running.stage import command_line, run_stage, set_threads
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "samples"
 #: More steps than this are counted, since the paper's solutions have no more.
@@ -140,7 +140,7 @@ def make_samples(
         write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields samples that are not those of their questions and tokens, and metrics that are not theirs."""
     data, rows = made.above("prepare"), cast(list[SampledSolution], made.rows("samples.jsonl"))
     if data is None or not rows:

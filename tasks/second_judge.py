@@ -21,7 +21,7 @@ from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation, OpponentJudgement
 from tasks.running.stage import command_line, run_stage, set_threads
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
 STAGE = "second_judge"
 

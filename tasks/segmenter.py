@@ -27,13 +27,13 @@ from tasks.params.backbone import SegmenterSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json
+from tasks.running.contradictions import Made
 from tasks.running.granted_device import device
 from tasks.running.progress import progress
 from tasks.running.recorded import is_there
-from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage, set_threads
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
 STAGE = "segmenter"
 
@@ -108,7 +108,7 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
     }
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields metrics that are not those of the sentences."""
     if is_there(made.result / KNOWN_FILE):
         yield from made.of_metrics(lengths_of(list(read_object(made.result / KNOWN_FILE).values())))

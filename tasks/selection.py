@@ -28,13 +28,13 @@ from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
+from tasks.running.contradictions import Made
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.recorded import is_there
-from tasks.running.restated import Made
 from tasks.running.result_rows import Prompt
 from tasks.running.stage import command_line, run_stage, set_threads
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "selection"
 #: Of a bootstrap of which only the estimate is read.
@@ -197,7 +197,7 @@ def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields estimates and a choice that the scores of both answers do not lead to, and metrics that are not theirs."""
     spec, file, rows = made.settings(SelectionFile), made.result / "selection.json", made.rows("answers.jsonl")
     if spec is None or not is_there(file) or not rows:

@@ -32,8 +32,8 @@ from rlhf_core.models.policy import policy_of
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from tasks.evaluating.benchmarks import write_benchmarks
+from tasks.evaluating.contradictions import of_answers, of_judgements
 from tasks.evaluating.policies import Evaluator
-from tasks.evaluating.restated import of_answers, of_judgements
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
@@ -41,16 +41,16 @@ from tasks.params.settings import typed
 from tasks.running.amounts import note_amount
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
+from tasks.running.contradictions import Made
 from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
-from tasks.running.restated import Made
 from tasks.running.shared_training import shared_training
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
 STAGE = "sft"
 
@@ -146,7 +146,7 @@ def fine_tune(
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields what of a result does not follow from its answers and judgements."""
     yield from of_answers(made)
     yield from of_judgements(made)

@@ -15,10 +15,10 @@ from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.running.restated import Made
+from tasks.running.contradictions import Made
 from tasks.running.stage import command_line, run_stage
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "solution_pairs"
 
@@ -73,7 +73,7 @@ def pair_solutions(
         write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields pairs that are not those of the samples."""
     samples = made.above("samples")
     if samples is not None:

@@ -25,11 +25,11 @@ from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
+from tasks.running.contradictions import Made
 from tasks.running.recorded import is_there
-from tasks.running.restated import Made
 from tasks.running.stage import command_line, run_stage
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 13
 CURVE_METRICS = (
     "reward",
@@ -137,7 +137,7 @@ def make_tables(
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields metrics that tables of the same runs, made again, do not have."""
     file = made.result / "tables.json"
     if not is_there(file):

@@ -24,13 +24,13 @@ from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import record_folder, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
+from tasks.running.contradictions import Made
 from tasks.running.loading import expanded, load_encoder, load_policy
-from tasks.running.restated import Made
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
-#: Raise it when the result changes; DVC then runs the stage again.
+#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "teacher"
 
@@ -116,7 +116,7 @@ def make_rewrites(
         write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
 
 
-def restated(made: Made) -> Iterator[str]:
+def contradictions(made: Made) -> Iterator[str]:
     """Yields rewrites that are not verified as they say, and metrics that are not theirs."""
     data, sft, samples = (made.above(kind) for kind in ("prepare", "sft", "samples"))
     spec, rows = made.settings(TeacherSpec), cast(list[VerifiedRewrite], made.rows("rewrites.jsonl"))

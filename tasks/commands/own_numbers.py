@@ -2,7 +2,7 @@
 
 Single numbers vary so much between re-runs that their tolerances cannot tell one row's win rate from another's. But the
 rows beside them determine them, to the last digit on any machine. Each kind of stage says what follows from what
-(`tasks.running.restated`).
+(`tasks.running.contradictions`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.running.checked_results import read_stage_record
-from tasks.running.restated import Made
+from tasks.running.contradictions import Made
 
 
 def disagreements(out: Path, root: Path) -> list[str]:
@@ -27,10 +27,10 @@ def disagreements(out: Path, root: Path) -> list[str]:
     module = f"tasks.{read_stage_record(out)['stage']}"
     if find_spec(module) is None or (out / "result" / STOPPED_FILE).exists():
         return []
-    restated = getattr(import_module(module), "restated", None)
+    contradictions = getattr(import_module(module), "contradictions", None)
     found: list[str] = []
     try:
-        for words in () if restated is None else restated(Made(out, root)):
+        for words in () if contradictions is None else contradictions(Made(out, root)):
             found.append(words)
     except (RewardsmithError, KeyError, TypeError, ValueError, IndexError) as error:
         found.append(f"its numbers cannot be computed again: {error!r:.200}")

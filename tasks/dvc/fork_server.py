@@ -16,7 +16,6 @@ process would lack.
 from __future__ import annotations
 
 import argparse
-import atexit
 import ctypes
 import gc
 import importlib
@@ -26,18 +25,18 @@ import select
 import socket
 import sys
 import sysconfig
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import tasks
 from tasks.dvc import one_stage
 from tasks.dvc.forked_command import ForkedCommand, fork_command
 from tasks.dvc.one_stage import MARK
+from tasks.running.process_end import leave
 
 #: The packages whose files are looked at again before each fork, and their folder.
 PACKAGES, PROJECT = ("tasks", "rlhf_core"), Path(tasks.__file__).parents[1]
@@ -242,16 +241,6 @@ def _by_dvc(address: str, command: ForkedCommand | None) -> int:
     sys.argv = [str(one_stage.__file__), address]
     with nullcontext() if command is None else command.taking_commands():
         return one_stage.main([address])
-
-
-def leave(status: int) -> NoReturn:
-    """Ends the process after its threads and exit handlers, as `multiprocessing` does: without clearing the modules."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
-    os._exit(status)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from tasks.studies.registration import record_file
 from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import StudyState
 
-NO_VERDICT = "no verdict before the last"
+NO_VERDICT_BEFORE_THE_LAST = "no verdict before the last"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -88,11 +88,11 @@ def _study(study: AtlasStudy) -> list[str]:
         return [*lines, f"Refused: {escape(study.problem or '')}", ""]
     spec = study.state.spec
     if study.primary is None:
-        return [*lines, f"{study.status}; {NO_VERDICT}.", "", *_design(spec), *_runs(study)]
+        return [*lines, f"{study.status}; {NO_VERDICT_BEFORE_THE_LAST}.", "", *_design(spec), *_runs(study)]
     lines += [f"**{study.primary.word}**: {escape(sentence(spec, study.primary))}", ""]
     lines += table(*finding_rows(study.state)) + twins_table(study.state)
     for finding in study.state.findings:
-        notes = ((finding.refused,) if finding.refused else ()) + finding.caveats
+        notes = ((finding.why_no_effect,) if finding.why_no_effect else ()) + finding.caveats
         lines += [f"- {escape(finding.hypothesis.says)}: {escape(note)}" for note in notes]
     worlds = [
         [str(record["world"]), *(_world_text(spec, one.values.get(index)) for one in study.state.findings)]

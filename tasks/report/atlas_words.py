@@ -69,7 +69,7 @@ def sentence(spec: StudySpec, finding: StudyFinding) -> str:
     """Returns a finding as one or two sentences: effect, interval, worlds, and what follows from the word."""
     if finding.effect is None:
         said = f" It is {EXPLORATORY}." if finding.word == "exploratory" else ""
-        return f"No effect is shown: {finding.refused}.{said}"
+        return f"No effect is shown: {finding.why_no_effect}.{said}"
     row, other = compared(spec, finding.hypothesis)
     effect, over = finding.effect, finding.hypothesis.over
     size = f"{amount(spec, abs(effect.estimate), sign=False)} {unit(spec)}"

@@ -5,6 +5,8 @@ with all hypotheses and caveats, or `all`: every study on one line, which leads 
 
 A finding's word is its verdict, such as *confirmed*. A finding is decided unless it is *undecided* or *exploratory*. A
 study is refused if its file, its records or the log of its starts are not what was committed: it has no findings.
+
+Numbers of finished runs, `<!-- measured: NAME -->`, are rendered with them (`measured_block`).
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from pathlib import Path
 from rlhf_core.errors import DataError, hint
 from tasks.params.yaml_files import write_whole
 from tasks.report.atlas import Atlas, AtlasStudy, read_atlas
-from tasks.report.atlas_markdown import NO_VERDICT, counts_sentence, finding_rows, table
+from tasks.report.atlas_markdown import NO_VERDICT_BEFORE_THE_LAST, counts_sentence, finding_rows, table
 from tasks.report.atlas_words import sentence
 from tasks.report.measured_block import with_measured
 from tasks.report.page import label
 from tasks.studies.twins import twin_tests
-from tasks.studies.verdicts import EXPLORATORY, StudyFinding, StudyState
+from tasks.studies.verdicts import EXPLORATORY, WHY_EXPLORATORY, StudyFinding, StudyState
 
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
@@ -77,7 +79,7 @@ def _all_studies(atlas: Atlas) -> str:
     shown = sorted(atlas.studies, key=lambda study: (*ORDER, study.word).index(study.word))
     parts = [_filled(counts_sentence(atlas.total)), "\n".join(_item(_line(study)) for study in shown)]
     if any(study.word == "exploratory" for study in shown):
-        parts.append(f"*Exploratory*: {EXPLORATORY.partition(': ')[2]}.")
+        parts.append(f"*Exploratory*: {WHY_EXPLORATORY}.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -91,8 +93,8 @@ def _line(study: AtlasStudy) -> str:
     parts = [said.removesuffix(f" It is {EXPLORATORY}.")]
     if tests := twin_tests(study.state):
         failed = [test.metric for test in tests if not test.passes]
-        parts.append(f"Differences of {len(tests)} metrics are tested; not as large as they should be: ")
-        parts[-1] += f"{', '.join(failed) or 'none'}."
+        other = f"all but {', '.join(failed)}" if failed else "all"
+        parts.append(f"Twins differ by as much as their standard errors say in {other} of {len(tests)} metrics.")
     undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
     counts = [f"{undecided} undecided"] if undecided else []
     counts += [f"{len(notes)} caveat{'s' if len(notes) > 1 else ''}"] if (notes := _caveats(study)) else []
@@ -104,7 +106,7 @@ def _said(study: AtlasStudy) -> str:
     head = f"**{study.title}** (`studies/{study.name}.yaml`)"
     if study.state is None:
         return f"{head}: refused, {study.problem}"
-    return f"{head}: {NO_VERDICT} of its {study.state.spec.worlds} worlds."
+    return f"{head}: {NO_VERDICT_BEFORE_THE_LAST} of its {study.state.spec.worlds} worlds."
 
 
 def _found(state: StudyState) -> str:
@@ -141,13 +143,12 @@ def _headline(study: AtlasStudy, primary: StudyFinding) -> str:
     """Returns the verdict above the table of a complete study, its worlds, and why a number or a test is missing."""
     worlds = "" if primary.effect is None else f", {primary.effect.worlds} worlds"
     parts = [f"**{study.title}** (`studies/{study.name}.yaml`{worlds}): *{primary.word}*."]
-    if primary.refused is not None:
-        parts.append(f"No effect is shown: {primary.refused}.")
+    if primary.why_no_effect is not None:
+        parts.append(f"No effect is shown: {primary.why_no_effect}.")
     elif primary.word == "undecided" and primary.why_undecided is not None:
         parts.append(f"It is not tested: {primary.why_undecided}.")
     if primary.word == "exploratory":
-        reason = EXPLORATORY.partition(": ")[2]
-        parts.append(f"{reason[0].upper()}{reason[1:]}.")
+        parts.append(f"{WHY_EXPLORATORY[0].upper()}{WHY_EXPLORATORY[1:]}.")
     return " ".join(parts)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution, judged
-from tasks.running.restated import Made
+from tasks.running.contradictions import Made
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from tasks.params.studies import FOLDER, StudySpec
 from tasks.studies.git_history import blob_at, blob_of, changes, contents_at, is_ancestor
-from tasks.studies.provenance import check_clean
+from tasks.studies.provenance import refuse_dirty_record
 from tasks.studies.record_format import read_record
 from tasks.studies.registration import RECORDS, Registration, record_file
 from tasks.studies.row_places import check_cells, check_settings
@@ -91,7 +91,7 @@ def check_record(root: Path, file: Path, record: Record, own: Registration, numb
         if blob_at(root, commit, source) != own.blob:
             remedy = "A study is committed before its worlds run"
             raise DataError(f"commit {commit[:10]} does not have {source}", file=name, field="commit", remedy=remedy)
-    check_clean(name, record)
+    refuse_dirty_record(name, record)
     return lost
 
 

@@ -57,7 +57,7 @@ def changed_code(root: Path) -> list[str]:
     return found
 
 
-def check_code(root: Path) -> None:
+def refuse_uncommitted_code(root: Path) -> None:
     """Refuses to run a verdict's world with code or settings that no commit has.
 
     Raises:
@@ -75,7 +75,7 @@ def check_code(root: Path) -> None:
         )
 
 
-def check_clean(file: str, record: Mapping[str, Any], remedy: str = "Remove the record") -> None:
+def refuse_dirty_record(file: str, record: Mapping[str, Any], remedy: str = "Remove the record") -> None:
     """Refuses a record of which a stage ran with code that no commit has.
 
     Args:

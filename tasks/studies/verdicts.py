@@ -31,7 +31,8 @@ from tasks.studies.start_log import VERDICT, check_log, check_unchanged, starts
 from tasks.studies.tuned import broken_rows
 
 #: Reason why a study whose commits are lost has no verdict.
-EXPLORATORY = "exploratory: nothing in this history shows that the study was registered before its worlds ran"
+WHY_EXPLORATORY = "nothing in this history shows that the study was registered before its worlds ran"
+EXPLORATORY = f"exploratory: {WHY_EXPLORATORY}"
 #: Reason why a hypothesis beside the primary one is not tested.
 NOT_TESTED = "not tested, since the primary hypothesis is not significant"
 #: Opening of a message about a record, whose file the number of its world says.
@@ -59,7 +60,7 @@ class StudyFinding:
         held_back: it is not tested, since it is not the primary hypothesis and that one is not significant, or since
             the study is exploratory.
         values: the number of each world, by its index.
-        refused: why there is no effect, with world, cell and row.
+        why_no_effect: why there is none, with world, cell and row.
         caveats: what is to be known of the rows.
     """
 
@@ -71,15 +72,15 @@ class StudyFinding:
     word: Word
     sees: float | None
     values: Mapping[int, float]
-    refused: str | None = None
+    why_no_effect: str | None = None
     caveats: tuple[str, ...] = ()
     held_back: bool = False
 
     @property
     def why_undecided(self) -> str | None:
         """Returns why there is no test; None where there is one."""
-        if self.refused is not None:
-            return self.refused
+        if self.why_no_effect is not None:
+            return self.why_no_effect
         if self.effect is not None and self.effect.reason is not None:
             return self.effect.reason
         return NOT_TESTED if self.held_back else None
@@ -167,12 +168,12 @@ def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | N
     """
     numbers: dict[str, dict[int, float]] = {}
     effects: dict[str, Effect] = {}
-    refused: dict[str, str] = {}
+    why_no_effect: dict[str, str] = {}
     for name, hypothesis in spec.hypotheses.items():
         try:
             parts = {index: _parts(spec, hypothesis, one) for index, one in sorted(records.items())}
         except DataError as error:
-            refused[name] = FILE.sub("", str(error))
+            why_no_effect[name] = FILE.sub("", str(error))
         else:
             numbers[name] = {index: math.fsum(each) for index, each in parts.items()}
             effects[name] = over_worlds(numbers[name], max(abs(part) for each in parts.values() for part in each))
@@ -205,7 +206,7 @@ def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | N
             word,
             None if effect is None or held_back else effect.smallest_visible(ALPHA if primary else ALPHA / others),
             numbers.get(name, {}),
-            refused.get(name),
+            why_no_effect.get(name),
             caveats,
             held_back,
         )

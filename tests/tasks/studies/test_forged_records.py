@@ -102,7 +102,7 @@ def test_a_number_that_no_run_measures_leaves_its_hypotheses_without_an_effect(
     assert found["token"].effect is not None, "it does not need that row"
     for name in ("grows", "beats"):
         assert found[name].effect is None
-        assert f"row 'bandit' of cell '{CELL}' {said}" in str(found[name].refused)
+        assert f"row 'bandit' of cell '{CELL}' {said}" in str(found[name].why_no_effect)
 
 
 def test_a_number_whose_square_is_not_finite_is_refused(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_number_whose_square_is_not_finite_is_refused(tmp_path: Path) -> None:
     files = files_of(tmp_path, numbers, metric="true_reward")
     for file in files:
         edit(file, lambda record: [row["metrics"].update(true_reward=1e300) for row in rows_of(record)])
-    assert "is 1e+300, above 1e+100" in str(loaded(tmp_path).findings[0].refused)
+    assert "is 1e+300, above 1e+100" in str(loaded(tmp_path).findings[0].why_no_effect)
 
 
 def rows_of(record: dict[str, Any]) -> list[dict[str, Any]]:

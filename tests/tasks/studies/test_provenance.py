@@ -20,9 +20,9 @@ from tasks.studies.git_history import content_of
 from tasks.studies.provenance import (
     ENVIRONMENT,
     changed_code,
-    check_code,
     differences,
     environment_of,
+    refuse_uncommitted_code,
     settings_digest,
 )
 from tasks.studies.record_format import Environment
@@ -54,7 +54,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_world_runs_from_committed_code(clone: Path) -> None:
     (clone / "notes.md").write_text("not code")
-    check_code(clone)
+    refuse_uncommitted_code(clone)
     assert changed_code(clone) == []
 
 
@@ -63,18 +63,18 @@ def test_a_world_does_not_run_from_changed_code_or_settings(clone: Path, name: s
     with (clone / name).open("a") as file:
         file.write("2\n")
     with pytest.raises(RecipeError, match=rf"^{name} differ from the commit.*run a pilot"):
-        check_code(clone)
+        refuse_uncommitted_code(clone)
     git(clone, "add", "-A")
     with pytest.raises(RecipeError, match="differ from the commit"):
-        check_code(clone)
+        refuse_uncommitted_code(clone)
     git(clone, "commit", "-qm", "Changed")
-    check_code(clone)
+    refuse_uncommitted_code(clone)
 
 
 def test_a_world_does_not_run_from_the_code_of_another_folder(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "PROJECT", clone.parent)
     with pytest.raises(RecipeError, match=rf"the code that runs is that of {clone.parent}, not of {clone}"):
-        check_code(clone)
+        refuse_uncommitted_code(clone)
 
 
 def test_the_record_of_a_stage_has_its_environment(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A finished stage whose result says some things twice, such as a mean beside the rows that it is of.
 
-A stage's function `restated` yields, in words, what of its result does not follow from the rest of it or from what the
-stage read. Rows determine metrics to six digits on any machine, while tolerances between re-runs may be wide.
+A stage's function `contradictions` yields, in words, what of its result contradicts the rest of it or what the stage
+read; `rewardsmith verify` calls it. Rows determine metrics to six digits on any machine, while tolerances between
+re-runs may be wide.
 """
 
 from __future__ import annotations

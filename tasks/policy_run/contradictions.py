@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from tasks.running.artifacts import read_jsonl
+from tasks.running.contradictions import Made, mean
 from tasks.running.loading import load_world
-from tasks.running.restated import Made, mean
 
 #: Metrics of the last step that a run's metrics repeat, with their names in the history.
 LAST_STEP = {"reward": "reward", "entropy": "entropy", "response_length": "response_length", "truncated": "truncated"}

@@ -11,8 +11,8 @@ from rlhf_core.evaluation.protocols import true_tally
 from rlhf_core.evaluation.win_rates import win_rate
 from tasks.evaluating.over_sft import TRUE_BENCHMARKS, win_rate_name
 from tasks.params.evaluation import EvaluationConfig
+from tasks.running.contradictions import Made, Rows, mean
 from tasks.running.loading import load_encoder, load_world
-from tasks.running.restated import Made, Rows, mean
 
 #: Largest share of answers that are as long as the longest, below the limit, and have no token beyond those of the
 #: text: a text rarely has more tokens than were drawn for it.
