@@ -80,8 +80,8 @@ def _trained(world: WorldTree, registered: Registration, *, pilot: bool, dirty: 
     """
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("world %d: %s", world.number, summary.line())
-    seconds = {time.stage: time.seconds for time in summary.times.stages if time.stage in summary.failed}
-    diverged = divergences(summary.failed, summary.skipped, seconds)
+    failed_after = {time.stage: time.seconds for time in summary.times.stages if time.stage in summary.failed}
+    diverged = divergences(summary.failed, summary.skipped, failed_after)
     if others := [message for address, message in summary.failed.items() if address not in diverged]:
         raise RunFailed(f"world {world.number}: {summary.line()}. " + "; ".join(others))
     return record_of(world, registered, pilot=pilot, diverged=diverged, dirty=dirty)

@@ -20,7 +20,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
 from tasks.running.contradictions import Made
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.recorded import is_there
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.entropies import response_entropies
 
@@ -77,7 +77,7 @@ def contradictions(made: Made) -> Iterator[str]:
     """Yields entropies of other responses than the data's, and cutoffs and metrics that are not theirs."""
     data, sft, spec = made.above("prepare"), made.above("sft"), made.settings(EntropySpec)
     path = made.result / "entropies.safetensors"
-    if data is None or sft is None or spec is None or not is_there(path):
+    if data is None or sft is None or spec is None or not exists_as_recorded(path):
         return
     stored, encoder = read_tensors(path), load_encoder(data, sft / "model")
     for split in SPLITS:

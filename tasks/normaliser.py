@@ -41,7 +41,7 @@ from tasks.running.checked_results import read_rows
 from tasks.running.contradictions import Made
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.recorded import is_there
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import ScalarScorer
@@ -69,13 +69,13 @@ def _segment_rewards(
     indices: list[int],
 ) -> tuple[Segments, torch.Tensor]:
     """Returns the rewards of segments and of whole responses [responses]: of all chosen ones, then of all rejected."""
-    model, trained = ScalarModel.load(reward_model / "model")
+    model, training_settings = ScalarModel.load(reward_model / "model")
     encoder = load_encoder(data, reward_model / "model")
-    end_token = end_token_id(encoder.tokenizer) if trained.get("end_token") else None
-    aggregation = build_aggregation(trained["aggregation"])
+    end_token = end_token_id(encoder.tokenizer) if training_settings.get("end_token") else None
+    aggregation = build_aggregation(training_settings["aggregation"])
     model.to(device())
     model.eval()
-    segmenter = load_segmenter(trained["segmenter"], sentences)
+    segmenter = load_segmenter(training_settings["segmenter"], sentences)
     if segmenter.needs_entropies and entropies is None:
         raise RecipeError("the reward model cuts by entropies: give --entropies")
     response_entropies = None
@@ -93,7 +93,7 @@ def _segment_rewards(
     )
     # Policies are rewarded by the first head, so only it is calibrated; ODIN's second head absorbs the effect of
     # length.
-    head = trained["heads"][0]
+    head = training_settings["heads"][0]
     sequence_values, segment_values = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
     segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
     padded = torch.zeros(segmentation.ends.shape)
@@ -173,7 +173,7 @@ def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
 def contradictions(made: Made) -> Iterator[str]:
     """Compares metrics.json with normaliser.json; yields a message for each value that differs."""
     file = made.result / "normaliser.json"
-    fitted = read_object(file) if is_there(file) else {}
+    fitted = read_object(file) if exists_as_recorded(file) else {}
     if fitted:
         yield from made.of_metrics(flat_metrics(fitted))
 

@@ -36,7 +36,7 @@ from tasks.running.contradictions import Made
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
-from tasks.running.recorded import is_there
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
@@ -178,7 +178,7 @@ def make_references(
 def contradictions(made: Made) -> Iterator[str]:
     """Yields metrics and lists that do not fit the lengths of the stored responses."""
     path = made.result / "references.safetensors"
-    if not is_there(path):
+    if not exists_as_recorded(path):
         return
     stored, names = read_tensors(path), read_object(made.result / "references.json")["prompts"]
     lengths = stored["lengths"].double()

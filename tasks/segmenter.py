@@ -30,7 +30,7 @@ from tasks.running.artifacts import read_jsonl, read_object, stage_output, write
 from tasks.running.contradictions import Made
 from tasks.running.granted_device import device
 from tasks.running.progress import progress
-from tasks.running.recorded import is_there
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.stage import command_line, run_stage, set_threads
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -110,7 +110,7 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
 
 def contradictions(made: Made) -> Iterator[str]:
     """Yields metrics that are not those of the sentences."""
-    if is_there(made.result / KNOWN_FILE):
+    if exists_as_recorded(made.result / KNOWN_FILE):
         yield from made.of_metrics(lengths_of(list(read_object(made.result / KNOWN_FILE).values())))
 
 

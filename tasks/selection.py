@@ -30,7 +30,7 @@ from tasks.running.artifacts import read_jsonl, read_object, stage_output, write
 from tasks.running.checked_results import read_rows
 from tasks.running.contradictions import Made
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.recorded import is_there
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import Prompt
 from tasks.running.stage import command_line, run_stage, set_threads
 
@@ -200,7 +200,7 @@ def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
 def contradictions(made: Made) -> Iterator[str]:
     """Yields estimates and a choice that the scores of both answers do not lead to, and metrics that are not theirs."""
     spec, file, rows = made.settings(SelectionFile), made.result / "selection.json", made.rows("answers.jsonl")
-    if spec is None or not is_there(file) or not rows:
+    if spec is None or not exists_as_recorded(file) or not rows:
         return
     stated = read_object(file)
     scores = {

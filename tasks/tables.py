@@ -26,7 +26,7 @@ from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.contradictions import Made
-from tasks.running.recorded import is_there
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.stage import command_line, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -140,7 +140,7 @@ def make_tables(
 def contradictions(made: Made) -> Iterator[str]:
     """Yields metrics that tables of the same runs, made again, do not have."""
     file = made.result / "tables.json"
-    if not is_there(file):
+    if not exists_as_recorded(file):
         return
     header = read_object(file)
     results = made.root / "results" / header["scale"]

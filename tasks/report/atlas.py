@@ -79,14 +79,14 @@ class AtlasStudy:
         return ("exploratory, " if self.state.exploratory else "") + self.state.progress
 
     @property
-    def registered(self) -> StudySpec | None:
+    def counting_spec(self) -> StudySpec | None:
         """Returns the settings with which it counts for a claim; None of a refused study that was never started."""
         return self.started if self.state is None else self.state.spec
 
     @property
     def of_claim(self) -> ClaimStudy | None:
         """Returns it as a study of the claim that it names; None where it names none."""
-        spec = self.registered
+        spec = self.counting_spec
         if spec is None or spec.claim is None or spec.claim.id is None:
             return None
         says = None if self.state is None else studied_claim(self.state)
@@ -143,7 +143,7 @@ class Atlas:
     abandoned: tuple[AbandonedStudy, ...] = ()
 
     @property
-    def total(self) -> PaperCount:
+    def all_claims(self) -> PaperCount:
         """Returns the counts of all papers together."""
         words = Counter[str]()
         for paper in self.papers:
@@ -177,9 +177,9 @@ def read_atlas(root: Path) -> Atlas:
         )
     asked = asked_claims([claim for study in studies if (claim := study.of_claim) is not None])
     others = Counter(
-        study.registered.claim.paper
+        study.counting_spec.claim.paper
         for study in studies
-        if study.registered is not None and study.registered.claim is not None and study.of_claim is None
+        if study.counting_spec is not None and study.counting_spec.claim is not None and study.of_claim is None
     )
     return Atlas(studies, asked, paper_counts(asked, others), gone)
 

@@ -35,7 +35,7 @@ def counts_sentence(total: PaperCount) -> str:
 
 def render(atlas: Atlas) -> str:
     """Returns the atlas as Markdown."""
-    lines = ["# Atlas", "", counts_sentence(atlas.total), ""]
+    lines = ["# Atlas", "", counts_sentence(atlas.all_claims), ""]
     head = ["paper", "claims", "asked", *WORDS, OPEN, "studies of other claims"]
     rows = [
         [label(one.paper), str(one.claims), str(one.asked), *(str(one.words.get(word, 0)) for word in (*WORDS, OPEN)),

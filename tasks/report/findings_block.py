@@ -77,7 +77,7 @@ def block_of(atlas: Atlas, name: str) -> str:
 def _all_studies(atlas: Atlas) -> str:
     """Returns the count of claims and one line for each study, null and negative findings first."""
     shown = sorted(atlas.studies, key=lambda study: (*ORDER, study.word).index(study.word))
-    parts = [_filled(counts_sentence(atlas.total)), "\n".join(_item(_line(study)) for study in shown)]
+    parts = [_filled(counts_sentence(atlas.all_claims)), "\n".join(_item(_line(study)) for study in shown)]
     if any(study.word == "exploratory" for study in shown):
         parts.append(f"*Exploratory*: {WHY_EXPLORATORY}.")
     return "\n\n".join(parts) + "\n"
@@ -124,7 +124,7 @@ def _caveats(study: AtlasStudy) -> list[str]:
 
 
 def _paper(study: AtlasStudy) -> str | None:
-    spec = study.registered or study.spec
+    spec = study.counting_spec or study.spec
     return None if spec is None or spec.claim is None else spec.claim.paper
 
 

@@ -82,7 +82,7 @@ def check_content(path: Path, content: bytes) -> None:
         raise _changed(path)
 
 
-def is_there(path: Path) -> bool:
+def exists_as_recorded(path: Path) -> bool:
     """Returns whether a result has a file.
 
     Raises:
