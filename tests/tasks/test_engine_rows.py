@@ -42,7 +42,10 @@ def test_a_policy_ends_as_on_the_loop_and_its_record_says_which_engine_sampled(
     assert engines(tmp_path / "a") == ["batch"]
     expected = pipeline.result("ppo")
     for ours, loop in zip(_rows(result, "history.jsonl"), _rows(expected, "history.jsonl"), strict=True):
-        assert {name: ours[name] for name in loop} == pytest.approx(loop, rel=1e-3, abs=1e-3)
+        clipped = {name for name in loop if name.endswith("clip_fraction")}  # rounding clips a token more or less
+        assert {name: ours[name] for name in clipped} == pytest.approx({name: loop[name] for name in clipped}, abs=0.02)
+        others = loop.keys() - clipped
+        assert {name: ours[name] for name in others} == pytest.approx({n: loop[n] for n in others}, rel=1e-3, abs=1e-3)
         assert 0 <= ours["engine_gap"] <= ours["engine_gap_max"] < 1e-5
     answers, of_loop = (_answers(folder) for folder in (result, expected))
     assert answers == of_loop

@@ -18,7 +18,13 @@ def kept(results: Path, name: str, **credit: Any) -> None:
     """A row that kept solutions by id; of `unclipped`, the credit before clipping too."""
     folder = results / "rlmec" / "policy" / name / "0" / "result"
     folder.mkdir(parents=True)
-    base = {"prompt": "What is 1 + 1?", "tokens": ["It is ", "3"], "mistaken": [False, True], "rewrite": "It is 2"}
+    base = {
+        "prompt": "What is 1 + 1?",
+        "response": "It is 3",
+        "tokens": ["It is ", "3"],
+        "mistaken": [False, True],
+        "rewrite": "It is 2",
+    }
     write_jsonl(folder / "credit.jsonl", [{"id": key, **base, **given} for key, given in credit.items()])
 
 

@@ -129,7 +129,8 @@ def test_rollouts_of_the_newest_policy_come_with_their_data_rows(
     rollouts = [{"id": str(n), "prompt": f"{n}?", "response": "milk " * (n + 1)} for n in range(3)]
     (policy / "result" / "rollouts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rollouts))
     (policy / "record").mkdir()
-    (policy / "record" / "record.json").write_text(json.dumps({"inputs": {str(data): "0" * 64}}))
+    record = {"stage": "policy", "version": 1, "inputs": {str(data): "0" * 64}}
+    (policy / "record" / "record.json").write_text(json.dumps(record))
     print_tried_reward(folder, "testbed", "tried_rewards:known", 3)
     shown = capsys.readouterr().out
     assert "3 rollouts of policy own, seed 0" in shown
