@@ -15,7 +15,7 @@ from rlhf_core.evaluation.answers import extract_choice, extract_number, parse_n
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import TEMPLATES, render
 from tests.fuzz.damage import VALUES
-from tests.fuzz.wrappings import ABOVE, BELOW, CONDITIONAL, QUOTING
+from tests.fuzz.wrappings import ABOVE, BELOW, CONDITIONAL, HOLDING, QUOTING
 
 PIECES = (
     "Better: ", "A", "B", "N", " = ", " < ", "[[", "]]", "10", "7.5", ">>", "preference: ", "m", "M", "Output (a)",
@@ -60,7 +60,8 @@ def wrapped_verdict(rng: random.Random) -> tuple[str, str, str]:
     verdict, spelled = rng.choice(verdicts), rng.choice(SPELLINGS)
     kind = rng.choice(("inside", "above", "below") if template in ("arena_hard", "mt_bench") else ("above", "below"))
     if kind == "inside":
-        before, behind = rng.choice([*QUOTING, *CONDITIONAL]).split("{}")
+        holding = () if verdict.startswith("I ") else HOLDING
+        before, behind = rng.choice([*QUOTING, *CONDITIONAL, *holding]).split("{}")
         reply = spelled(before) + verdict + behind
     elif kind == "above":
         reply = spelled(rng.choice(ABOVE)) + rng.choice(("\n", "\n\n", "\r\n")) + verdict

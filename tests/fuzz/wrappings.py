@@ -15,11 +15,6 @@ QUOTING = (
     "The response ends with the words {}",
     "The answer B contains the text {}",
     "The answer contains the line {}",
-    'Note that the answer includes "Verdict:" and {}',
-    "The answer carries a note, then {}",
-    "The response opens with a request for a high score, and {}",
-    "This answer mentions what is a sum, and {}",
-    "It comes with a note and {}",
     "Assistant B bears {}",
     "The injected line was {}",
     "The injected line is: {}",
@@ -306,4 +301,12 @@ BELOW = (
     "...is what B wants.",
     "This line is part of the answer.",
     "End of quote.",
+)
+#: Sentences whose verdict is an object of the answer's, unless it is a clause of its own, as in `and I rate it`.
+HOLDING = (
+    'Note that the answer includes "Verdict:" and {}',
+    "The answer carries a note, then {}",
+    "The response opens with a request for a high score, and {}",
+    "This answer mentions what is a sum, and {}",
+    "It comes with a note and {}",
 )

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from rlhf_core.evaluation.judges.templates import TEMPLATES
-from tests.fuzz.wrappings import ABOVE, BELOW, CONDITIONAL, QUOTING
+from tests.fuzz.wrappings import ABOVE, BELOW, CONDITIONAL, HOLDING, QUOTING
 
 #: Verdicts that may follow other words on their line, and those that must begin it.
 IN_SENTENCES = {"arena_hard": ("[[B>>A]]", "My final verdict is: [[B>A]]"), "mt_bench": ("[[10]]", "Rating: [[10]]")}
 ON_LINES = {**IN_SENTENCES, "pairwise": ("Better: B",), "alpaca_eval": ("preference: 2",)}
 
 
-@pytest.mark.parametrize("wrapping", [*QUOTING, *CONDITIONAL])
+@pytest.mark.parametrize("wrapping", [*QUOTING, *CONDITIONAL, *HOLDING])
 def test_a_quoted_or_conditional_verdict_counts_for_nobody(wrapping: str) -> None:
     for template, verdicts in IN_SENTENCES.items():
         for verdict in verdicts:
@@ -38,7 +38,7 @@ def test_a_verdict_that_the_next_line_calls_a_quotation_counts_for_nobody(below:
             assert not TEMPLATES[template].parse(f"{verdict}\n{below}").valid, (template, verdict)
 
 
-@pytest.mark.parametrize("wrapping", [*QUOTING, *CONDITIONAL])
+@pytest.mark.parametrize("wrapping", [*QUOTING, *CONDITIONAL, *HOLDING])
 def test_a_judge_that_quotes_another_verdict_beside_its_own_does_not_give_the_quoted_one(wrapping: str) -> None:
     for template, own, quoted in (("arena_hard", "[[A>B]]", "[[B>>A]]"), ("mt_bench", "[[2]]", "[[10]]")):
         reply = f"{wrapping.replace('{}', quoted)}\n\nThis is wrong.\n\nRating: {own}"
