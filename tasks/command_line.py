@@ -15,6 +15,7 @@ import typer
 from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
 from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app, watch_app
 from tasks.running.machine import disk_problem
+from tasks.running.variables import refuse_bad_environment, settle_environment
 
 USER_ERROR = 2
 
@@ -79,12 +80,14 @@ commands.add_typer(study_app.studies, name="study")
 
 def app() -> None:
     """Runs the command line: an error of the user's prints one line and exits with 2."""
+    settle_environment()
     try:
         here = Path.cwd()
     except FileNotFoundError:
         print("error: the working folder was deleted; change to the project's folder (cd)", file=sys.stderr)
         sys.exit(USER_ERROR)
     try:
+        refuse_bad_environment()
         commands()
     except (RewardsmithError, *PATH_ERRORS) as error:
         message = str(path_error(error) if isinstance(error, OSError) else error)

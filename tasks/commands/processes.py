@@ -12,6 +12,7 @@ from pathlib import Path
 from tasks.graph.names import SUITE
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
+from tasks.running.variables import refuse_unusable_prefect
 
 
 def show_progress(verbose: bool) -> None:
@@ -45,6 +46,7 @@ def run_module(
     refuse_unusable_disk(folder or Path.cwd())
     if environment is None:
         join_platform(Path.cwd())
+        refuse_unusable_prefect()
     show_progress(verbose)
     surroundings = finding_the_project(os.environ if environment is None else environment)
     call = [sys.executable, "-P", "-m", module, *words]

@@ -40,6 +40,7 @@ from tasks.running import process_start
 from tasks.running.amounts import noted_amounts
 from tasks.running.commit import CODE
 from tasks.running.recorded import check_content, combined, digests_of, file_digest, file_digests
+from tasks.running.variables import arithmetic
 
 #: The folder of the packages that run.
 PROJECT = Path(__file__).resolve().parents[2]
@@ -283,7 +284,7 @@ def _record(
         "threads": 1 if torch is None else torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch is not None and gpu else "cpu",
         "host_cpu": platform.processor() or platform.machine(),
-        "cpu_capability": "" if torch is None else torch.backends.cpu.get_cpu_capability(),
+        "cpu_capability": "" if torch is None else " ".join([torch.backends.cpu.get_cpu_capability(), *arithmetic()]),
         "python": platform.python_version(),
         "engines": engines,
         **({"engine_deaths": deaths} if deaths else {}),

@@ -30,9 +30,9 @@ import torch
 from safetensors import SafetensorError
 
 from rlhf_core import as_used, distributed
-from rlhf_core.errors import RecipeError
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State, restoring
+from tasks.running import variables
 from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
 from tasks.running.checkpoint_state import (
     STATE_FILE,
@@ -208,7 +208,7 @@ def run_key(stage: str, version: int, digests: Mapping[str, str], seed: int) -> 
         "processes": distributed.world_size(),
         "deepspeed": deepspeed_config(),
         "device": torch.cuda.get_device_name() if device().type == "cuda" else "cpu",
-        "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
+        "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability(), *variables.arithmetic()],
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES},
     }
@@ -289,14 +289,7 @@ def checkpoint_seconds() -> float:
     Raises:
         RecipeError: not a number of at least 0.
     """
-    text = os.environ.get(SECONDS_VARIABLE, str(DEFAULT_SECONDS))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise RecipeError(f"{SECONDS_VARIABLE} is '{text}'; it must be a number of seconds, 0 for every step")
-    return seconds
+    return variables.seconds(SECONDS_VARIABLE, DEFAULT_SECONDS, ", 0 for every step")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rlhf_core.errors import RecipeError
 from tasks.params.deepspeed import read_deepspeed
 from tasks.running import machine
 from tasks.running.granted_device import described_device
+from tasks.running.variables import seconds, whole_number
 
 PROCESSES_VARIABLE = "REWARDSMITH_PROCESSES"
 THREADS_VARIABLE = "REWARDSMITH_THREADS"
@@ -34,7 +35,7 @@ def wanted_processes() -> int:
     process that a launcher started."""
     if "RANK" in os.environ:
         return 1
-    return _count(PROCESSES_VARIABLE, str(usable_gpus() or 1))
+    return whole_number(PROCESSES_VARIABLE, str(usable_gpus() or 1))
 
 
 def usable_gpus() -> int:
@@ -85,7 +86,7 @@ def environment_of_each(processes: int) -> dict[str, str]:
             "each process needs its own GPU. Declare more `gpus` for it under `resources` in "
             "params/scales/<scale>/stages.yaml, or start fewer processes"
         )
-    threads = str(max(1, _count(THREADS_VARIABLE, "1") // processes))
+    threads = str(max(1, whole_number(THREADS_VARIABLE, "1") // processes))
     return {THREADS_VARIABLE: threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 
@@ -111,7 +112,7 @@ def join_processes() -> None:
             f"{DEEPSPEED_VARIABLE} is set, but this process was not started by torchrun; set {PROCESSES_VARIABLE} too, "
             "or start with `torchrun --nproc_per_node N -m tasks.<stage> ...`"
         )
-    distributed.join(float(os.environ.get(JOIN_VARIABLE, "300")))
+    distributed.join(seconds(JOIN_VARIABLE, 300))
     use_deepspeed(config)
 
 
@@ -132,8 +133,8 @@ def threads_per_process(cores: int | None = None) -> int:
     Raises:
         RecipeError: the processes of this machine together would have more threads than it has cores.
     """
-    threads = _count(THREADS_VARIABLE, "1")
-    processes = _count("LOCAL_WORLD_SIZE", "1")
+    threads = whole_number(THREADS_VARIABLE, "1")
+    processes = whole_number("LOCAL_WORLD_SIZE", "1")
     available = cores or machine.cores()
     if processes > 1 and threads > 1 and threads * processes > available:
         raise RecipeError(
@@ -151,10 +152,3 @@ def deepspeed_settings() -> dict[str, Any] | None:
     """
     named = os.environ.get(DEEPSPEED_VARIABLE) or os.environ.get(ACCELERATE_VARIABLE)
     return read_deepspeed(Path(named)) if named else None
-
-
-def _count(variable: str, default: str) -> int:
-    text = os.environ.get(variable, default)
-    if not text.isdigit() or int(text) < 1:
-        raise RecipeError(f"{variable} is '{text}'; it must be a whole number, at least 1")
-    return int(text)

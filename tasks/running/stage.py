@@ -20,6 +20,13 @@ from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import Stopped, check_version, stage_output
 from tasks.running.granted_device import described_device
+from tasks.running.variables import (
+    arithmetic,
+    refuse_bad_environment,
+    refuse_bad_ranks,
+    settle_environment,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     pass
@@ -173,7 +180,7 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
         Stopped: with their reasons.
     """
     reason, (name, version) = "; ".join(dict.fromkeys(above.values())), _stage(function)
-    if int(os.environ.get("RANK", "0")):  # of several processes the first one writes
+    if whole_number("RANK", "0", least=0):  # of several processes the first one writes
         raise Stopped(reason)
     with stage_output(given["out"], stage=name, version=version, inputs=list(above)):
         raise Stopped(reason)
@@ -190,12 +197,9 @@ def set_threads() -> int:
     """
     import torch
 
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if whole_number("WORLD_SIZE", "1") > 1:
         raise RecipeError("this stage runs in one process; sft, reward_model, aspect_model and policy run in several")
-    asked = os.environ.get("REWARDSMITH_THREADS", "1")
-    if not asked.isdecimal() or int(asked) < 1:
-        raise RecipeError(f"REWARDSMITH_THREADS is '{asked}'; it must be a whole number, at least 1")
-    threads = int(asked)
+    threads = whole_number("REWARDSMITH_THREADS", "1")
     torch.set_num_threads(threads)
     grant(described_device())
     return threads
@@ -217,10 +221,15 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
         main: takes the command line.
         several_processes: whether the stage runs in REWARDSMITH_PROCESSES processes where that is set.
     """
+    settle_environment()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     gc.freeze()  # what was imported stays: later collections, and those at exit, pass it over (1 to 2 s a stage)
     gc.set_threshold(*GC_THRESHOLD)
     try:
+        refuse_bad_environment()
+        refuse_bad_ranks()
+        if noted := arithmetic():
+            print(f"note: {', '.join(noted)} changes arithmetic; the result's record says so", file=sys.stderr)
         if several_processes:
             from tasks.running.launch import wanted_processes
 

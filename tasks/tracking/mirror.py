@@ -31,6 +31,7 @@ from tasks.params.scales import is_rehearsal
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.alarms import alarms_of, kinds
 from tasks.running.exclusive import in_turn
+from tasks.running.variables import refuse_bad_address
 from tasks.tracking.databases import mark_of, refuse_damaged, upgrade, without_passwords
 from tasks.tracking.model_folder import log_model
 from tasks.tracking.models import Registry, model_name, pages
@@ -77,7 +78,12 @@ def store_folder(root: Path) -> Path:
 
 
 def tracking_uri(root: Path) -> str:
-    """Returns MLFLOW_TRACKING_URI, else `mlflow.db` in the repository."""
+    """Returns MLFLOW_TRACKING_URI, else `mlflow.db` in the repository.
+
+    Raises:
+        RewardsmithError: the variable is not a valid address.
+    """
+    refuse_bad_address("MLFLOW_TRACKING_URI")
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve() / 'mlflow.db'}"
 
 
@@ -309,6 +315,10 @@ def sync(root: Path, paper: str, scale: str = ROOT_SCALE, rows: Sequence[str] = 
                     mirror.joint(outcome, table, known[table].of(outcome, root))
     except MlflowException as error:
         raise RewardsmithError(without_passwords(f"MLflow at {tracking_uri(root)}: {error}")) from None
+    except ValueError as error:
+        if not str(error).startswith("MLFLOW_"):  # MLflow's words about one of its variables
+            raise
+        raise RewardsmithError(without_passwords(str(error))) from None
     return mirror.counts
 
 

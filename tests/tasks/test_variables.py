@@ -1,0 +1,140 @@
+"""Environment variables that would mislead a process are refused by name, unset or recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.errors import RecipeError, RewardsmithError
+from tasks.running.stage import set_threads
+from tasks.running.variables import refuse_bad_ranks, refuse_unusable_prefect, seconds, settle_environment, whole_number
+from tasks.tracking.mirror import tracking_uri
+from tests import small_repository
+from tests.small_repository import PROJECT, clean_environment, command
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+
+SECRET = "hunter2"
+
+
+def ran(root: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a module of the project in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", *words],
+        cwd=root,
+        env=clean_environment(PYTHONPATH=str(PROJECT), **variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("value", ["abc", "²", "", "0", "-1", "100000", "9" * 30])
+def test_a_count_is_a_whole_number_that_a_machine_can_have(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("REWARDSMITH_THREADS", value)
+    with pytest.raises(RecipeError, match=r"REWARDSMITH_THREADS is '.*at least 1 and at most 1024"):
+        set_threads()
+    monkeypatch.setenv("REWARDSMITH_PROCESSES", value)
+    with pytest.raises(RecipeError, match="REWARDSMITH_PROCESSES is"):
+        whole_number("REWARDSMITH_PROCESSES", "1")
+
+
+@pytest.mark.parametrize("value", ["abc", "nan", "inf", "-1"])
+def test_seconds_are_a_number(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("REWARDSMITH_JOIN_SECONDS", value)
+    with pytest.raises(RecipeError, match=f"REWARDSMITH_JOIN_SECONDS is '{value}'"):
+        seconds("REWARDSMITH_JOIN_SECONDS", 300)
+
+
+LAUNCHED = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "1"}, "RANK is set, but not WORLD_SIZE, MASTER_ADDR, MASTER_PORT; unset RANK"),
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc'; it must be a whole number"),
+        ({**LAUNCHED, "RANK": "abc"}, "RANK is 'abc'; it must be a whole number, 0 or more"),
+        ({**LAUNCHED, "RANK": "2"}, "RANK is 2 and WORLD_SIZE 2; ranks are 0 to 1"),
+    ],
+)
+def test_what_a_launcher_left_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
+) -> None:
+    for name in ("RANK", *LAUNCHED):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RecipeError, match=message):
+        refuse_bad_ranks()
+
+
+def test_a_record_names_the_commit_of_its_own_tree_and_variables_of_arithmetic(tmp_path: Path) -> None:
+    mine, others = small_repository.create(tmp_path / "mine"), tmp_path / "others"
+    others.mkdir()
+    command("git", "init", "-q", root=others)
+    pipeline = Pipeline(mine / "tiny").write(SETTINGS)
+    module, line = pipeline.arguments("data", mine / "out")
+    done = ran(mine, module, *line, GIT_DIR=str(others / ".git"), GIT_WORK_TREE=str(others), MKL_CBWR="COMPATIBLE")
+    assert done.returncode == 0, done.stderr
+    assert "note: MKL_CBWR=COMPATIBLE changes arithmetic" in done.stderr
+    record = json.loads((mine / "out" / "record" / "record.json").read_text())
+    assert record["commit"] == command("git", "rev-parse", "HEAD", root=mine).stdout.strip()
+
+
+def test_variables_of_arithmetic_are_in_the_record_of_what_computes(tmp_path: Path) -> None:
+    code = (
+        "import json, torch; from pathlib import Path; from tasks.running.artifacts import _record\n"
+        "print(json.dumps(_record('sft', 1, Path('out'), {}, 0.0, 0.0, 0.0)['cpu_capability']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=PROJECT,
+        env=clean_environment(MKL_CBWR="COMPATIBLE"),
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(done.stdout).endswith(" MKL_CBWR=COMPATIBLE"), done.stderr
+
+
+def test_narrow_terminals_keep_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    settle_environment()
+    assert os.environ["COLUMNS"] == "40"
+
+
+def test_optimised_python_is_refused(tmp_path: Path) -> None:
+    done = ran(tmp_path, "tasks.command_line", "graph", "--check", PYTHONOPTIMIZE="2")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Python runs with -O or PYTHONOPTIMIZE")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("address", ["nonsense", f"http://me:{SECRET}@127.0.0.1:9/api", f"http://me:{SECRET}@[bad:9"])
+def test_a_prefect_server_that_does_not_answer_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    with pytest.raises(RewardsmithError, match="PREFECT_API_URL") as refused:
+        refuse_unusable_prefect()
+    assert SECRET not in str(refused.value)
+
+
+def test_a_folder_of_prefect_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", "/proc/prefect")
+    with pytest.raises(RewardsmithError, match="PREFECT_HOME is /proc/prefect, which cannot be made"):
+        refuse_unusable_prefect()
+
+
+def test_an_address_of_mlflow_that_cannot_be_read_is_refused_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@[bad:9/")
+    with pytest.raises(RewardsmithError, match="MLFLOW_TRACKING_URI is not a valid address") as refused:
+        tracking_uri(Path())
+    assert SECRET not in str(refused.value)
