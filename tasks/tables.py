@@ -138,14 +138,15 @@ def make_tables(
 
 
 def contradictions(made: Made) -> Iterator[str]:
-    """Yields metrics that tables of the same runs, made again, do not have."""
+    """Yields metrics that tables of the same runs and of what those were made from, made again, do not have."""
     file = made.result / "tables.json"
     if not exists_as_recorded(file):
         return
     header = read_object(file)
     results = made.root / "results" / header["scale"]
-    runs = frozenset(path.as_posix() for path in made.inputs)
-    found = flat_metrics(paper_tables(header["paper"], ResultTree(results, tuple(header["seeds"]), runs)))
+    read = {*made.inputs, *(path for run in made.inputs for path in Made(run.parent, made.root).inputs)}
+    allowed = frozenset(path.as_posix() for path in read)
+    found = flat_metrics(paper_tables(header["paper"], ResultTree(results, tuple(header["seeds"]), allowed)))
     yield from made.of_metrics(found)
 
 

@@ -128,6 +128,23 @@ def test_cells_of_tables_are_computed_again(tmp_path: Path) -> None:
     assert "/0/alpaca_lc" in said[0]
 
 
+def test_tables_are_computed_again_from_the_data_of_their_runs(tmp_path: Path) -> None:
+    """Which each world has its own of, beside data of other prompts that all may share."""
+    results = make_results(tmp_path, (0, 1), ("phi3-mini", "bandit"))
+    data = results / "shared" / "data" / "dialogue"
+    for seed in (0, 1):
+        shutil.copytree(data / "result", data / str(seed) / "result")
+        for run in (results / "segment" / "policy" / "bandit", results / "shared" / "sft" / "phi3-mini"):
+            record = run / str(seed) / "record" / "record.json"
+            read = {f"results/testbed/shared/data/dialogue/{seed}/result": "ab"}
+            write_json(record, read_json(record) | {"inputs": read})
+    write_jsonl(data / "result" / "alpaca_calibration.jsonl", [])
+    out = results / "segment" / "tables"
+    tables.build(results, "segment", (0, 1), out, frozenset(path.as_posix() for path in results.glob("**/result")))
+    assert any("alpaca_lc" in name for name in read_json(out / "result" / "metrics.json"))
+    assert disagreements(out, tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
