@@ -229,13 +229,13 @@ class CalibrationSet:
 
     Attributes:
         rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].
-        sequence_values: [responses] sequence evaluations e(x, y).
+        response_rewards: [responses] rewards of whole responses, the paper's e(x, y).
         floor_fraction, min_samples: of `fit_location_aware`.
     """
 
     rewards: Floats
     locations: Floats
-    sequence_values: Floats
+    response_rewards: Floats
     floor_fraction: float = 0.1
     min_samples: int = 2
 
@@ -247,7 +247,7 @@ class NormaliserChoice:
     Args:
         build: (what `fit` gave, regression) -> normaliser.
         fit: the numbers that it keeps of a calibration set, None where it keeps none.
-        of_segments: whether it is fitted to what segments are worth to the reward model.
+        of_segments: whether it is fitted to the worth of segments (`docs/vocabulary.md`).
         of_selection: whether its numbers are the selection stage's, of the initial policy's pure samples.
     """
 
@@ -286,7 +286,7 @@ def _of_last(given: CalibrationSet) -> dict[str, Any]:
 
 
 def _of_sequences(given: CalibrationSet) -> dict[str, Any]:
-    return _moments(given.sequence_values)
+    return _moments(given.response_rewards)
 
 
 def _by_location(given: CalibrationSet) -> dict[str, Any]:
@@ -322,7 +322,7 @@ NORMALISERS = Choices(
 
 def calibrate(
     signals: list[Segments],
-    sequence_values: Floats,
+    response_rewards: Floats,
     *,
     floor_fraction: float = 0.1,
     min_samples: int = 2,
@@ -332,7 +332,7 @@ def calibrate(
 
     Args:
         signals: segment rewards of chosen and rejected responses, pooled.
-        sequence_values: [responses] sequence evaluations e(x, y).
+        response_rewards: [responses] rewards of whole responses, the paper's e(x, y).
         floor_fraction, min_samples: of `fit_location_aware`.
         own: further normalisers, each `module:name`.
 
@@ -342,21 +342,21 @@ def calibrate(
     """
     rewards = np.concatenate([s.values[s.segmentation.mask].double().numpy() for s in signals])
     locations = np.concatenate([s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals])
-    for what, values in (("segment reward", rewards), ("sequence value", sequence_values)):
+    for what, values in (("segment reward", rewards), ("response reward", response_rewards)):
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
             raise NumericsError(
                 f"{what} {bad[0] + 1} of {values.size} of the calibration set is {values[bad[0]]}; "
                 "the reward model diverged, train it again"
             )
-    given = CalibrationSet(rewards, locations, sequence_values, floor_fraction, min_samples)
+    given = CalibrationSet(rewards, locations, response_rewards, floor_fraction, min_samples)
     choices = {name: NORMALISERS[name] for name in (*NORMALISERS, *own)}
     fitted: dict[str, Any] = {name: choice.fit(given) for name, choice in choices.items() if choice.fit is not None}
     bins = location_bins(locations, rewards, min_samples)
     fitted["bins"] = {name: np.asarray(getattr(bins, name)).tolist() for name in ("location", "mean", "std", "samples")}
     fitted["counts"] = {
         "segments": int(rewards.size),
-        "responses": int(sequence_values.size),
+        "responses": int(response_rewards.size),
         "bins": int(bins.location.size),
         "dropped_bins": bins.dropped,
     }

@@ -22,7 +22,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import Made, mean
+from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -124,9 +124,9 @@ def choose(
         write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields choices that are not the pool's answers with the highest rewards, and metrics that are not theirs."""
-    pool, rows, data = made.above("pool"), made.rows("choices.jsonl"), made.above("prepare")
+    pool, rows, data = finished.above("pool"), finished.rows("choices.jsonl"), finished.above("prepare")
     if pool is None or data is None or not rows:
         return
     pooled = read_rows(pool / "responses.jsonl", PooledAnswers)
@@ -136,7 +136,7 @@ def contradictions(made: Made) -> Iterator[str]:
         | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
         for i, row in enumerate(pooled)
     ]
-    yield from made.of_rows("choices.jsonl", rows, values)
+    yield from finished.of_rows("choices.jsonl", rows, values)
     world, metrics = load_world(data), dict[str, float]()
     for name in dict.fromkeys(row["benchmark"] for row in rows):
         places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
@@ -146,7 +146,7 @@ def contradictions(made: Made) -> Iterator[str]:
             metrics[f"{judge}/{name}/{over}"] = value
         for size, best in own.items():
             metrics[f"reward/{name}/{size}"] = mean([rows[i]["rewards"][j] for i, j in zip(places, best, strict=True)])
-    yield from made.of_metrics(metrics)
+    yield from finished.of_metrics(metrics)
 
 
 main = command_line(choose)
