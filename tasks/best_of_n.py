@@ -54,7 +54,15 @@ def win_rates(
     template: str,
     world: Any,
 ) -> dict[str, float]:
-    """Returns the win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`."""
+    """Returns the win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`.
+
+    Args:
+        rows: prompts with their greedy answer and sampled responses.
+        chosen: for each N the place, in each prompt's responses, of the best of the first N.
+        judges: by name.
+        template: prompt of the judges.
+        world: of the testbed, for true rewards; None elsewhere.
+    """
     found: dict[str, float] = {}
     for size, places in chosen.items():
         best = [row["samples"][place] for row, place in zip(rows, places, strict=True)]
@@ -81,7 +89,7 @@ def win_rates(
 
 
 def choose(
-    scale_path: Annotated[Address, "settings (YAML)"],
+    scale_path: Annotated[Address, "sizes N, judges and template (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -106,12 +114,12 @@ def choose(
         metrics: dict[str, float] = {}
         for name in dict.fromkeys(row["benchmark"] for row in rows):
             places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
-            own = {size: [best[i] for i in places] for size, best in chosen.items()}
-            rates = win_rates([rows[i] for i in places], own, judges, spec.template, world)
+            of_benchmark = {size: [best[i] for i in places] for size, best in chosen.items()}
+            rates = win_rates([rows[i] for i in places], of_benchmark, judges, spec.template, world)
             for key, value in rates.items():
-                judge, _, over = key.partition("/")
-                metrics[f"{judge}/{name}/{over}"] = value
-            for size, best in own.items():
+                judge, _, first = key.partition("/")
+                metrics[f"{judge}/{name}/{first}"] = value
+            for size, best in of_benchmark.items():
                 taken = [float(rewards[i, j]) for i, j in zip(places, best, strict=True)]
                 metrics[f"reward/{name}/{size}"] = sum(taken) / len(taken)
         choices = [
@@ -140,11 +148,11 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     world, metrics = load_world(data), dict[str, float]()
     for name in dict.fromkeys(row["benchmark"] for row in rows):
         places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
-        own = {size: [best[i] for i in places] for size, best in chosen.items()}
-        for key, value in win_rates([pooled[i] for i in places], own, {}, "", world).items():
-            judge, _, over = key.partition("/")
-            metrics[f"{judge}/{name}/{over}"] = value
-        for size, best in own.items():
+        of_benchmark = {size: [best[i] for i in places] for size, best in chosen.items()}
+        for key, value in win_rates([pooled[i] for i in places], of_benchmark, {}, "", world).items():
+            judge, _, first = key.partition("/")
+            metrics[f"{judge}/{name}/{first}"] = value
+        for size, best in of_benchmark.items():
             metrics[f"reward/{name}/{size}"] = mean([rows[i]["rewards"][j] for i, j in zip(places, best, strict=True)])
     yield from finished.of_metrics(metrics)
 

@@ -179,11 +179,11 @@ def render(comparison: Laboratory) -> str:
     colours = colours_of(comparison.order)
     ranges: dict[int, tuple[Range, Range]] = {}
     for reward in comparison.rewards:
-        proxies = [cell.rise for cell in reward.measured]
+        proxies = [cell.proxy_rise for cell in reward.measured]
         ranges |= {id(cell): (span(proxies, 0), span(proxies, 1)) for cell in reward.cells}
 
     def curve(cell: MitigationResult) -> Curve:
-        return Curve(cell.title, colours[cell.mitigation], cell.rise, cell.curve("win_rate"))
+        return Curve(cell.title, colours[cell.mitigation], cell.proxy_rise, cell.curve("win_rate"))
 
     def panel(reward: RewardResults) -> Markup:
         key = f"curves-{comparison.rewards.index(reward)}"

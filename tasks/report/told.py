@@ -14,7 +14,7 @@ from tasks.running.result_rows import DataFacts, LabelledPair
 Metrics = Mapping[str, float]
 
 
-def told(root: Path, stage: Stage) -> str:
+def result_in_words(root: Path, stage: Stage) -> str:
     """Returns what a stage's result says; empty for other kinds of stages, and where it has no metrics."""
     if stage.kind == "prepare":
         return _quarantine(root, Path(stage.out) / "result")
