@@ -41,7 +41,7 @@ from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
 from tasks.graph.stages import Stage, never_run, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
-from tasks.report.told import told
+from tasks.report.told import result_in_words
 from tasks.running import machine
 from tasks.running.alarms import alarm_lines, alarms_of, kinds, stages_with_alarms
 from tasks.running.exclusive import only_scheduler
@@ -251,7 +251,7 @@ class _Run:
             left.discard(address)
         count = len(self.summary.done) + len(self.summary.failed)
         get_run_logger().info("%s %s in %.1f s (%d of %d)", address, done.outcome, done.seconds, count, len(self.stale))
-        alarms, words = ring(self.root, self.stale[address]), told(self.root, self.stale[address])
+        alarms, words = ring(self.root, self.stale[address]), result_in_words(self.root, self.stale[address])
         rang = f", ALARM: {kinds(alarms)}" if alarms else ""
         text = f"{done.outcome} in {done.seconds:.1f} s" + (f": {words}" if words else "")
         self.display.finished(address, f"{text}{rang}", self.seconds_left())

@@ -35,35 +35,35 @@ from tasks.studies.committed import read_records
 from tasks.studies.divergence import divergences
 from tasks.studies.provenance import changed_code, refuse_dirty_record, refuse_uncommitted_code
 from tasks.studies.records import record_of, write_record
-from tasks.studies.registration import Registration, record_file, registration
-from tasks.studies.start_log import PILOT, VERDICT, check_log, check_unchanged, note_start
+from tasks.studies.registration import Registration, record_file, registration_of
+from tasks.studies.start_log import PILOT, REGISTERED, check_log, check_unchanged, note_start
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.world_seeds import check_world_seed
 
 WORK = Path(".work") / "studies"
 
 
-def run_world(root: Path, registered: Registration, spec: StudySpec, seed: int, *, pilot: bool, keep: bool) -> Path:
+def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int, *, pilot: bool, keep: bool) -> Path:
     """Logs the start of a world, trains it and writes its record; returns the record's file. Call it inside a flow.
 
     Raises:
         RewardsmithError: another process trains the world, or it was finished meanwhile.
         RunFailed: a stage failed for a reason other than divergence.
     """
-    world = WorldTree(registered.study, spec, seed, root / WORK / registered.study / str(seed))
+    world = WorldTree(registration.study, spec, seed, root / WORK / registration.study / str(seed))
     busy, file = (
-        f"world {seed} of study '{registered.study}' is being trained",
-        record_file(registered.study, seed, pilot=pilot),
+        f"world {seed} of study '{registration.study}' is being trained",
+        record_file(registration.study, seed, pilot=pilot),
     )
     with only_one(world.tree.with_suffix(".lock"), busy, "Wait for it; its record will be in " + str(file)):
         if (root / file).exists():
-            raise RewardsmithError(f"world {seed} of study '{registered.study}' was finished by another run: {file}")
+            raise RewardsmithError(f"world {seed} of study '{registration.study}' was finished by another run: {file}")
         if not pilot:
             refuse_uncommitted_code(root)
         dirty = changed_code(root)
-        note_start(root, registered, [seed], PILOT if pilot else VERDICT)
+        note_start(root, registration, [seed], PILOT if pilot else REGISTERED)
         write_tree(root, world)
-        record = _trained(world, registered, pilot=pilot, dirty=dirty if pilot else ())
+        record = _trained(world, registration, pilot=pilot, dirty=dirty if pilot else ())
         if not pilot:
             refuse_dirty_record(str(file), record, f"Delete {world.tree} and run the world again from committed code")
         write_record(root, record)
@@ -72,7 +72,7 @@ def run_world(root: Path, registered: Registration, spec: StudySpec, seed: int, 
     return file
 
 
-def _trained(world: WorldTree, registered: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
+def _trained(world: WorldTree, registration: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
     """Trains a world; returns its record. A row that diverged has its last evaluation before that.
 
     Raises:
@@ -84,7 +84,7 @@ def _trained(world: WorldTree, registered: Registration, *, pilot: bool, dirty: 
     diverged = divergences(summary.failed, summary.skipped, failed_after)
     if others := [message for address, message in summary.failed.items() if address not in diverged]:
         raise RunFailed(f"world {world.number}: {summary.line()}. " + "; ".join(others))
-    return record_of(world, registered, pilot=pilot, diverged=diverged, dirty=dirty)
+    return record_of(world, registration, pilot=pilot, diverged=diverged, dirty=dirty)
 
 
 @flow(
@@ -105,26 +105,28 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     """
     folder = Path(root).resolve()
     file = study_file(folder, name)
-    spec, registered = read_study(file), registration(folder, file)
+    spec, registration = read_study(file), registration_of(folder, file)
     check_log(folder)
-    check_unchanged(folder, registered)
+    check_unchanged(folder, registration)
     if not pilots:
         refuse_uncommitted_code(folder)
         check_study(folder, name, spec)
     if pilots:
-        seeds = [seed for seed in pilots if not (folder / record_file(registered.study, seed, pilot=True)).exists()]
+        seeds = [seed for seed in pilots if not (folder / record_file(registration.study, seed, pilot=True)).exists()]
     else:
-        found = read_records(folder, registered, spec)
+        found = read_records(folder, registration, spec)
         left = [index for index in range(spec.worlds) if index not in {**found.committed, **found.uncommitted}]
-        seeds = [registered.world(index) for index in left[:worlds]]
+        seeds = [registration.world_seed(index) for index in left[:worlds]]
     for seed in seeds:
         check_world_seed(seed, pilot=bool(pilots), twins=spec.twins)
     if not seeds:
-        return f"{registered.study}: every world has its record"
+        return f"{registration.study}: every world has its record"
     made = []
     for seed in seeds:
-        made.append(run_world(folder, registration(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
-    return f"{registered.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"
+        made.append(run_world(folder, registration_of(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
+    return (
+        f"{registration.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"
+    )
 
 
 @prints_errors

@@ -3,8 +3,8 @@
     python -m flows.tune credit --trials 16 --seed 100 --seed 101
     python -m flows.tune credit --write          put the choices into studies/credit.yaml
 
-It may be interrupted: the same command goes on with it, and runs that are in reference/tuning/<study>.json are not
-run again.
+A trial is one row at one point; a point is one value for each setting of the search space. Interrupted, the same
+command continues; trials that are in reference/tuning/<study>.json are not run again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tasks.studies.trial_records import (
     Record,
     add_runs,
     check_digests,
-    continued,
     pending,
     read_tuning,
+    record_to_continue,
     trials_of,
     tuning_file,
     write_tuning,
@@ -45,11 +45,11 @@ from tasks.studies.world_seeds import check_world_seed
 WORK = Path(".work") / "tuning"
 TRIALS, SEEDS = 16, (100,)
 #: Trials of every row that run together, so that rows have the same number of trials wherever tuning is stopped.
-TOGETHER = 4
+TRIALS_TOGETHER = 4
 
 
 def trial_world(root: Path, plan: TuningPlan, seed: int, trials: Sequence[Trial]) -> WorldTree:
-    """Writes the tree of some trials in the world of a seed, over that of other trials; their results stay."""
+    """Writes the tree of some trials in the world of a seed, over the tree of other trials, whose results stay."""
     world = WorldTree(plan.study, plan.trial_rows(trials), seed, root / WORK / plan.study / str(seed))
     write_tree(root, world)
     return world
@@ -68,20 +68,20 @@ def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: 
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("seed %d, trials %s: %s", seed, sorted({number for _, number in trials}), summary.line())
     failed = {**summary.skipped, **summary.failed}
-    problems = add_runs(record, world, digests, commit_of(root), failed, _spent(summary))
+    problems = add_runs(record, world, digests, commit_of(root), failed, _seconds_of_failed(summary))
     write_tuning(root, record)
     if problems:
         raise RunFailed(f"seed {seed}: {summary.line()}. " + "; ".join(summary.failed.values() or problems))
 
 
-def _spent(summary: RunSummary) -> dict[str, float]:
+def _seconds_of_failed(summary: RunSummary) -> dict[str, float]:
     """Returns core-seconds of failed stages by address."""
     ended = (time for time in summary.times.stages if time.stage in summary.failed)
     return {time.stage: round(time.seconds * time.cores, 1) for time in ended}
 
 
-def prepared(root: Path, name: str, trials: int, seeds: Sequence[int]) -> tuple[TuningPlan, Record]:
-    """Returns the trials of a study, those that ran before included, and what they gave.
+def plan_and_record(root: Path, name: str, trials: int, seeds: Sequence[int]) -> tuple[TuningPlan, Record]:
+    """Returns the plan of a study's trials, those that ran before included, and the record of those that ran.
 
     Raises:
         DataError: recorded trials are of other rows, cells or points.
@@ -92,13 +92,13 @@ def prepared(root: Path, name: str, trials: int, seeds: Sequence[int]) -> tuple[
     file = study_file(root, name)
     known = trials_of(read_tuning(root, file.stem))
     plan = tuning_plan(root, file.stem, read_study(file), max(trials, known))
-    return plan, continued(root, plan, seeds)
+    return plan, record_to_continue(root, plan, seeds)
 
 
-def missing(record: Record) -> list[tuple[int, list[Trial]]]:
+def missing_trials(record: Record) -> list[tuple[int, list[Trial]]]:
     """Returns the trials that have not run, in the order in which they run: some of every row, with each seed."""
     count = trials_of(record)
-    groups = [range(first, min(first + TOGETHER, count)) for first in range(0, count, TOGETHER)]
+    groups = [range(first, min(first + TRIALS_TOGETHER, count)) for first in range(0, count, TRIALS_TOGETHER)]
     found = [(seed, pending(record, seed, numbers)) for numbers in groups for seed in record["seeds"]]
     return [(seed, trials) for seed, trials in found if trials]
 
@@ -114,15 +114,15 @@ def tune(name: str, trials: int = TRIALS, seeds: tuple[int, ...] = SEEDS, keep: 
 
     Args:
         name: of the study, studies/<name>.yaml.
-        trials: points that each row is tried at.
+        trials: number of points that each row is tried at.
         seeds: of tuning.
         keep: leave the worlds' trees in .work/tuning/, weights included.
         root: the repository.
     """
     folder = Path(root).resolve()
-    plan, record = prepared(folder, name, trials, seeds)
+    plan, record = plan_and_record(folder, name, trials, seeds)
     check_not_started(folder, plan.study)
-    for seed, some in missing(record):
+    for seed, some in missing_trials(record):
         run_trials(folder, plan, record, seed, some)
     _tidy(folder, plan, keep)
     return f"{plan.study}: {trials_of(record)} trials of {len(plan.kinds)} rows are in {tuning_file(plan.study)}"
@@ -136,11 +136,11 @@ def tune_study(root: Path, name: str, trials: int, seeds: Sequence[int], *, keep
             first trials.
         RunFailed: a stage failed.
     """
-    plan, record = prepared(root, name, trials, seeds)
-    if missing(record):
+    plan, record = plan_and_record(root, name, trials, seeds)
+    if missing_trials(record):
         with tags(host_tag()):
             tune(name, trials, tuple(seeds), keep, str(root))
-        return continued(root, plan, seeds)
+        return record_to_continue(root, plan, seeds)
     for seed in record["seeds"]:
         world = trial_world(root, plan, seed, [(row, 0) for row in plan.kinds])
         check_digests(record, seed, settings_digests(world, plan))

@@ -18,7 +18,7 @@ from tasks.params.yaml_files import write_whole
 from tasks.running.platform_state import alive, note_of
 
 WORK = ".work"
-#: The variable that marks all that a run without a platform starts.
+#: Variable that names the run which started a process, of a run without a platform.
 RUN = "REWARDSMITH_RUN"
 #: Variable that Prefect sets for the temporary server of a run without a platform.
 TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
@@ -27,7 +27,7 @@ NOT_A_NOTE = (ValueError, KeyError, TypeError, RecursionError)
 
 
 def mark(root: Path, name: str) -> dict[str, str]:
-    """Returns the environment of a stage's process, which its children inherit: whose it is, from its first moment on.
+    """Returns the variable of a stage's process, inherited by its children, that names the run it belongs to.
 
     Args:
         root: the tree that it works in.
@@ -37,7 +37,12 @@ def mark(root: Path, name: str) -> dict[str, str]:
 
 
 def mark_own_processes(root: Path) -> None:
-    """Marks what this process starts from now on as its own in a tree."""
+    """Marks the processes that this one starts from now on, so that a later run finds and ends those left over if this
+    one is killed.
+
+    Args:
+        root: the tree that this process works in.
+    """
     os.environ[RUN] = json.dumps({"root": str(root.resolve()), **note_of(os.getpid())})
 
 

@@ -229,7 +229,7 @@ class CalibrationSet:
 
     Attributes:
         rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].
-        sequence_values: [responses] sequence evaluations e(x, y).
+        sequence_values: [responses] rewards of whole responses, the paper's e(x, y).
         floor_fraction, min_samples: of `fit_location_aware`.
     """
 
@@ -247,7 +247,7 @@ class NormaliserChoice:
     Args:
         build: (what `fit` gave, regression) -> normaliser.
         fit: the numbers that it keeps of a calibration set, None where it keeps none.
-        of_segments: whether it is fitted to what segments are worth to the reward model.
+        of_segments: whether it is fitted to the worth of segments (`docs/vocabulary.md`).
         of_selection: whether its numbers are the selection stage's, of the initial policy's pure samples.
     """
 
@@ -332,7 +332,7 @@ def calibrate(
 
     Args:
         signals: segment rewards of chosen and rejected responses, pooled.
-        sequence_values: [responses] sequence evaluations e(x, y).
+        sequence_values: [responses] rewards of whole responses, the paper's e(x, y).
         floor_fraction, min_samples: of `fit_location_aware`.
         own: further normalisers, each `module:name`.
 
@@ -342,7 +342,7 @@ def calibrate(
     """
     rewards = np.concatenate([s.values[s.segmentation.mask].double().numpy() for s in signals])
     locations = np.concatenate([s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals])
-    for what, values in (("segment reward", rewards), ("sequence value", sequence_values)):
+    for what, values in (("segment reward", rewards), ("response reward", sequence_values)):
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
             raise NumericsError(

@@ -154,7 +154,7 @@ class Checked:
 
 
 def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Returns a dataclass made from a mapping; lists become tuples, nested mappings dataclasses.
+    """Returns settings as a dataclass, typed and checked: lists become tuples, nested mappings dataclasses.
 
     Args:
         cls: a dataclass.

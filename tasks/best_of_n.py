@@ -22,7 +22,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import Made, mean
+from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -54,7 +54,15 @@ def win_rates(
     template: str,
     world: Any,
 ) -> dict[str, float]:
-    """Returns the win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`."""
+    """Returns the win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`.
+
+    Args:
+        rows: prompts with their greedy answer and sampled responses.
+        chosen: for each N the place, in each prompt's responses, of the best of the first N.
+        judges: by name.
+        template: prompt of the judges.
+        world: of the testbed, for true rewards; None elsewhere.
+    """
     found: dict[str, float] = {}
     for size, places in chosen.items():
         best = [row["samples"][place] for row, place in zip(rows, places, strict=True)]
@@ -81,7 +89,7 @@ def win_rates(
 
 
 def choose(
-    scale_path: Annotated[Address, "settings (YAML)"],
+    scale_path: Annotated[Address, "sizes N, judges and template (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -106,12 +114,12 @@ def choose(
         metrics: dict[str, float] = {}
         for name in dict.fromkeys(row["benchmark"] for row in rows):
             places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
-            own = {size: [best[i] for i in places] for size, best in chosen.items()}
-            rates = win_rates([rows[i] for i in places], own, judges, spec.template, world)
+            of_benchmark = {size: [best[i] for i in places] for size, best in chosen.items()}
+            rates = win_rates([rows[i] for i in places], of_benchmark, judges, spec.template, world)
             for key, value in rates.items():
-                judge, _, over = key.partition("/")
-                metrics[f"{judge}/{name}/{over}"] = value
-            for size, best in own.items():
+                judge, _, first = key.partition("/")
+                metrics[f"{judge}/{name}/{first}"] = value
+            for size, best in of_benchmark.items():
                 taken = [float(rewards[i, j]) for i, j in zip(places, best, strict=True)]
                 metrics[f"reward/{name}/{size}"] = sum(taken) / len(taken)
         choices = [
@@ -124,9 +132,9 @@ def choose(
         write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields choices that are not the pool's answers with the highest rewards, and metrics that are not theirs."""
-    pool, rows, data = made.above("pool"), made.rows("choices.jsonl"), made.above("prepare")
+    pool, rows, data = finished.above("pool"), finished.rows("choices.jsonl"), finished.above("prepare")
     if pool is None or data is None or not rows:
         return
     pooled = read_rows(pool / "responses.jsonl", PooledAnswers)
@@ -136,17 +144,17 @@ def contradictions(made: Made) -> Iterator[str]:
         | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
         for i, row in enumerate(pooled)
     ]
-    yield from made.of_rows("choices.jsonl", rows, values)
+    yield from finished.of_rows("choices.jsonl", rows, values)
     world, metrics = load_world(data), dict[str, float]()
     for name in dict.fromkeys(row["benchmark"] for row in rows):
         places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
-        own = {size: [best[i] for i in places] for size, best in chosen.items()}
-        for key, value in win_rates([pooled[i] for i in places], own, {}, "", world).items():
-            judge, _, over = key.partition("/")
-            metrics[f"{judge}/{name}/{over}"] = value
-        for size, best in own.items():
+        of_benchmark = {size: [best[i] for i in places] for size, best in chosen.items()}
+        for key, value in win_rates([pooled[i] for i in places], of_benchmark, {}, "", world).items():
+            judge, _, first = key.partition("/")
+            metrics[f"{judge}/{name}/{first}"] = value
+        for size, best in of_benchmark.items():
             metrics[f"reward/{name}/{size}"] = mean([rows[i]["rewards"][j] for i, j in zip(places, best, strict=True)])
-    yield from made.of_metrics(metrics)
+    yield from finished.of_metrics(metrics)
 
 
 main = command_line(choose)

@@ -18,9 +18,9 @@ from tasks.params.backbone import EntropySpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.recorded import exists_in_result
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.entropies import response_entropies
 
@@ -73,11 +73,11 @@ def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {f"{split}.values": torch.cat(values), f"{split}.lengths": torch.tensor([len(v) for v in values])}
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields entropies of other responses than the data's, and cutoffs and metrics that are not theirs."""
-    data, sft, spec = made.above("prepare"), made.above("sft"), made.settings(EntropySpec)
-    path = made.result / "entropies.safetensors"
-    if data is None or sft is None or spec is None or not exists_as_recorded(path):
+    data, sft, spec = finished.above("prepare"), finished.above("sft"), finished.settings(EntropySpec)
+    path = finished.result / "entropies.safetensors"
+    if data is None or sft is None or spec is None or not exists_in_result(path):
         return
     stored, encoder = read_tensors(path), load_encoder(data, sft / "model")
     for split in SPLITS:
@@ -86,9 +86,9 @@ def contradictions(made: Made) -> Iterator[str]:
         responses = [each.response for side in ("chosen", "rejected") for each in encode(encoder, pairs, side, file)]
         if stored[f"{split}.lengths"].tolist() != [len(each) for each in responses]:
             yield f"entropies.safetensors has other numbers of tokens than the responses of split '{split}'"
-    train, cutoffs = stored["train.values"], read_object(made.result / "cutoffs.json")
-    yield from made.of_rows("cutoffs.json", [cutoffs], [resolve_cutoffs(spec, train)])
-    yield from made.of_metrics(levels(train))
+    train, cutoffs = stored["train.values"], read_object(finished.result / "cutoffs.json")
+    yield from finished.of_rows("cutoffs.json", [cutoffs], [resolve_cutoffs(spec, train)])
+    yield from finished.of_metrics(levels(train))
 
 
 main = command_line(measure)

@@ -40,7 +40,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.device_settings import settle_supervised
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
@@ -351,21 +351,21 @@ def require(metrics: Mapping[str, float], least: float, where: str) -> None:
         )
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields rewrites and token rewards that contradict what they were made from, and metrics that are not theirs."""
-    data, samples, teacher = (made.above(kind) for kind in ("prepare", "samples", "teacher"))
-    config, scored = made.settings(GenerativeModelScale), cast(list[RewardedSolution], made.rows(REWARDS_FILE))
+    data, samples, teacher = (finished.above(kind) for kind in ("prepare", "samples", "teacher"))
+    config, scored = finished.settings(GenerativeModelScale), cast(list[RewardedSolution], finished.rows(REWARDS_FILE))
     if data is None or samples is None or teacher is None or config is None or not scored:
         return
     encoder, file = load_encoder(data, samples / "tokenizer"), samples / "samples.jsonl"
     drawn = read_rows(file, SampledSolution)
     ranges, right = RewardRanges(config.negative, config.positive), {row["id"]: row["correct"] for row in drawn}
-    yield from made.copied(REWARDS_FILE, scored, drawn, ("question_id", "prompt", "prediction", "token_ids"))
+    yield from finished.copied(REWARDS_FILE, scored, drawn, ("question_id", "prompt", "prediction", "token_ids"))
     values = [{"rewards": token_rewards(row["probabilities"], right[row["id"]], ranges)} for row in scored]
-    yield from made.of_rows(REWARDS_FILE, scored, values)
-    corrected = cast(list[VerifiedRewrite], made.rows("grm_rewrites.jsonl"))
-    material = gather(data, drawn, file, teacher, config.held_out, made.seed or 0)
-    yield from verified_again(made, "grm_rewrites.jsonl", corrected, material.wrong, encoder, config.rewrites)
+    yield from finished.of_rows(REWARDS_FILE, scored, values)
+    corrected = cast(list[VerifiedRewrite], finished.rows("grm_rewrites.jsonl"))
+    material = gather(data, drawn, file, teacher, config.held_out, finished.seed or 0)
+    yield from verified_again(finished, "grm_rewrites.jsonl", corrected, material.wrong, encoder, config.rewrites)
     metrics = {"rewritten": float(sum(row["accepted"] for row in corrected))}
     metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
     torn = sum({len(row["rewards"]), len(row["probabilities"])} != {len(row["token_ids"])} for row in scored)
@@ -373,10 +373,10 @@ def contradictions(made: Made) -> Iterator[str]:
         yield f"{REWARDS_FILE} has {torn} of {len(scored)} rows with another number of rewards than of tokens"
     else:
         metrics |= fidelity_metrics(scored, material, encoder)
-    if made.seed is not None:  # which draws the questions that are held out
+    if finished.seed is not None:  # which draws the questions that are held out
         measured = quality(material, {row["id"]: row for row in corrected}, [])
         metrics |= {name: v for name, v in measured.items() if name not in ("correct_recognised", "locating_accuracy")}
-    yield from made.of_metrics(metrics)
+    yield from finished.of_metrics(metrics)
 
 
 main = command_line(train_generative_model)

@@ -1,8 +1,8 @@
 """Stage `normaliser`: fits normalisers to a reward model's rewards of training responses.
 
-Segments of chosen and rejected responses are pooled. p = (t + 1) / T is a segment's relative place in the response:
-t is its index from 0, T the number of segments. One pass fits all normalisers of the paper Segment, so
-comparing them needs no second pass:
+Segments of chosen and rejected responses are pooled. A segment's reward is here its worth (docs/vocabulary.md).
+p = (t + 1) / T is its relative place in the response: t is its index from 0, T the number of segments. One pass fits
+all normalisers of the paper Segment, so comparing them needs no second pass:
 
 - global: mean and standard deviation of all segments' rewards;
 - last: mean and standard deviation of the last segments' rewards (p = 1);
@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.classifier_folder import is_classifier
+from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import calibrate
 from rlhf_core.rewards.aggregation import build_aggregation
@@ -35,13 +35,13 @@ from rlhf_core.signals import Segments
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import CalibrationSpec
 from tasks.params.settings import typed
-from tasks.running.amounts import note_amount
+from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.recorded import exists_in_result
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import ScalarScorer
@@ -94,10 +94,10 @@ def _segment_rewards(
     # Policies are rewarded by the first head, so only it is calibrated; ODIN's second head absorbs the effect of
     # length.
     head = training_settings["heads"][0]
-    sequence_values, segment_values = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
+    sequence_values, segment_worths = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
     segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
     padded = torch.zeros(segmentation.ends.shape)
-    for i, values in enumerate(segment_values):
+    for i, values in enumerate(segment_worths):
         padded[i, : len(values)] = torch.tensor(values)
     return Segments(padded, segmentation), sequence_values
 
@@ -121,7 +121,7 @@ def fit_normalisers(
     """Writes normaliser.json: statistics of each normaliser, location bins, and counts of segments, responses, bins.
 
     Args:
-        scale_path: settings of the calibration set and of the fit.
+        scale_path: settings of the calibration set and of the fit, an address in params/scales/.
         data: prepared data with the training pairs.
         sft: the SFT model whose entropies are given; the result is stale when it changes.
         entropies: of the responses' tokens, for a reward model that cuts by entropies.
@@ -140,9 +140,9 @@ def fit_normalisers(
             write_json(result / "metrics.json", {})
             return
         training_pairs = read_rows(data / "preference.train.jsonl", PreferencePair)
-        note_amount(spec.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
+        warn_too_few_rows(spec.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
         indices = calibration_indices(spec, len(training_pairs))
-        if is_classifier(reward_model):
+        if is_hub_classifier(reward_model):
             signal, sequence_values = _classifier_rewards(reward_model, [training_pairs[i] for i in indices])
         else:
             signal, sequence_values = _segment_rewards(
@@ -161,7 +161,7 @@ def fit_normalisers(
 
 def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     """Returns the counts, the moments of `global` and `sequence`, and the coefficients, flat: as `segments`,
-    `global_mean`, `huber_w_mean`."""
+    `global_mean`, or `huber_w_mean`, the slope by Huber regression of Mean(p) = w_mean log p + b_mean."""
     metrics = dict(fitted["counts"])
     for name in ("global", "sequence"):
         metrics |= {f"{name}_mean": fitted[name]["mean"], f"{name}_std": fitted[name]["std"]}
@@ -170,12 +170,12 @@ def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Compares metrics.json with normaliser.json; yields a message for each value that differs."""
-    file = made.result / "normaliser.json"
-    fitted = read_object(file) if exists_as_recorded(file) else {}
+    file = finished.result / "normaliser.json"
+    fitted = read_object(file) if exists_in_result(file) else {}
     if fitted:
-        yield from made.of_metrics(flat_metrics(fitted))
+        yield from finished.of_metrics(flat_metrics(fitted))
 
 
 main = command_line(fit_normalisers)

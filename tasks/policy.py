@@ -43,7 +43,7 @@ from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.launch import join_processes
 from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_stage
@@ -205,11 +205,11 @@ def _write(
         write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields what of a result does not follow from its answers, judgements and histories."""
     for part in (of_answers, of_wins, of_judgements, of_training, of_credit, of_peak):
-        yield from part(made)
-    yield from of_wins(made, "peak_generations.jsonl", "peak_")
+        yield from part(finished)
+    yield from of_wins(finished, "peak_generations.jsonl", "peak_")
 
 
 main = command_line(train_policy)

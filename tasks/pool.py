@@ -19,7 +19,7 @@ from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import Made, mean
+from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -77,12 +77,12 @@ def draw_pool(
         write_json(result / "metrics.json", metrics)
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields numbers of distinct answers that are not those of the pool."""
     by_name: dict[str, list[float]] = {}
-    for row in made.rows("responses.jsonl"):
+    for row in finished.rows("responses.jsonl"):
         by_name.setdefault(row["benchmark"], []).append(float(len(set(row["samples"]))))
-    yield from made.of_metrics({f"{name}_distinct": mean(found) for name, found in by_name.items()})
+    yield from finished.of_metrics({f"{name}_distinct": mean(found) for name, found in by_name.items()})
 
 
 main = command_line(draw_pool)

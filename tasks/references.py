@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.classifier_folder import is_classifier
+from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
@@ -32,11 +32,11 @@ from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.recorded import exists_in_result
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
@@ -119,7 +119,7 @@ def _loaded(
     Raises:
         RecipeError: a model whose values at the response's own tokens are not its rewards.
     """
-    if is_classifier(reward_model):
+    if is_hub_classifier(reward_model):
         classifier = RolloutClassifier(ScalarScorer.load(reward_model), encoder.tokenizer)
         return classifier, classifier
     model, trained = ScalarModel.load(reward_model / "model")
@@ -175,15 +175,15 @@ def make_references(
         )
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields metrics and lists that do not fit the lengths of the stored responses."""
-    path = made.result / "references.safetensors"
-    if not exists_as_recorded(path):
+    path = finished.result / "references.safetensors"
+    if not exists_in_result(path):
         return
-    stored, names = read_tensors(path), read_object(made.result / "references.json")["prompts"]
+    stored, names = read_tensors(path), read_object(finished.result / "references.json")["prompts"]
     lengths = stored["lengths"].double()
     found = {"responses": float(len(lengths)), "prompts": float(len(names))}
-    yield from made.of_metrics({**found, "truncated": float((~stored["ended"]).double().mean())})
+    yield from finished.of_metrics({**found, "truncated": float((~stored["ended"]).double().mean())})
     for name, values in stored.items():
         whole = len(lengths) if name in ("lengths", "ended", REWARDS) else int(lengths.sum())
         if len(values) != whole:

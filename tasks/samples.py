@@ -25,7 +25,7 @@ from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
@@ -140,12 +140,12 @@ def make_samples(
         write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields samples that are not those of their questions and tokens, and metrics that are not theirs."""
-    data, rows = made.above("prepare"), cast(list[SampledSolution], made.rows("samples.jsonl"))
+    data, rows = finished.above("prepare"), cast(list[SampledSolution], finished.rows("samples.jsonl"))
     if data is None or not rows:
         return
-    encoder = load_encoder(data, made.result / "tokenizer")
+    encoder = load_encoder(data, finished.result / "tokenizer")
     questions = {row["id"]: row for row in read_rows(data / "questions.jsonl", Question)}
     known = [row for row in rows if row["question_id"] in questions and not row.get("gold")]
     values = []
@@ -153,8 +153,8 @@ def contradictions(made: Made) -> Iterator[str]:
         number = int(row["id"].rpartition("/")[2])
         text = str(encoder.tokenizer.decode(row["token_ids"], skip_special_tokens=True))
         values.append(sample_row(questions[row["question_id"]], number, text))
-    yield from made.of_rows("samples.jsonl", known, values)
-    yield from made.of_metrics(statistics(rows, encoder.eos_id))
+    yield from finished.of_rows("samples.jsonl", known, values)
+    yield from finished.of_metrics(statistics(rows, encoder.eos_id))
 
 
 main = command_line(make_samples)

@@ -27,10 +27,10 @@ from tasks.params.backbone import SegmenterSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.progress import progress
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.recorded import exists_in_result
 from tasks.running.stage import command_line, run_stage, set_threads
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -108,10 +108,10 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
     }
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields metrics that are not those of the sentences."""
-    if exists_as_recorded(made.result / KNOWN_FILE):
-        yield from made.of_metrics(lengths_of(list(read_object(made.result / KNOWN_FILE).values())))
+    if exists_in_result(finished.result / KNOWN_FILE):
+        yield from finished.of_metrics(lengths_of(list(read_object(finished.result / KNOWN_FILE).values())))
 
 
 def _train(spec: SegmenterSpec, training: TrainingConfig, where: Address, data: Path, folder: Path) -> dict[str, float]:

@@ -38,10 +38,10 @@ from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.amounts import note_amount
+from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
@@ -98,7 +98,7 @@ def fine_tune(
         history: list[dict[str, float]] = []
         if config is not None:
             known = read_jsonl(data / "sft.jsonl")
-            note_amount(spec.examples, len(known), "examples", data / "sft.jsonl")
+            warn_too_few_rows(spec.examples, len(known), "examples", data / "sft.jsonl")
             examples = drawn_examples(known, spec.examples)
             rows = encode(encoder, examples, "response", data / "sft.jsonl")
             batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
@@ -146,10 +146,10 @@ def fine_tune(
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields what of a result does not follow from its answers and judgements."""
-    yield from of_answers(made)
-    yield from of_judgements(made)
+    yield from of_answers(finished)
+    yield from of_judgements(finished)
 
 
 main = command_line(fine_tune)

@@ -25,8 +25,8 @@ from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
-from tasks.running.contradictions import Made
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.contradictions import FinishedStage
+from tasks.running.recorded import exists_in_result
 from tasks.running.stage import command_line, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -137,17 +137,18 @@ def make_tables(
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields metrics that tables of the same runs and of what those were made from, made again, do not have."""
-    file = made.result / "tables.json"
-    if not exists_as_recorded(file):
+    file = finished.result / "tables.json"
+    if not exists_in_result(file):
         return
     header = read_object(file)
-    results = made.root / "results" / header["scale"]
-    read = {*made.inputs, *(path for run in made.inputs for path in Made(run.parent, made.root).inputs)}
+    results = finished.root / "results" / header["scale"]
+    runs = finished.inputs
+    read = {*runs, *(path for run in runs for path in FinishedStage(run.parent, finished.root).inputs)}
     allowed = frozenset(path.as_posix() for path in read)
     found = flat_metrics(paper_tables(header["paper"], ResultTree(results, tuple(header["seeds"]), allowed)))
-    yield from made.of_metrics(found)
+    yield from finished.of_metrics(found)
 
 
 main = command_line(make_tables)

@@ -24,7 +24,7 @@ from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import record_folder, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -116,17 +116,17 @@ def make_rewrites(
         write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
 
 
-def contradictions(made: Made) -> Iterator[str]:
+def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields rewrites that are not verified as they say, and metrics that are not theirs."""
-    data, sft, samples = (made.above(kind) for kind in ("prepare", "sft", "samples"))
-    spec, rows = made.settings(TeacherSpec), cast(list[VerifiedRewrite], made.rows("rewrites.jsonl"))
+    data, sft, samples = (finished.above(kind) for kind in ("prepare", "sft", "samples"))
+    spec, rows = finished.settings(TeacherSpec), cast(list[VerifiedRewrite], finished.rows("rewrites.jsonl"))
     if data is None or sft is None or samples is None or spec is None or not rows:
         return
     encoder, file = load_encoder(data, sft / "model"), samples / "samples.jsonl"
     wrong = wrong_solutions(read_rows(file, SampledSolution), read_rows(data / "questions.jsonl", Question), file)
-    yield from verified_again(made, "rewrites.jsonl", rows, wrong, encoder, spec.limits)
+    yield from verified_again(finished, "rewrites.jsonl", rows, wrong, encoder, spec.limits)
     if len(rows) == len(wrong):
-        yield from made.of_metrics(rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder))
+        yield from finished.of_metrics(rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder))
 
 
 main = command_line(make_rewrites)

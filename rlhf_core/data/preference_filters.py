@@ -22,7 +22,7 @@ CountTokens = Callable[[str], int]
 
 @dataclass(frozen=True)
 class PreferenceFilter(Checked):
-    """Which pairs stay.
+    """A filter of preference pairs.
 
     Args:
         max_tokens: prompt, chosen and rejected must each have fewer tokens than this.

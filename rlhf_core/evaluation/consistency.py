@@ -164,7 +164,7 @@ RULES = Choices(
 
 @dataclass(frozen=True)
 class SelectionRule(Checked):
-    """Which aspects accompany the holistic reward.
+    """A choice of the aspects that accompany the holistic reward.
 
     Args:
         kind: 'lowest' takes the one of lowest inconsistency, 'below' all below the cutoff.

@@ -66,8 +66,8 @@ class Calibration:
     uniform_p: float
 
     @property
-    def passes(self) -> bool:
-        """Says whether the mean square is in its band and the p-values look uniform at .05."""
+    def sound(self) -> bool:
+        """Returns whether the mean square is in its band and the p-values look uniform at .05."""
         return self.band[0] <= self.mean_square <= self.band[1] and self.uniform_p >= 1 - LEVEL
 
 

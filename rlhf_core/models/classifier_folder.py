@@ -16,8 +16,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.j
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
-def is_classifier(folder: Path) -> bool:
-    """Returns whether a folder holds a model as a hub has it, and not one of this project's."""
+def is_hub_classifier(folder: Path) -> bool:
+    """Returns whether a folder holds a Hugging Face classifier, and not a reward model of this project."""
     return (folder / CONFIG).is_file() and not (folder / "reward_model.json").is_file()
 
 
@@ -30,7 +30,7 @@ def check_given_reward_model(folder: Path) -> None:
     known = ("model/reward_model.json", "zero_shot.json")
     if not folder.exists() or any((folder / name).is_file() for name in known):
         return
-    if not is_classifier(folder):
+    if not is_hub_classifier(folder):
         inside = (folder / "reward_model.json").is_file()
         raise DataError(
             "this is the model itself" if inside else f"no reward model in this folder: neither {CONFIG} nor model/",

@@ -53,7 +53,7 @@ class Aggregated:
         total: [batch] reward of the response.
         rewards: [batch, max_segments] reward of each segment, 0 beyond each row's count.
         weights: [batch, max_segments], 0 beyond each row's count.
-        weighted: whether the segments' part in the total, rather than their bare reward, is what they are worth.
+        weighted: whether a segment's worth is its contribution to the total, rather than its reward alone.
     """
 
     total: Tensor
@@ -68,8 +68,8 @@ class Aggregated:
 
     @property
     def worth(self) -> Tensor:
-        """Returns [batch, max_segments]: what a segment is worth, as training measures it and normalisers are fitted to
-        it."""
+        """Returns [batch, max_segments]: the segments' worth, as training measures it and normalisers
+        are fitted to it."""
         return self.contributions if self.weighted else self.rewards
 
 

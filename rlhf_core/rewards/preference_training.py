@@ -31,7 +31,7 @@ def aggregate(
     aggregation: Aggregation = MEAN,
     head: str = "reward",
 ) -> tuple[Aggregated, Tensor]:
-    """Returns (what the segments are worth, ends [batch, max_segments] with -1 beyond each row's count)."""
+    """Returns (rewards and worth of the segments, ends [batch, max_segments] with -1 beyond each row's count)."""
     device = next(model.parameters()).device
     prompt_ids, prompt_mask = pad_rows([s.sequence.prompt for s in batch], pad_id, "left")
     response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
@@ -52,7 +52,7 @@ def evaluations(
     """Returns the sequence evaluations and what they are made of.
 
     Returns:
-        (e [batch], what segments are worth [batch, max_segments], ends [batch, max_segments] with -1 beyond each row's
+        (e [batch], worth of the segments [batch, max_segments], ends [batch, max_segments] with -1 beyond each row's
         count).
     """
     found, ends = aggregate(model, batch, pad_id, aggregation, head)
@@ -247,6 +247,6 @@ def score_all(
     batch: int = 64,
     head: str = "reward",
 ) -> tuple[Tensor, list[list[float]]]:
-    """Returns (e [n] float32, what each segment is worth per sequence)."""
+    """Returns (e [n] float32, the rewards of the responses; for each response the worth of its segments)."""
     result, parts = score_parts(model, sequences, pad_id, aggregation, batch, head)
     return result, [part["worth"] for part in parts]

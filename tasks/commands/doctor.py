@@ -74,7 +74,7 @@ def normalised(name: str) -> str:
 
 
 def check_packages(constraints: Path) -> Finding:
-    """Returns the installed versions against constraints.txt, which a clone has and a project of one's own lacks."""
+    """Returns the installed versions against constraints.txt, which a clone has and a project lacks."""
     pins = pinned(constraints)
     installed = {normalised(d.metadata["Name"]): d.version for d in metadata.distributions() if d.metadata["Name"]}
     wrong = [

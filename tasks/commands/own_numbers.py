@@ -14,7 +14,7 @@ from pathlib import Path
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.running.checked_results import read_stage_record
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 
 
 def disagreements(out: Path, root: Path) -> list[str]:
@@ -30,7 +30,7 @@ def disagreements(out: Path, root: Path) -> list[str]:
     contradictions = getattr(import_module(module), "contradictions", None)
     found: list[str] = []
     try:
-        for words in () if contradictions is None else contradictions(Made(out, root)):
+        for words in () if contradictions is None else contradictions(FinishedStage(out, root)):
             found.append(words)
     except (RewardsmithError, KeyError, TypeError, ValueError, IndexError) as error:
         found.append(f"its numbers cannot be computed again: {error!r:.200}")

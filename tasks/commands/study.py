@@ -17,7 +17,7 @@ from tasks.studies.claim_verdicts import claim_word, studied_claim
 from tasks.studies.committed import read_records
 from tasks.studies.design import design_of
 from tasks.studies.record_format import read_record
-from tasks.studies.registration import RECORDS, registration
+from tasks.studies.registration import RECORDS, registration_of
 from tasks.studies.shared_sft import SharedSft
 from tasks.studies.start_log import abandoned
 from tasks.studies.trial_records import read_tuning
@@ -67,7 +67,7 @@ def _print_cost(root: Path, file: Path, spec: StudySpec, shared: list[SharedSft]
     paths = sorted((root / RECORDS / file.stem).glob("pilot-*.json"))
     pilots = [read_record(root, path.relative_to(root)) for path in paths]
     try:
-        found = read_records(root, registration(root, file), spec)
+        found = read_records(root, registration_of(root, file), spec)
         done = [*found.committed.values(), *found.uncommitted.values()]
     except RewardsmithError as error:
         print(f"not yet registered: {error}")

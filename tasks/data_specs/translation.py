@@ -25,7 +25,7 @@ from tasks.data_specs.data_sets import (
     with_prompt,
 )
 from tasks.params.data import TranslationDirectorySpec, TranslationWorldSpec
-from tasks.running.amounts import note_amount
+from tasks.running.amounts import warn_too_few_rows
 
 #: Languages as a judge's instruction names them; others go by their code.
 LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "pt": "Portuguese"}
@@ -71,7 +71,7 @@ def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path)
             remedy="Give test rows with other sentences",
         )
     pairs, usable = spec.preference_pairs, _of_three_words(fitted)
-    note_amount(pairs, len(usable), "preference_pairs", f"the training part of {', '.join(spec.sets)}")
+    warn_too_few_rows(pairs, len(usable), "preference_pairs", f"the training part of {', '.join(spec.sets)}")
     damaged = {
         "train": _damaged(usable, pairs),
         "validation": _damaged(_of_three_words(validation), max(1, pairs // 8)),

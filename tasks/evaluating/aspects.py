@@ -15,7 +15,7 @@ from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.classifier_folder import is_classifier
+from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
@@ -146,7 +146,7 @@ def holistic_values(
     """
     if is_zero_shot(reward_model):
         return load_asked(reward_model).rewards([str(row["prompt"]) for row in rows], [text for text, _ in answers])
-    if is_classifier(reward_model):
+    if is_hub_classifier(reward_model):
         ended = [drawn < longest for _, drawn in answers]
         return ScalarScorer.load(reward_model)(rows, [text for text, _ in answers], ended=ended)
     model, trained = ScalarModel.load(reward_model / "model")

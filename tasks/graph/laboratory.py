@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
-from rlhf_core.models.classifier_folder import is_classifier
+from rlhf_core.models.classifier_folder import is_hub_classifier
 from tasks.graph.items import result_of
 from tasks.graph.scale import Scale
 from tasks.params.page_text import page_text
@@ -189,7 +189,7 @@ def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:
     """
     assert own.model is not None
     known = (own.model, own.model / "result")
-    folder = next((path for path in known if (path / "model").is_dir() or is_classifier(path)), None)
+    folder = next((path for path in known if (path / "model").is_dir() or is_hub_classifier(path)), None)
     if folder is None:
         raise DataError(
             "no reward model in this folder",

@@ -16,7 +16,7 @@ from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
-from rlhf_core.models.classifier_folder import is_classifier
+from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.engines import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
@@ -175,7 +175,7 @@ def _models(reached: Reached, recipe: Recipe) -> dict[str, Reached]:
 def classifiers(reached: Reached, recipe: Recipe) -> list[str]:
     """Returns the names of the recipe's reward models that are given as Hugging Face classifiers."""
     root = reached.settings.root
-    return [name for name, result in _results(reached, recipe).items() if is_classifier(root / result)]
+    return [name for name, result in _results(reached, recipe).items() if is_hub_classifier(root / result)]
 
 
 def _check_sources(reached: Reached, recipe: Recipe, training: RewardTraining) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.models.classifier_folder import is_classifier
+from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
@@ -353,7 +353,7 @@ class Scale:
         for spec in row.reward_models:
             names = [self._words(own.backbone, own.path) for own in (row, spec)]
             other = f"{row.path}: backbone is '{row.backbone}' but reward model '{spec.name}' is of '{spec.backbone}'"
-            own_words = spec.given is not None and is_classifier(self.root / spec.given)
+            own_words = spec.given is not None and is_hub_classifier(self.root / spec.given)
             if names[0] != names[1] and not own_words:
                 words = " and ".join(map(repr, names))
                 raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")

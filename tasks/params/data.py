@@ -156,7 +156,7 @@ class WorldSpec(DrawnSpec):
 
 @dataclass(frozen=True)
 class Filters(PreferenceFilter):
-    """Which pairs of real data stay, and the tokenizer that counts their tokens (hub id or folder)."""
+    """Filters of pairs of real data, and the tokenizer that counts their tokens (hub id or folder)."""
 
     tokenizer: str | None = None
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tasks.running.artifacts import read_jsonl
-from tasks.running.contradictions import Made, mean
+from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_world
 
 #: Metrics of the last step that a run's metrics repeat, with their names in the history.
@@ -15,28 +15,28 @@ LAST_STEP = {"reward": "reward", "entropy": "entropy", "response_length": "respo
 SUMMED = 1e-4
 
 
-def of_training(made: Made) -> Iterator[str]:
+def of_training(finished: FinishedStage) -> Iterator[str]:
     """Yields metrics of training that are not those of the last step, and rollouts that contradict themselves."""
-    history, checkpoints = made.rows("history.jsonl"), made.rows("checkpoints.jsonl")
+    history, checkpoints = finished.rows("history.jsonl"), finished.rows("checkpoints.jsonl")
     if history:
         last = history[-1]
         repeated = {name: last[own] for name, own in {**LAST_STEP, "train_kl": "kl"}.items() if own in last}
         repeated |= {f"train_{k}": v for k, v in last.items() if k.startswith("proxy/") or k == "true_reward"}
-        for kind in (name.removesuffix("_loss") for name in made.metrics if name.endswith("_loss")):
+        for kind in (name.removesuffix("_loss") for name in finished.metrics if name.endswith("_loss")):
             repeated |= {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
         numbers = {name: value for name, value in repeated.items() if isinstance(value, int | float)}
-        yield from made.of_metrics(numbers)
+        yield from finished.of_metrics(numbers)
         kept = ("proxy_reward", "proxy_reward_sft", "preference_score")
         if checkpoints and checkpoints[-1]["step"] == last["step"]:
-            yield from made.of_metrics({name: checkpoints[-1][name] for name in kept if name in checkpoints[-1]})
-    hacking, kl = made.rows("hacking.jsonl"), {row["step"]: row.get("kl") for row in checkpoints}
+            yield from finished.of_metrics({name: checkpoints[-1][name] for name in kept if name in checkpoints[-1]})
+    hacking, kl = finished.rows("hacking.jsonl"), {row["step"]: row.get("kl") for row in checkpoints}
     compared = [row for row in hacking if row["step"] in kl and row is not hacking[-1]]
-    yield from made.of_rows("hacking.jsonl", compared, [{"kl": kl[row["step"]]} for row in compared])
-    yield from _rollouts(made)
+    yield from finished.of_rows("hacking.jsonl", compared, [{"kl": kl[row["step"]]} for row in compared])
+    yield from _rollouts(finished)
 
 
-def _rollouts(made: Made) -> Iterator[str]:
-    rows, data = made.rows("rollouts.jsonl"), made.above("prepare")
+def _rollouts(finished: FinishedStage) -> Iterator[str]:
+    rows, data = finished.rows("rollouts.jsonl"), finished.above("prepare")
     torn = 0
     for row in rows:
         parts = [row["rewards"], row["advantages"], *row["breakdown"].values()]
@@ -51,30 +51,30 @@ def _rollouts(made: Made) -> Iterator[str]:
     metas = {row.get("id"): row["meta"] for row in read_jsonl(data / "prompts.jsonl") if row.get("meta") is not None}
     known = [row for row in rows if row["true_reward"] is not None and row["id"] in metas]
     values = [{"true_reward": world.true_reward(metas[row["id"]], row["response"])} for row in known]
-    yield from made.of_rows("rollouts.jsonl", known, values)
+    yield from finished.of_rows("rollouts.jsonl", known, values)
 
 
-def of_credit(made: Made) -> Iterator[str]:
+def of_credit(finished: FinishedStage) -> Iterator[str]:
     """Yields credited solutions whose rewrites and probabilities are not those of the stages that made them."""
-    rows = made.rows("credit.jsonl")
+    rows = finished.rows("credit.jsonl")
     torn = sum(len(row["tokens"]) != len(row[name]) for row in rows for name in ("credit", "mistaken"))
     if torn:
         yield f"credit.jsonl has {torn} lists that are not as long as their tokens"
-    teacher, model = made.above("teacher"), made.above("generative_reward_model")
+    teacher, model = finished.above("teacher"), finished.above("generative_reward_model")
     if teacher is not None:
-        yield from made.copied("credit.jsonl", rows, read_jsonl(teacher / "rewrites.jsonl"), ("rewrite",))
+        yield from finished.copied("credit.jsonl", rows, read_jsonl(teacher / "rewrites.jsonl"), ("rewrite",))
     if model is not None:
         given = {row["id"]: row["probabilities"] for row in read_jsonl(model / "token_rewards.jsonl")}
         known = [row for row in rows if "unclipped" in row and row["id"] in given]
         values = [{"unclipped": [chance - 0.5 for chance in given[row["id"]]]} for row in known]
-        yield from made.of_rows("credit.jsonl", known, values)
+        yield from finished.of_rows("credit.jsonl", known, values)
 
 
-def of_peak(made: Made) -> Iterator[str]:
+def of_peak(finished: FinishedStage) -> Iterator[str]:
     """Yields metrics of the best evaluation's weights that are not those of their answers."""
-    rows = [row for row in made.rows("peak_generations.jsonl") if row.get("benchmark") == "alpaca"]
+    rows = [row for row in finished.rows("peak_generations.jsonl") if row.get("benchmark") == "alpaca"]
     if rows:
-        yield from made.of_metrics({"peak_alpaca_chars": mean([row["n_chars"] for row in rows])})
-    peak, last = (made.metrics.get(f"{name}win_rate_vs_sft") for name in ("peak_", ""))
+        yield from finished.of_metrics({"peak_alpaca_chars": mean([row["n_chars"] for row in rows])})
+    peak, last = (finished.metrics.get(f"{name}win_rate_vs_sft") for name in ("peak_", ""))
     if peak is not None and last is not None:
-        yield from made.of_metrics({"loss_after_peak": peak - last})
+        yield from finished.of_metrics({"loss_after_peak": peak - last})

@@ -15,7 +15,7 @@ from rlhf_core.credit import build_credit
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.classifier_folder import is_classifier
+from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NORMALISERS, Normaliser, build_normaliser
@@ -131,7 +131,7 @@ def build_reward(
                 continue
             folder = references[referenced.index(part.reward_model)] if part.needs_references else None
             found = TrainedModel(reward_models[place], normalisers[place], folder, microbatch)
-            if is_classifier(reward_models[place]):
+            if is_hub_classifier(reward_models[place]):
                 components.append(_classifier_component(part, part.readout, found, tokenizer, selected))
                 continue
             components.append(_model_component(part, part.readout, found, inputs, tokenizer, selected))

@@ -21,10 +21,10 @@ from tasks.studies.caveats import MeanAtKL, rows_at_kl
 from tasks.studies.claim_verdicts import OPEN, studied_claim
 from tasks.studies.git_history import content_of
 from tasks.studies.shown import shown_values
-from tasks.studies.start_log import VERDICT, AbandonedStudy, abandoned, starts
+from tasks.studies.start_log import REGISTERED, AbandonedStudy, abandoned, starts
 from tasks.studies.verdicts import StudyFinding, StudyState, Word, load_study, over_worlds
 
-#: Findings of a study, and verdicts of a claim.
+#: Verdicts of a hypothesis or a claim; beside them, 'exploratory' and 'open' are words for none.
 WORDS: tuple[Word, ...] = ("confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken")
 
 
@@ -68,7 +68,7 @@ class AtlasStudy:
 
     @property
     def word(self) -> str:
-        """Returns the word of the primary finding, 'open' without one."""
+        """Returns the word of the primary finding, 'open' before the last world."""
         return OPEN if self.primary is None else self.primary.word
 
     @property
@@ -79,14 +79,15 @@ class AtlasStudy:
         return ("exploratory, " if self.state.exploratory else "") + self.state.progress
 
     @property
-    def counting_spec(self) -> StudySpec | None:
-        """Returns the settings with which it counts for a claim; None of a refused study that was never started."""
+    def spec_for_claim(self) -> StudySpec | None:
+        """Returns the settings by which it counts as a study of a claim: its own; of a refused study those at its first
+        start, None without a start."""
         return self.started if self.state is None else self.state.spec
 
     @property
     def of_claim(self) -> ClaimStudy | None:
         """Returns it as a study of the claim that it names; None where it names none."""
-        spec = self.counting_spec
+        spec = self.spec_for_claim
         if spec is None or spec.claim is None or spec.claim.id is None:
             return None
         says = None if self.state is None else studied_claim(self.state)
@@ -98,7 +99,7 @@ class AtlasStudy:
         return () if self.state is None else self.state.unused
 
     @property
-    def hours(self) -> float:
+    def core_hours(self) -> float:
         """Returns core-hours of the worlds that have run."""
         return 0.0 if self.state is None else core_hours(self.state.records.values())
 
@@ -143,7 +144,7 @@ class Atlas:
     abandoned: tuple[AbandonedStudy, ...] = ()
 
     @property
-    def all_claims(self) -> PaperCount:
+    def all_papers(self) -> PaperCount:
         """Returns the counts of all papers together."""
         words = Counter[str]()
         for paper in self.papers:
@@ -164,7 +165,7 @@ def read_atlas(root: Path) -> Atlas:
         lines, gone = starts(root), tuple(abandoned(root))
     except DataError:  # every study is refused with it by name
         lines, gone = [], ()
-    started = {line["study"]: line for line in reversed(lines) if line["kind"] == VERDICT}
+    started = {line["study"]: line for line in reversed(lines) if line["kind"] == REGISTERED}
     files = {file.stem: file for file in (root / FOLDER).glob("*.yaml")}
     names = sorted({*files, *started})
     found = (_study(root, name, files.get(name), started.get(name)) for name in names)
@@ -177,9 +178,9 @@ def read_atlas(root: Path) -> Atlas:
         )
     asked = asked_claims([claim for study in studies if (claim := study.of_claim) is not None])
     others = Counter(
-        study.counting_spec.claim.paper
+        study.spec_for_claim.claim.paper
         for study in studies
-        if study.counting_spec is not None and study.counting_spec.claim is not None and study.of_claim is None
+        if study.spec_for_claim is not None and study.spec_for_claim.claim is not None and study.of_claim is None
     )
     return Atlas(studies, asked, paper_counts(asked, others), gone)
 

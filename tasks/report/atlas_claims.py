@@ -1,4 +1,4 @@
-"""The papers' claims that studies ask, with the verdict of each over all of its studies."""
+"""The papers' claims that are asked: a study names them. Each has its verdict over all its studies."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines] + [""]
 
 
-def counts_sentence(total: PaperCount) -> str:
-    """Returns how many claims of the papers were asked, and what studies of them found."""
+def claims_sentence(total: PaperCount) -> str:
+    """Returns in a sentence how many of the papers' claims a study asks, and how many have each verdict."""
     found = [f"{total.words[word]} {word}" for word in (*WORDS, OPEN) if total.words.get(word)]
     said = f"The five papers make {total.claims} claims; studies ask {total.asked} of them"
     return f"{said}: {', '.join(found)}." if found else f"{said}."
@@ -35,7 +35,7 @@ def counts_sentence(total: PaperCount) -> str:
 
 def render(atlas: Atlas) -> str:
     """Returns the atlas as Markdown."""
-    lines = ["# Atlas", "", counts_sentence(atlas.all_claims), ""]
+    lines = ["# Atlas", "", claims_sentence(atlas.all_papers), ""]
     head = ["paper", "claims", "asked", *WORDS, OPEN, "studies of other claims"]
     rows = [
         [label(one.paper), str(one.claims), str(one.asked), *(str(one.words.get(word, 0)) for word in (*WORDS, OPEN)),

@@ -105,5 +105,5 @@ def _ending(spec: StudySpec, finding: StudyFinding) -> str:
         seen = f"{amount(spec, finding.sees, sign=False)} {unit(spec)}"
         return f". These worlds find an effect of {seen} with 80 % power."
     if finding.word == "undecided":
-        return f". It is not tested: {finding.why_undecided}."
+        return f". It is not tested: {finding.why_untested}."
     return "."

@@ -3,7 +3,8 @@
 A document holds `<!-- findings: NAME -->` and `<!-- end of findings -->`. NAME is a paper, whose studies are then shown
 with all hypotheses and caveats, or `all`: every study on one line, which leads to its paper's page.
 
-A finding's word is its verdict, such as *confirmed*. A finding is decided unless it is *undecided* or *exploratory*. A
+A finding's word, such as *confirmed*, is a verdict, or *exploratory* or *open* where there is none
+(`docs/vocabulary.md`). A finding is decided unless it is *undecided* or *exploratory*. A
 study is refused if its file, its records or the log of its starts are not what was committed: it has no findings.
 
 Numbers of finished runs, `<!-- measured: NAME -->`, are rendered with them (`measured_block`).
@@ -18,10 +19,11 @@ from pathlib import Path
 from rlhf_core.errors import DataError, hint
 from tasks.params.yaml_files import write_whole
 from tasks.report.atlas import Atlas, AtlasStudy, read_atlas
-from tasks.report.atlas_markdown import NO_VERDICT_BEFORE_THE_LAST, counts_sentence, finding_rows, table
+from tasks.report.atlas_markdown import NO_VERDICT_BEFORE_THE_LAST, claims_sentence, finding_rows, table
 from tasks.report.atlas_words import sentence
 from tasks.report.measured_block import with_measured
 from tasks.report.page import label
+from tasks.studies.claim_verdicts import OPEN
 from tasks.studies.twins import twin_tests
 from tasks.studies.verdicts import EXPLORATORY, WHY_EXPLORATORY, StudyFinding, StudyState
 
@@ -30,8 +32,10 @@ BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of find
 WIDTH = 120
 #: Columns of `finding_rows` before those that come from a test: hypothesis, effect, interval.
 UNTESTED = 3
-#: Verdicts in the order of a page of all studies: what was not confirmed comes first.
-ORDER = ("contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory")
+#: Words of findings in the order of a page of all studies: what was not confirmed comes first, unfinished ones last.
+ORDER = (
+    "contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory", OPEN,
+)  # fmt: skip
 
 
 def write_blocks(root: Path, folder: Path) -> list[Path]:
@@ -76,8 +80,8 @@ def block_of(atlas: Atlas, name: str) -> str:
 
 def _all_studies(atlas: Atlas) -> str:
     """Returns the count of claims and one line for each study, null and negative findings first."""
-    shown = sorted(atlas.studies, key=lambda study: (*ORDER, study.word).index(study.word))
-    parts = [_filled(counts_sentence(atlas.all_claims)), "\n".join(_item(_line(study)) for study in shown)]
+    shown = sorted(atlas.studies, key=lambda study: ORDER.index(study.word))
+    parts = [_filled(claims_sentence(atlas.all_papers)), "\n".join(_item(_line(study)) for study in shown)]
     if any(study.word == "exploratory" for study in shown):
         parts.append(f"*Exploratory*: {WHY_EXPLORATORY}.")
     return "\n\n".join(parts) + "\n"
@@ -89,10 +93,10 @@ def _line(study: AtlasStudy) -> str:
         return _said(study)
     paper = _paper(study)
     place = f"`studies/{study.name}.yaml`" if paper is None else f"[{label(paper)}]({paper}.md)"
-    said = f"**{study.title}** ({place}, {study.hours:.1f} core-hours): {_found(study.state)}"
+    said = f"**{study.title}** ({place}, {study.core_hours:.1f} core-hours): {_found(study.state)}"
     parts = [said.removesuffix(f" It is {EXPLORATORY}.")]
     if tests := twin_tests(study.state):
-        failed = [test.metric for test in tests if not test.passes]
+        failed = [test.metric for test in tests if not test.sound]
         other = f"all but {', '.join(failed)}" if failed else "all"
         parts.append(f"Twins differ by as much as their standard errors say in {other} of {len(tests)} metrics.")
     undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
@@ -124,7 +128,7 @@ def _caveats(study: AtlasStudy) -> list[str]:
 
 
 def _paper(study: AtlasStudy) -> str | None:
-    spec = study.counting_spec or study.spec
+    spec = study.spec_for_claim or study.spec
     return None if spec is None or spec.claim is None else spec.claim.paper
 
 
@@ -145,8 +149,8 @@ def _headline(study: AtlasStudy, primary: StudyFinding) -> str:
     parts = [f"**{study.title}** (`studies/{study.name}.yaml`{worlds}): *{primary.word}*."]
     if primary.why_no_effect is not None:
         parts.append(f"No effect is shown: {primary.why_no_effect}.")
-    elif primary.word == "undecided" and primary.why_undecided is not None:
-        parts.append(f"It is not tested: {primary.why_undecided}.")
+    elif primary.word == "undecided" and primary.why_untested is not None:
+        parts.append(f"It is not tested: {primary.why_untested}.")
     if primary.word == "exploratory":
         parts.append(f"{WHY_EXPLORATORY[0].upper()}{WHY_EXPLORATORY[1:]}.")
     return " ".join(parts)

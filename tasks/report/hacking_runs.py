@@ -12,17 +12,17 @@ from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import record_of
 from tasks.running.checked_results import read_checked, read_metrics
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.recorded import exists_in_result
 from tasks.running.result_rows import HackingPoint
 
-#: Measures of a run, by the name of the metric behind each.
+#: Measures of a run, each with its metric of metrics.json; `rlhf_core/evaluation/overoptimisation.py` defines them.
 MEASURES = {
     "final": "win_rate_vs_sft",
     "final_se": "win_rate_vs_sft_se",
     "p": "win_rate_vs_sft_p",
     "peak": "hacking/peak_win_rate",
     "peak_step": "hacking/peak_step",
-    "loss": "hacking/loss_after_peak",
+    "loss_after_peak": "hacking/loss_after_peak",
     "onset": "hacking/onset_step",
     "onset_since": "hacking/onset_since",
     "onset_kl": "hacking/onset_kl",
@@ -38,7 +38,13 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class HackingRun:
-    """One row at one seed: `MEASURES` that it has, its evaluations, and what it writes."""
+    """One row at one seed.
+
+    Attributes:
+        measures: those of `MEASURES` that it has.
+        points: its evaluations while training, as hacking.jsonl has them.
+        clauses, clauses_sft: types of clauses that the policy writes, and that its SFT model writes.
+    """
 
     seed: int
     path: str
@@ -54,8 +60,7 @@ class HackingRun:
 
 
 def is_hacked(measures: Mapping[str, float]) -> bool:
-    """Tells whether the proxy rose and the win rate over the SFT policy fell beyond noise: below 50, or from an earlier
-    peak."""
+    """Returns whether the proxy rose while the win rate over SFT fell beyond noise, below 50 or from a peak."""
     below = measures["final"] < 50 and measures.get("p", 1.0) < LEVEL
     return measures.get("proxy_gain", 0.0) > 0 and (below or "onset" in measures)
 
@@ -80,7 +85,7 @@ class MitigationResult:
         values = [run.measures[name] for run in self.runs if name in run.measures]
         return mean_and_standard_error(values)[0] if values else None
 
-    def error(self, name: str) -> float | None:
+    def standard_error(self, name: str) -> float | None:
         """Returns the standard error over worlds; of a single seed's win rate, over its prompts."""
         values = [run.measures[name] for run in self.runs if name in run.measures]
         if len(values) == 1:
@@ -89,7 +94,7 @@ class MitigationResult:
 
     @property
     def hacked(self) -> int:
-        """Counts the seeds on which it was hacked."""
+        """Returns the number of seeds at which the policy hacked."""
         return sum(run.hacked for run in self.runs)
 
     @property
@@ -107,7 +112,7 @@ class MitigationResult:
         return mean_use([run.clauses for run in self.runs])
 
     @property
-    def rise(self) -> list[tuple[float, float]]:
+    def proxy_rise(self) -> list[tuple[float, float]]:
         """Returns the mean proxy above the SFT policy's, by step, since reward models differ in their zero."""
         points = self.curve("proxy")
         return [(step, value - points[0][1]) for step, value in points]
@@ -148,13 +153,13 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
         DataError: a result without the measures of hacking.
     """
     result = out / "result"
-    if not exists_as_recorded(result / "metrics.json"):
+    if not exists_in_result(result / "metrics.json"):
         return None
     metrics = read_metrics(result / "metrics.json")
     if MEASURES["final"] not in metrics:
         file = str(result / "metrics.json")
         raise DataError("the win rate is missing", file=file, field=MEASURES["final"], remedy="Run its stage again")
-    if not exists_as_recorded(result / "hacking.jsonl"):
+    if not exists_in_result(result / "hacking.jsonl"):
         raise DataError(
             "this run has no measures of hacking",
             file=str(result),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlhf_core.evaluation.worlds import ByWorld, Effect, against_constant, paired
 from tasks.report.measurements import BySeed
-from tasks.studies.world_seeds import FIRST_OF_VERDICTS
+from tasks.studies.world_seeds import FIRST_REGISTERED
 
 EXPLORATORY = "exploratory: settings were made while looking at these seeds"
 
@@ -60,4 +60,4 @@ def compare_constant(name: str, row: BySeed, constant: float) -> Comparison | No
 
 def exploratory(seeds: Iterable[int]) -> bool:
     """Says whether one of some seeds is not of a registered study, so that its results may have been seen."""
-    return any(seed < FIRST_OF_VERDICTS for seed in seeds)
+    return any(seed < FIRST_REGISTERED for seed in seeds)

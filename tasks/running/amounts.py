@@ -27,8 +27,8 @@ def noted_amounts() -> Iterator[list[str]]:
         _NOTES.reset(token)
 
 
-def note_amount(asked: int | None, exist: int, field: str, file: Path | str) -> None:
-    """Notes that a setting asks for more rows than a file has; None asks for all.
+def warn_too_few_rows(asked: int | None, exist: int, field: str, file: Path | str) -> None:
+    """Prints and records a warning where a setting asks for more rows than a file has; None asks for all.
 
     Args:
         asked: value of the setting.
@@ -49,6 +49,6 @@ def note_amount(asked: int | None, exist: int, field: str, file: Path | str) -> 
 
 
 def first_rows(rows: Sequence[Row], asked: int | None, field: str, file: Path | str) -> list[Row]:
-    """Returns the first rows of a file, all for None; see `note_amount`."""
-    note_amount(asked, len(rows), field, file)
+    """Returns the first rows of a file, all for None; see `warn_too_few_rows`."""
+    warn_too_few_rows(asked, len(rows), field, file)
     return list(rows[:asked])

@@ -1,8 +1,8 @@
 """A finished stage whose result says some things twice, such as a mean beside the rows that it is of.
 
-A stage's function `contradictions` yields, in words, what of its result contradicts the rest of it or what the stage
-read; `rewardsmith verify` calls it. Rows determine metrics to six digits on any machine, while tolerances between
-re-runs may be wide.
+A stage's function `contradictions` yields a message for each part of its result that contradicts the rest of the result
+or what the stage read; `rewardsmith verify` calls it. Rows determine metrics to six digits on any machine, while
+tolerances between re-runs may be wide.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.checked_results import read_stage_record
-from tasks.running.recorded import RECORD, exists_as_recorded
+from tasks.running.recorded import RECORD, exists_in_result
 
 #: Relative difference from which on two numbers are not the same sum in another order.
 ROUNDING = 1e-6
@@ -29,8 +29,8 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Made:
-    """A stage's output, and what it was made from.
+class FinishedStage:
+    """A finished stage: the files of its result, and the results and settings that it read.
 
     Args:
         out: the output directory, with `result/` and `record/`.
@@ -51,7 +51,7 @@ class Made:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """Returns the metrics; empty without metrics.json."""
-        return read_object(self.result / "metrics.json") if exists_as_recorded(self.result / "metrics.json") else {}
+        return read_object(self.result / "metrics.json") if exists_in_result(self.result / "metrics.json") else {}
 
     @property
     def seed(self) -> int | None:
@@ -62,7 +62,7 @@ class Made:
     def rows(self, file: str) -> list[dict[str, Any]]:
         """Returns the rows of a file of the result; empty without the file."""
         path = self.result / file
-        return read_jsonl(path) if exists_as_recorded(path) else []
+        return read_jsonl(path) if exists_in_result(path) else []
 
     def above(self, kind: str) -> Path | None:
         """Returns the result of a kind of stage that this stage read; None where it read none or several."""

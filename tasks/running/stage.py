@@ -74,7 +74,8 @@ def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
     """Returns the command line of a stage's function: one argument per parameter, required unless it has a default or
     may be None; the help text of each is in its `Annotated`.
 
-    `spec_path` is `--spec`; every stage has `--stage-version`. A parameter that is a dataclass stands for its fields,
+    `spec_path` is `--spec` and `scale_path` `--scale`, the stage's settings at a scale (an entry of a page in
+    params/scales/); every stage has `--stage-version`. A parameter that is a dataclass stands for its fields,
     so that arguments that belong together are declared, documented and checked together (`PolicyInputs`).
     """
     parser = argparse.ArgumentParser(prog=f"python -m {_module(function)}", description=function.__doc__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution, judged
-from tasks.running.contradictions import Made
+from tasks.running.contradictions import FinishedStage
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 
 
@@ -52,7 +52,7 @@ def rewrite_row(
 
 
 def verified_again(
-    made: Made,
+    finished: FinishedStage,
     file: str,
     rows: Sequence[VerifiedRewrite],
     wrong: Sequence[WrongSolution],
@@ -62,7 +62,7 @@ def verified_again(
     """Yields rewrites that belong to other solutions, or that a second verification judges otherwise.
 
     Args:
-        made: the stage that wrote them.
+        finished: the stage that wrote them.
         file: of its result.
         rows: of the file.
         wrong: the wrong solutions that were to be corrected.
@@ -74,4 +74,4 @@ def verified_again(
     ]
     if len(rows) != len(wrong):
         yield f"{file} has {len(rows)} rows for {len(wrong)} wrong solutions"
-    yield from made.of_rows(file, rows[: len(values)], values)
+    yield from finished.of_rows(file, rows[: len(values)], values)

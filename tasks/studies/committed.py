@@ -14,7 +14,7 @@ from tasks.studies.provenance import refuse_dirty_record
 from tasks.studies.record_format import read_record
 from tasks.studies.registration import RECORDS, Registration, record_file
 from tasks.studies.row_places import check_cells, check_settings
-from tasks.studies.start_log import LOG, VERDICT, parse_starts, started
+from tasks.studies.start_log import LOG, REGISTERED, parse_starts, started
 
 Record = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
     found = WorldRecords()
     changed = changes(root, RECORDS.as_posix())
     for index in range(spec.worlds):
-        file = record_file(own.study, own.world(index))
+        file = record_file(own.study, own.world_seed(index))
         history = changed.get(file.as_posix(), [])
         if not (root / file).exists():
             if history:
@@ -53,7 +53,7 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
                 raise DataError("the committed record was removed", file=file.as_posix(), remedy=remedy)
             continue
         record = read_record(root, file)
-        found.lost.update(dict.fromkeys(check_record(root, file, record, own, own.world(index))))
+        found.lost.update(dict.fromkeys(check_record(root, file, record, own, own.world_seed(index))))
         _check_whole(file, record, spec)
         if history:
             _check_history(root, file, record, own, history)
@@ -77,7 +77,7 @@ def check_record(root: Path, file: Path, record: Record, own: Registration, numb
         DataError: names the field.
     """
     name, source = file.as_posix(), f"{FOLDER.as_posix()}/{own.study}.yaml"
-    for field_, value in (("study", own.study), ("kind", VERDICT), ("world", number)):
+    for field_, value in (("study", own.study), ("kind", REGISTERED), ("world", number)):
         if record[field_] != value:
             problem = f"is {record[field_]}, but its place is that of {value}"
             raise DataError(problem, file=name, field=field_, remedy="A record is never edited, copied or renamed")
@@ -162,6 +162,6 @@ def drawn_results(record: Record) -> Iterator[tuple[str, str]]:
 
 def unknown_records(root: Path, own: Registration, spec: StudySpec) -> list[Path]:
     """Returns files among a study's records that no world of it has."""
-    known = {record_file(own.study, own.world(index)) for index in range(spec.worlds)}
+    known = {record_file(own.study, own.world_seed(index)) for index in range(spec.worlds)}
     files = [path.relative_to(root) for path in sorted((root / RECORDS / own.study).glob("*.json"))]
     return [file for file in files if file not in known and not file.name.startswith("pilot-")]

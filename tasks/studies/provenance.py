@@ -58,7 +58,7 @@ def changed_code(root: Path) -> list[str]:
 
 
 def refuse_uncommitted_code(root: Path) -> None:
-    """Refuses to run a verdict's world with code or settings that no commit has.
+    """Refuses to run a registered world with code or settings that no commit has.
 
     Raises:
         RecipeError: names files that are not committed, or the other folder whose code would run.

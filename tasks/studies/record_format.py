@@ -104,7 +104,7 @@ class WorldRecord(Checked):
 
     Args:
         study, digest, commit: the study's name, SHA-256 of its file, and the commit at which the world was finished.
-        kind: pilot or verdict.
+        kind: pilot, or verdict for a registered world.
         world: the number from which everything in it is drawn.
         dirty: files of code and settings that no commit had; of pilots alone.
         settings: digest of the settings and versions of all stages (`tasks.studies.provenance`).

@@ -1,7 +1,8 @@
 """Registration of studies: the commit of a study's file, and the seeds of its worlds that follow from it.
 
-A study is registered by the commit that adds its file. The numbers of its worlds are drawn from its name and the file's
-digest, so that nobody chooses them; a changed or renamed file has other worlds.
+A study is registered by the commit of its file. The seeds of its worlds are drawn from its name and the file's digest,
+so that nobody chooses them; a changed or renamed file has other worlds. A pilot, too, runs a committed file, but on a
+tuning seed; until a registered world has started, a later commit may still change the file.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Registration:
         study: its name.
         digest: SHA-256 of the file.
         blob: git's name of the file's content.
-        commit: the tree's commit.
-        twins: rows are compared with themselves.
+        commit: HEAD of the repository, whose code trains the worlds; not necessarily the commit that added the file.
+        twins: whether rows are compared with themselves.
     """
 
     study: str
@@ -39,8 +40,8 @@ class Registration:
     commit: str
     twins: bool = False
 
-    def world(self, index: int) -> int:
-        """Returns the seed of the study's world of an index, from 0 on; of twins, those that are kept for them."""
+    def world_seed(self, index: int) -> int:
+        """Returns the seed of the study's world of an index, from 0 on; a study of twins has seeds kept for twins."""
         return TWINS.start + index if self.twins else world_seed(self.study, self.digest, index)
 
 
@@ -49,7 +50,7 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def registration(root: Path, file: Path) -> Registration:
+def registration_of(root: Path, file: Path) -> Registration:
     """Returns the registration of a study.
 
     Raises:

@@ -23,8 +23,8 @@ from tasks.studies.git_history import changes, contents_at, git, parents_of
 from tasks.studies.registration import RECORDS, Registration, digest_of
 
 LOG = RECORDS / "log.jsonl"
-#: Kinds of a start: of a pilot, or of a registered world, from whose record the verdict is made.
-PILOT, VERDICT = "pilot", "verdict"
+#: Kinds of a start, as the log and records have them: of a pilot, or of a registered world, whose record counts.
+PILOT, REGISTERED = "pilot", "verdict"
 REMEDY = f"Restore it with `git checkout HEAD -- {LOG.as_posix()}`; lines are only added"
 #: Types of the fields of a line.
 FIELDS = {"time": str, "kind": str, "study": str, "digest": str, "blob": str, "commit": str, "worlds": list}
@@ -78,7 +78,7 @@ def check_unchanged(root: Path, own: Registration) -> None:
         RecipeError: another version of the study was started before.
     """
     for line in starts(root):
-        if line["study"] == own.study and line["kind"] == VERDICT and line["digest"] != own.digest:
+        if line["study"] == own.study and line["kind"] == REGISTERED and line["digest"] != own.digest:
             raise RecipeError(
                 f"studies/{own.study}.yaml was changed after its first start on {line['time'][:10]} (digest "
                 f"{line['digest'][:12]}, now {own.digest[:12]}); register the change as a study of another name"
@@ -106,7 +106,7 @@ def check_log(root: Path) -> None:
 
 
 def _check_added_at_end(root: Path, commits: Sequence[str], here: Sequence[str]) -> None:
-    """Refuses a line that stands before lines which were there when it was committed: it would pass for an earlier
+    """Refuses a line that is before lines which were there when it was committed: it would pass for an earlier
     start."""
     parents = {commit: parents_of(root, commit) for commit in commits}
     every = list(dict.fromkeys((*commits, *(parent for of_one in parents.values() for parent in of_one))))
@@ -140,7 +140,7 @@ def note_start(root: Path, own: Registration, worlds: Collection[int], kind: str
             os.fsync(file.fileno())
 
 
-def started(line: Mapping[str, Any], own: Registration, number: int, kind: str = VERDICT) -> bool:
+def started(line: Mapping[str, Any], own: Registration, number: int, kind: str = REGISTERED) -> bool:
     """Returns whether a line of the log is the start of a world of a study."""
     same = (line["study"], line["digest"], line["kind"]) == (own.study, own.digest, kind)
     return same and number in line["worlds"]
@@ -188,9 +188,9 @@ def abandoned(root: Path) -> list[AbandonedStudy]:
     found = []
     for study, lines in sorted(gone.items()):
         worlds = {(kind, number) for line in lines for kind in (line["kind"],) for number in line["worlds"]}
-        verdicts = {number for kind, number in worlds if kind == VERDICT}
-        records = sum((root / RECORDS / study / f"{number}.json").exists() for number in verdicts)
+        registered = {number for kind, number in worlds if kind == REGISTERED}
+        records = sum((root / RECORDS / study / f"{number}.json").exists() for number in registered)
         renamed = next((digests[line["digest"]] for line in lines if line["digest"] in digests), None)
-        first, pilots = min(line["time"] for line in lines)[:10], len(worlds) - len(verdicts)
-        found.append(AbandonedStudy(study, first, len(verdicts), pilots, records, renamed))
+        first, pilots = min(line["time"] for line in lines)[:10], len(worlds) - len(registered)
+        found.append(AbandonedStudy(study, first, len(registered), pilots, records, renamed))
     return found

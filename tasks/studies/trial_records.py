@@ -50,8 +50,8 @@ def write_tuning(root: Path, record: Record) -> Path:
     return file
 
 
-def continued(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Record:
-    """Returns the record to go on with: of the plan's trials, and of all seeds that were ever asked for.
+def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Record:
+    """Returns the record that tuning continues: of the plan's trials, and of all seeds that it was ever called with.
 
     Raises:
         DataError: recorded trials are of another metric, or of rows, cells or points that the study no longer has.

@@ -44,9 +44,9 @@ class TwinTest:
     reason: str | None = None
 
     @property
-    def passes(self) -> bool:
+    def sound(self) -> bool:
         """Returns whether differences are as large as their standard errors say; False without a test."""
-        return self.calibration is not None and self.calibration.passes
+        return self.calibration is not None and self.calibration.sound
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -61,11 +61,14 @@ class TwinTest:
             f"{low:.2f} to {high:.2f}",
             f"{own.uniform_p:.2g}",
         )
-        return (self.metric, str(len(own.p_values)), *numbers, "yes" if own.passes else "no")
+        return (self.metric, str(len(own.p_values)), *numbers, "yes" if own.sound else "no")
 
 
 def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
-    """Returns the test of each metric of a complete study of twins; none of another study, or before its last world.
+    """Tests whether twins differ by as much as their standard errors say, in each metric of a complete study of twins.
+
+    Returns:
+        one test for each metric; none of another study, or before the last world.
 
     A metric of which a run has no finite number, or whose first worlds do not differ, has no test.
     """

@@ -24,10 +24,10 @@ from tasks.studies.caveats import caveats_of, compared
 from tasks.studies.committed import read_records, unknown_records
 from tasks.studies.equal_kl import hypothesis_value
 from tasks.studies.provenance import code_of_starts, differences
-from tasks.studies.registration import Registration, record_file, registration
+from tasks.studies.registration import Registration, record_file, registration_of
 from tasks.studies.settled_claim import settled_claim
 from tasks.studies.settled_tuning import settled_tuning
-from tasks.studies.start_log import VERDICT, check_log, check_unchanged, starts
+from tasks.studies.start_log import REGISTERED, check_log, check_unchanged, starts
 from tasks.studies.tuned import broken_rows
 
 #: Reason why a study whose commits are lost has no verdict.
@@ -54,14 +54,14 @@ class StudyFinding:
         effect: mean over worlds of the hypothesis' number; None where a world has none.
         p: of the primary hypothesis, not corrected; of the others, corrected for their number and never below the
             primary hypothesis' p; None without a test.
-        word: what was found.
+        word: the verdict, or 'exploratory' for none.
         sees: the smallest effect that these worlds find with a power of 80 %; None without a test, or if held
             back.
         held_back: it is not tested, since it is not the primary hypothesis and that one is not significant, or since
             the study is exploratory.
         values: the number of each world, by its index.
         why_no_effect: why there is none, with world, cell and row.
-        caveats: what is to be known of the rows.
+        caveats: what weakens the comparison, such as untuned rows, unequal budgets or little training.
     """
 
     name: str
@@ -77,7 +77,7 @@ class StudyFinding:
     held_back: bool = False
 
     @property
-    def why_undecided(self) -> str | None:
+    def why_untested(self) -> str | None:
         """Returns why there is no test; None where there is one."""
         if self.why_no_effect is not None:
             return self.why_no_effect
@@ -90,7 +90,7 @@ class StudyFinding:
         """Returns the finding in words, such as 'undecided: sees only effects above 3.1'."""
         if self.word != "undecided":
             return self.word
-        return f"undecided: {self.why_undecided or f'sees only effects above {self.sees:.3g}'}"
+        return f"undecided: {self.why_untested or f'sees only effects above {self.sees:.3g}'}"
 
     def p_on(self, side: str) -> float | None:
         """Returns the corrected p of an effect on a side of 0, 1 for an estimate on the other; None without a test."""
@@ -252,10 +252,10 @@ def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
         DataError: a record that does not fit the study, or a record of tuning that was changed after its start.
     """
     found, (tuning, of_tuning) = read_records(root, own, spec), settled_tuning(root, own.study)
-    records, every = found.committed, {own.world(index) for index in range(spec.worlds)}
+    records, every = found.committed, {own.world_seed(index) for index in range(spec.worlds)}
     lost = tuple(commit[:10] for commit in found.lost)
     of_commits = (f"worlds ran at commits that are not in this history: {', '.join(lost)}",) if lost else ()
-    begun = [line for line in starts(root) if line["study"] == own.study and line["kind"] == VERDICT]
+    begun = [line for line in starts(root) if line["study"] == own.study and line["kind"] == REGISTERED]
     return StudyState(
         own,
         spec,
@@ -294,7 +294,7 @@ def load_study(root: Path, file: Path) -> StudyState:
     Raises:
         RewardsmithError: it is not registered, was changed after its start, or has a record that does not fit.
     """
-    spec, own = read_study(file), registration(root, file)
+    spec, own = read_study(file), registration_of(root, file)
     check_log(root)
     check_unchanged(root, own)
     return state_of(root, own, spec)

@@ -6,8 +6,8 @@ import hashlib
 
 from rlhf_core.errors import RecipeError
 
-#: Seeds of verdicts: from the first number on, below the second.
-FIRST_OF_VERDICTS, END_OF_VERDICTS = 10**6, 2**31 - 10**6
+#: Seeds of registered worlds: from the first number on, below the second.
+FIRST_REGISTERED, END_REGISTERED = 10**6, 2**31 - 10**6
 #: Seeds of tuning and pilots.
 TUNING = range(100, 200)
 #: Seeds of a row compared with itself: of its worlds, and, this much above them, of its second runs.
@@ -25,7 +25,7 @@ def world_seed(study: str, digest: str, index: int) -> int:
         index: of the world, from 0 on.
     """
     drawn = hashlib.sha256(f"{study} {digest} world {index}".encode()).digest()
-    return FIRST_OF_VERDICTS + int.from_bytes(drawn[:8], "big") % (END_OF_VERDICTS - FIRST_OF_VERDICTS)
+    return FIRST_REGISTERED + int.from_bytes(drawn[:8], "big") % (END_REGISTERED - FIRST_REGISTERED)
 
 
 def check_world_seed(seed: int, *, pilot: bool, twins: bool = False) -> None:
@@ -40,5 +40,7 @@ def check_world_seed(seed: int, *, pilot: bool, twins: bool = False) -> None:
         raise RecipeError(f"seed {seed} is not of tuning; pilots have seeds {TUNING.start} to {TUNING.stop - 1}")
     if not pilot and twins and seed not in TWINS:
         raise RecipeError(f"seed {seed} is not of twins; they have seeds {TWINS.start} to {TWINS.stop - 1}")
-    if not pilot and not twins and not FIRST_OF_VERDICTS <= seed < END_OF_VERDICTS:
-        raise RecipeError(f"seed {seed} is not one that a study draws; verdicts have seeds from {FIRST_OF_VERDICTS:,}")
+    if not pilot and not twins and not FIRST_REGISTERED <= seed < END_REGISTERED:
+        raise RecipeError(
+            f"seed {seed} is not one that a study draws; registered worlds have seeds from {FIRST_REGISTERED:,}"
+        )

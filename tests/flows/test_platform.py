@@ -93,7 +93,7 @@ def platform(root: Path) -> Platform:
 
 @pytest.fixture(scope="module", autouse=True)
 def due(platform: Platform) -> datetime:
-    """When the schedule, made before the other tests, fires: a whole minute at least two minutes ahead."""
+    """Returns when the schedule, made before the other tests, fires: a whole minute at least two minutes ahead."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import CronSchedule
 

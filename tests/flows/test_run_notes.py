@@ -1,4 +1,4 @@
-"""Which runs are a machine's own, and that a run is known to live until its last task has ended."""
+"""A machine's own runs, and that a run is known to live until its last task has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failures are tried again, and what a failure says."""
+"""Failures that are tried again, and messages of failures."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tasks.report import markdown, page
 from tasks.report.compare_page import write_comparison
 from tasks.report.outputs import StageOutput
 from tasks.report.terminal import print_table
-from tasks.report.told import told
+from tasks.report.told import result_in_words
 from tasks.running.recorded import RECORD
 from tasks.tracking.outcomes import outcome_of
 from tests.fuzz.commands import TREES, Reader, Tree, link_project, printed
@@ -57,7 +57,7 @@ def _runs() -> str:
     for out in sorted(TESTBED.glob("*/*/*/[0-9]")):
         stage: Any = SimpleNamespace(out=out, kind=out.parts[3], command="", seed=0, name=out.parts[4], address="")
         outcome = outcome_of(Path(), stage)
-        said += [told(Path(), stage), str({} if outcome is None else dict(outcome.metrics))]
+        said += [result_in_words(Path(), stage), str({} if outcome is None else dict(outcome.metrics))]
         said.append(str(StageOutput(out, 0).blank))
     return "\n".join(said)
 

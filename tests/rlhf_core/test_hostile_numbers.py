@@ -207,7 +207,7 @@ def test_a_calibration_reward_that_is_not_finite_is_named(bad: float) -> None:
     values = torch.tensor([[1.0, 2.0, bad], [0.0, 1.0, 2.0]])
     with pytest.raises(NumericsError, match="segment reward 3 of 6 of the calibration set"):
         calibrate([Segments(values, segmentation)], np.array([1.0, 2.0]))
-    with pytest.raises(NumericsError, match="sequence value 1 of 1"):
+    with pytest.raises(NumericsError, match="response reward 1 of 1"):
         calibrate([Segments(values.nan_to_num(0, 0, 0), segmentation)], np.array([bad]))
 
 

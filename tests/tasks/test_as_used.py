@@ -1,4 +1,4 @@
-"""What a stage used, as its record and its fingerprint have it."""
+"""Settings that a stage used, as its record and its fingerprint have them."""
 
 from __future__ import annotations
 

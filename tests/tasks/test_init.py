@@ -61,7 +61,7 @@ def write(file: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model, pairs and rewards, in which a user stands."""
+    """A folder with a model, pairs and rewards, in which a user runs commands."""
     save_chat(tmp_path / "model")
     write(tmp_path / "pairs.jsonl", PAIRS)
     (tmp_path / "started_rewards.py").write_text(REWARDS)

@@ -58,7 +58,7 @@ def of_trl(completions, **columns):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with pairs and rewards, in which a user stands."""
+    """A folder with pairs and rewards, in which a user runs commands."""
     rows = [{"prompt": f"Why {n}?", "chosen": "So." * n, "rejected": "No\nnever."} for n in range(1, 9)]
     (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "tried_rewards.py").write_text(REWARDS)

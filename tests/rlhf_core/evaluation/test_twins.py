@@ -77,16 +77,16 @@ def test_standard_errors_of_half_the_size_are_found() -> None:
     effects = {str(i): Effect(float(d), 1.6, math.inf, 3) for i, d in enumerate(differences)}
     found = t.calibration(effects)
     assert found.mean_square == pytest.approx(float(np.mean((differences / 1.6) ** 2)))
-    assert not found.passes
+    assert not found.sound
     sound = t.calibration({name: Effect(one.estimate, 4.0, math.inf, 3) for name, one in effects.items()})
-    assert sound.passes
+    assert sound.sound
 
 
 def test_a_reference_that_varies_less_than_the_twins_is_found() -> None:
     generator = np.random.default_rng(3)
     twins, known = runs(generator, range(200, 220), (3.0, 12.0)), runs(generator, range(100, 120))
-    assert not t.twin_calibration(twins, known).passes
-    assert t.twin_calibration(twins).passes  # blind to the size, as its docstring says
+    assert not t.twin_calibration(twins, known).sound
+    assert t.twin_calibration(twins).sound  # blind to the size, as its docstring says
 
 
 def test_twins_that_are_one_run_are_found() -> None:
@@ -94,7 +94,7 @@ def test_twins_that_are_one_run_are_found() -> None:
     known = runs(generator, range(100, 120))
     same: Runs = {row: {world: [1.0, 1.0] for world in range(200, 220)} for row in known}
     found = t.twin_calibration(same, known)
-    assert (found.mean_square, found.passes) == (0.0, False)
+    assert (found.mean_square, found.sound) == (0.0, False)
     with pytest.raises(DataError, match="first difference is 0"):
         t.twin_calibration(same)
 

@@ -1,4 +1,4 @@
-"""What surrounds vLLM, without vLLM: messages, refusals, weights that are handed over, processes that die."""
+"""Surroundings of vLLM, without vLLM: messages, refusals, weights that are handed over, processes that die."""
 
 from __future__ import annotations
 

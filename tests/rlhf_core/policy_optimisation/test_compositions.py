@@ -381,8 +381,8 @@ def test_importance_weights_are_refused_where_nothing_reads_them_or_all_are_1() 
 def test_the_engine_page_names_every_diagnostic() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "engine.md").read_text(encoding="utf-8")
     section = text.partition("## Diagnostics")[2].partition("\n## ")[0]
-    cells = re.findall(r"^\| ([a-z0-9_/A-Z, ]+) \|", section, re.MULTILINE)
-    named = {name for cell in cells for name in cell.split(", ")} - {"name"}
+    lines = re.findall(r"^- ([a-z0-9_/A-Z, ]+?): ", section, re.MULTILINE)
+    named = {name for line in lines for name in line.split(", ")}
     found: set[str] = set()
     for name, engine, settings in (
         ("ppo", "loop", {"kl_target": 6.0}), ("grpo", "batch", {"importance_cap": 2.0}),

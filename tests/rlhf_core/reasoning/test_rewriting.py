@@ -1,4 +1,4 @@
-"""Which rewrites are accepted."""
+"""Acceptance of rewrites."""
 
 from __future__ import annotations
 

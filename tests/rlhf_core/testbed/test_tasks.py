@@ -104,7 +104,7 @@ def test_the_right_ending_is_the_best_answer():
 
 
 def run_checks(problems: list[tuple[str, list[str]]]) -> list[bool]:
-    """Which of our own solutions pass their tests, in a process of their own."""
+    """Returns which of our own solutions pass their tests, in a process of their own."""
     parts = ["results = []"]
     for index, (solution, tests) in enumerate(problems):
         parts.append(f"def check_{index}():\n" + indent("\n".join([solution, *tests]), "    "))

@@ -17,7 +17,7 @@ from typing import Any
 
 from tasks.params.studies import StudySpec, read_study
 from tasks.report.atlas_page import write_atlas
-from tasks.studies.registration import registration
+from tasks.studies.registration import registration_of
 from tests.tasks.studies.synthetic_study import commit_records, git, write_worlds
 
 STUDIES = Path(__file__).resolve().parents[3] / "studies"
@@ -42,7 +42,10 @@ def fabricated_clone(root: Path, names: Sequence[str] = tuple(LEVELS), unfinishe
     git(root, "add", "studies")
     git(root, "commit", "-qm", "Studies")
     for name in names:
-        spec, own = read_study(root / "studies" / f"{name}.yaml"), registration(root, root / "studies" / f"{name}.yaml")
+        spec, own = (
+            read_study(root / "studies" / f"{name}.yaml"),
+            registration_of(root, root / "studies" / f"{name}.yaml"),
+        )
 
         def value(index: int, cell: str, row: str, name: str = name, spec: StudySpec = spec) -> float:
             return _value(name, spec, index, cell, row)

@@ -154,13 +154,13 @@ def test_a_refused_study_says_why(page: Path) -> None:
 
 def test_claims_of_the_papers_are_the_denominator(root: Path, page: Path) -> None:
     atlas = read_atlas(root)
-    assert atlas.all_claims.claims == sum(len(stated_claims(paper)) for paper in PAPERS) > 50
+    assert atlas.all_papers.claims == sum(len(stated_claims(paper)) for paper in PAPERS) > 50
     papers = {paper.paper: paper for paper in atlas.papers}
     assert (papers["segment"].asked, papers["segment"].words) == (1, {"confirmed": 1}), "late was never started"
     assert (papers["alarm"].asked, papers["alarm"].elsewhere, papers["alarm"].words) == (0, 1, {})
     head = page.read_text(encoding="utf-8").split('class="claims"')[1].split("</section>")[0]
-    assert f"<strong>1<small> of {atlas.all_claims.claims}</small></strong>" in head
-    said = f"The five papers make {atlas.all_claims.claims} claims; studies ask 1 of them: 1 confirmed."
+    assert f"<strong>1<small> of {atlas.all_papers.claims}</small></strong>" in head
+    said = f"The five papers make {atlas.all_papers.claims} claims; studies ask 1 of them: 1 confirmed."
     assert said in (page.parent / "atlas.md").read_text(encoding="utf-8")
 
 
@@ -193,7 +193,7 @@ def test_a_study_that_was_started_counts_whatever_became_of_its_file(tmp_path: P
     study = {**STUDY, "hypotheses": {"beats": STUDY["hypotheses"]["beats"]}}
     write_worlds(tmp_path, commit_study(tmp_path, study, "a"), plain)
     late = commit_study(tmp_path, study, "b")
-    note_start(tmp_path, late, [late.world(0)], "verdict")
+    note_start(tmp_path, late, [late.world_seed(0)], "verdict")
     git(tmp_path, "add", "-A")
     if change == "gone":
         git(tmp_path, "rm", "-q", "studies/b.yaml")
@@ -211,7 +211,7 @@ def test_a_study_that_was_started_counts_whatever_became_of_its_file(tmp_path: P
 def test_a_start_whose_file_git_does_not_have_is_named(tmp_path: Path) -> None:
     own = commit_study(tmp_path, STUDY, "a")
     lost = replace(own, study="b", blob="0" * 40)
-    note_start(tmp_path, lost, [lost.world(0)], "verdict")
+    note_start(tmp_path, lost, [lost.world_seed(0)], "verdict")
     shown = section(write_atlas(tmp_path, tmp_path / "report"), "b")
     assert "It was started, and counts for no claim" in shown
     assert "git does not have its content 0000000000" in shown

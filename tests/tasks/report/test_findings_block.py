@@ -74,7 +74,7 @@ def test_all_studies_are_lines_that_lead_to_their_papers_pages(clone: Path, tmp_
     assert study.state is not None
     caveats = len({note for finding in study.state.findings for note in finding.caveats})
     said = " ".join(complete.split())
-    assert f"([RLMEC](rlmec.md), {study.hours:.1f} core-hours): *{study.state.findings[0].word}*." in said
+    assert f"([RLMEC](rlmec.md), {study.core_hours:.1f} core-hours): *{study.state.findings[0].word}*." in said
     assert f"{caveats} caveats." in said
     assert "|" not in complete
     assert "no verdict before the last of its 8" in " ".join(unfinished.split())

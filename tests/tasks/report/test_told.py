@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.graph.stages import Stage
-from tasks.report.told import told
+from tasks.report.told import result_in_words
 from tasks.running.artifacts import write_json, write_jsonl
 
 DATA = "results/testbed/shared/data/demo/result"
@@ -30,37 +30,43 @@ def write_labels(root: Path, metas: list[dict[str, float]]) -> None:
 def test_a_reward_model_says_what_it_predicts_and_what_the_labels_prefer(tmp_path: Path) -> None:
     leads = (1.0, -1.0, -2.0, 0.0)
     write_labels(tmp_path, [{"true_chosen": lead, "true_rejected": 0.0} for lead in leads])
-    words = told(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74}))
+    words = result_in_words(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74}))
     assert words == "right about 74 % of held-out labels, of which 38 % prefer the better answer"
 
 
 def test_without_true_rewards_the_labels_are_not_judged(tmp_path: Path) -> None:
     write_labels(tmp_path, [{}])
-    assert told(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74})) == "right about 74 % of held-out labels"
+    assert (
+        result_in_words(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74}))
+        == "right about 74 % of held-out labels"
+    )
 
 
 def test_real_pairs_have_no_meta(tmp_path: Path) -> None:
     (tmp_path / DATA).mkdir(parents=True)
     write_jsonl(tmp_path / DATA / "preference.validation.jsonl", [{"chosen": "a"}, {"chosen": "b", "meta": None}])
-    assert told(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74})) == "right about 74 % of held-out labels"
+    assert (
+        result_in_words(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74}))
+        == "right about 74 % of held-out labels"
+    )
 
 
 def test_data_say_how_many_rows_are_in_quarantine_and_where(tmp_path: Path) -> None:
     prepared = stage(tmp_path, "prepare", None)
     facts = tmp_path / prepared.out / "result/data.json"
-    assert told(tmp_path, prepared) == ""
+    assert result_in_words(tmp_path, prepared) == ""
     write_json(facts, {"quarantine": [{"quarantined": 3, "total": 1200}, {"quarantined": 0, "total": 20}]})
-    assert told(tmp_path, prepared) == f"3 of 1,220 rows in quarantine: {prepared.out}/result/quarantine/"
+    assert result_in_words(tmp_path, prepared) == f"3 of 1,220 rows in quarantine: {prepared.out}/result/quarantine/"
     write_json(facts, {"quarantine": [{"quarantined": 0, "total": 20}]})
-    assert told(tmp_path, prepared) == ""
+    assert result_in_words(tmp_path, prepared) == ""
 
 
 def test_a_policy_says_win_rate_and_kl(tmp_path: Path) -> None:
     metrics = {"win_rate_vs_sft": 27.3, "kl": 7.4}
-    assert told(tmp_path, stage(tmp_path, "policy", metrics)) == "win rate over SFT 27 %, KL 7.4"
+    assert result_in_words(tmp_path, stage(tmp_path, "policy", metrics)) == "win rate over SFT 27 %, KL 7.4"
 
 
 def test_other_kinds_stopped_stages_and_other_metrics_say_nothing(tmp_path: Path) -> None:
-    assert told(tmp_path, stage(tmp_path, "sft", {"accuracy": 1.0})) == ""
-    assert told(tmp_path, stage(tmp_path, "policy", None)) == ""
-    assert told(tmp_path, stage(tmp_path, "reward_model", {"loss": 1.0})) == ""
+    assert result_in_words(tmp_path, stage(tmp_path, "sft", {"accuracy": 1.0})) == ""
+    assert result_in_words(tmp_path, stage(tmp_path, "policy", None)) == ""
+    assert result_in_words(tmp_path, stage(tmp_path, "reward_model", {"loss": 1.0})) == ""

@@ -13,7 +13,7 @@ import yaml
 
 from tasks.params.studies import read_study
 from tasks.studies.records import write_record
-from tasks.studies.registration import Registration, registration
+from tasks.studies.registration import Registration, registration_of
 from tasks.studies.start_log import note_start
 
 STUDY: dict[str, Any] = {
@@ -60,7 +60,7 @@ def commit_study(root: Path, study: dict[str, Any], name: str = "credit") -> Reg
     file.write_text(yaml.safe_dump(study, sort_keys=False, allow_unicode=True), encoding="utf-8")
     git(root, "add", "studies", *(["reference/tuning"] if (root / "reference" / "tuning").exists() else []))
     git(root, "commit", "-qm", f"The study {name}")
-    return registration(root, file)
+    return registration_of(root, file)
 
 
 #: Environment of every stage of a synthetic world.
@@ -97,10 +97,10 @@ def write_worlds(
         record = {
             "study": own.study, "digest": own.digest, "commit": own.commit, "kind": "verdict", "dirty": [],
             "settings": "7" * 64,
-            "world": own.world(index), "machine": {"threads": 1}, "cells": cells,
+            "world": own.world_seed(index), "machine": {"threads": 1}, "cells": cells,
             "environments": [{"commit": own.commit, **ENVIRONMENT}],
         }  # fmt: skip
-        note_start(root, own, [own.world(index)], "verdict")
+        note_start(root, own, [own.world_seed(index)], "verdict")
         files.append(write_record(root, record))
     if commit and files:
         commit_records(root)

@@ -79,7 +79,7 @@ def test_a_world_that_was_run_again_after_its_record_was_removed_is_refused(tmp_
     git(tmp_path, "commit", "-qm", "Removed")
     with pytest.raises(DataError, match="the committed record was removed"):
         loaded(tmp_path)
-    note_start(tmp_path, own, [own.world(1)], "verdict")
+    note_start(tmp_path, own, [own.world_seed(1)], "verdict")
     file.write_text(content.replace("56.0", "95.0"))
     commit_records(tmp_path)
     with pytest.raises(DataError, match="was changed after commit"):
@@ -113,12 +113,12 @@ def test_a_record_without_its_start_is_refused(tmp_path: Path, own: Registration
     write_worlds(tmp_path, own, rates)
     log = (tmp_path / LOG).read_text()
     lines = log.splitlines()
-    (tmp_path / LOG).write_text("".join(f"{line}\n" for line in lines if f"[{own.world(2)}]" not in line))
+    (tmp_path / LOG).write_text("".join(f"{line}\n" for line in lines if f"[{own.world_seed(2)}]" not in line))
     commit_records(tmp_path, "--amend", "--no-edit")
-    with pytest.raises(DataError, match=rf"{own.world(2)}\.json.*has no start of the world"):
+    with pytest.raises(DataError, match=rf"{own.world_seed(2)}\.json.*has no start of the world"):
         loaded(tmp_path)
-    (tmp_path / LOG).write_text("".join(f"{line}\n" for line in lines if f"[{own.world(2)}]" not in line))
-    note_start(tmp_path, own, [own.world(2)], "verdict")
+    (tmp_path / LOG).write_text("".join(f"{line}\n" for line in lines if f"[{own.world_seed(2)}]" not in line))
+    note_start(tmp_path, own, [own.world_seed(2)], "verdict")
     commit_records(tmp_path)
     with pytest.raises(DataError, match="has no start of the world"):
         loaded(tmp_path)
@@ -132,7 +132,7 @@ def test_a_start_is_of_the_same_study_version_world_and_kind(tmp_path: Path, own
     lines[2] |= {field: other, **({"kind": "pilot"} if field == "digest" else {})}
     (tmp_path / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
     commit_records(tmp_path, "--amend", "--no-edit")
-    with pytest.raises(DataError, match=rf"{own.world(2)}\.json.*has no start of the world"):
+    with pytest.raises(DataError, match=rf"{own.world_seed(2)}\.json.*has no start of the world"):
         loaded(tmp_path)
 
 

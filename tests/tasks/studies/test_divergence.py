@@ -52,9 +52,8 @@ def test_a_row_that_diverged_scores_what_it_scored(tmp_path: Path) -> None:
     state = load_study(tmp_path, tmp_path / "studies" / "credit.yaml")
     beats = next(finding for finding in state.findings if finding.name == "beats")
     assert beats.values[1] == pytest.approx((3 * 3.0 + (20.0 - 51.0)) / 4)
-    said = (
-        f"'segment' diverged in world {own.world(1)}, cell 'long-sum', it scores its evaluation after step 16: loss nan"
-    )
+    where = f"world {own.world_seed(1)}, cell 'long-sum'"
+    said = f"'segment' diverged in {where}, it scores its evaluation after step 16: loss nan"
     assert said in beats.caveats
 
 

@@ -153,7 +153,7 @@ def test_differences_are_shown_beside_the_findings(
     lines = starts(tmp_path)
     (tmp_path / "params").mkdir()
     (tmp_path / "params" / "x.yaml").write_text("x: 1\n")
-    note_start(tmp_path, own, [own.world(1)], "verdict")
+    note_start(tmp_path, own, [own.world_seed(1)], "verdict")
     assert starts(tmp_path)[-1]["code"] != lines[1]["code"]
     commit_records(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -161,8 +161,8 @@ def test_differences_are_shown_beside_the_findings(
     said = capsys.readouterr().out
     page = write_atlas(tmp_path, tmp_path / "report")
     for shown in (said, page.read_text(), page.with_name("atlas.md").read_text()):
-        assert f"4 in world {own.world(2)}" in shown
-        assert f"world {own.world(1)} was started 2 times with different code" in shown
+        assert f"4 in world {own.world_seed(2)}" in shown
+        assert f"world {own.world_seed(1)} was started 2 times with different code" in shown
 
 
 def test_objects_that_git_replaces_in_one_clone_do_not_count(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RecipeError
-from tasks.studies.registration import Registration, registration
-from tasks.studies.world_seeds import END_OF_VERDICTS, FIRST_OF_VERDICTS, check_world_seed
+from tasks.studies.registration import Registration, registration_of
+from tasks.studies.world_seeds import END_REGISTERED, FIRST_REGISTERED, check_world_seed
 from tests.tasks.studies.synthetic_study import git
 
 FILE = Path("studies") / "credit.yaml"
@@ -25,7 +25,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def own(root: Path) -> Registration:
-    return registration(root, root / FILE)
+    return registration_of(root, root / FILE)
 
 
 def change(root: Path, *, commit: bool) -> None:
@@ -35,12 +35,12 @@ def change(root: Path, *, commit: bool) -> None:
 
 
 def test_worlds_are_drawn_from_the_file(clone: Path) -> None:
-    before = [own(clone).world(index) for index in range(50)]
+    before = [own(clone).world_seed(index) for index in range(50)]
     assert len(set(before)) == 50
-    assert all(FIRST_OF_VERDICTS <= number < END_OF_VERDICTS for number in before)
-    assert before == [own(clone).world(index) for index in range(50)]
+    assert all(FIRST_REGISTERED <= number < END_REGISTERED for number in before)
+    assert before == [own(clone).world_seed(index) for index in range(50)]
     change(clone, commit=True)
-    assert not {own(clone).world(index) for index in range(50)} & set(before)
+    assert not {own(clone).world_seed(index) for index in range(50)} & set(before)
 
 
 def test_a_study_runs_as_it_is_committed(clone: Path) -> None:
@@ -49,16 +49,16 @@ def test_a_study_runs_as_it_is_committed(clone: Path) -> None:
         own(clone)
     (clone / "studies" / "new.yaml").write_text("title: New\n")
     with pytest.raises(RecipeError, match="is not committed"):
-        registration(clone, clone / "studies" / "new.yaml")
+        registration_of(clone, clone / "studies" / "new.yaml")
 
 
 def test_two_studies_of_one_text_have_other_worlds(clone: Path) -> None:
     (clone / "studies" / "again.yaml").write_bytes((clone / FILE).read_bytes())
     git(clone, "add", "-A")
     git(clone, "commit", "-qm", "The same under another name")
-    again = registration(clone, clone / "studies" / "again.yaml")
+    again = registration_of(clone, clone / "studies" / "again.yaml")
     assert again.digest == own(clone).digest
-    assert not {again.world(index) for index in range(50)} & {own(clone).world(index) for index in range(50)}
+    assert not {again.world_seed(index) for index in range(50)} & {own(clone).world_seed(index) for index in range(50)}
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_a_seed_that_does_not_fit_its_use_is_refused(number: int, *, pilot: bool
 def test_seeds_of_pilots_and_verdicts(clone: Path) -> None:
     check_world_seed(100, pilot=True)
     check_world_seed(199, pilot=True)
-    check_world_seed(own(clone).world(0), pilot=False)
+    check_world_seed(own(clone).world_seed(0), pilot=False)

@@ -12,7 +12,7 @@ import pytest
 from rlhf_core.errors import DataError, RecipeError
 from tasks.commands.study import print_studies
 from tasks.report.atlas_page import write_atlas
-from tasks.studies.registration import Registration, registration
+from tasks.studies.registration import Registration, registration_of
 from tasks.studies.start_log import LOG, abandoned, check_log, check_unchanged, note_start, parse_starts, starts
 from tests.tasks.studies.synthetic_study import STUDY, commit_records, commit_study, git, write_worlds
 
@@ -21,10 +21,10 @@ PROJECT = Path(__file__).parents[3]
 STARTING = """
 import sys
 from pathlib import Path
-from tasks.studies.registration import registration
+from tasks.studies.registration import registration_of
 from tasks.studies.start_log import note_start
 root = Path(sys.argv[1])
-own = registration(root, root / "studies" / "credit.yaml")
+own = registration_of(root, root / "studies" / "credit.yaml")
 for number in range(5):
     note_start(root, own, [1000 * int(sys.argv[2]) + number], "verdict")
 """
@@ -37,7 +37,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def own(root: Path) -> Registration:
-    return registration(root, root / FILE)
+    return registration_of(root, root / FILE)
 
 
 def write_log(root: Path, lines: list[str]) -> None:
@@ -185,7 +185,7 @@ def test_a_study_without_its_file_is_abandoned(
 def test_a_study_that_was_started_and_not_finished_says_since_when(
     clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    note_start(clone, own(clone), [own(clone).world(0)], "verdict")
+    note_start(clone, own(clone), [own(clone).world_seed(0)], "verdict")
     print_studies(clone)
     assert f"0 of 4 worlds, started {starts(clone)[0]['time'][:10]}" in capsys.readouterr().out
     line = json.loads((clone / LOG).read_text())

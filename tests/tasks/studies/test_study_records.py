@@ -41,14 +41,16 @@ def loaded(root: Path) -> StudyState:
 def test_records_are_read_by_the_index_of_their_world(tmp_path: Path, own: Registration) -> None:
     write_worlds(tmp_path, own, rates, worlds=3)
     found = read_records(tmp_path, own, read_study(tmp_path / FILE)).committed
-    assert [record["world"] for record in found.values()] == [own.world(index) for index in range(3)]
+    assert [record["world"] for record in found.values()] == [own.world_seed(index) for index in range(3)]
     assert value_of(found[2], CELL, "segment", "win_rate_vs_sft") == 56.0
 
 
 def test_a_record_of_another_version_of_the_study_is_refused(tmp_path: Path, own: Registration) -> None:
     file = write_worlds(tmp_path, own, rates)[1]
     edit(file, lambda record: record.update(digest="0" * 64))
-    with pytest.raises(DataError, match=rf"{own.world(1)}\.json.*'digest'.*another version of studies/credit\.yaml"):
+    with pytest.raises(
+        DataError, match=rf"{own.world_seed(1)}\.json.*'digest'.*another version of studies/credit\.yaml"
+    ):
         loaded(tmp_path)
 
 
@@ -101,7 +103,7 @@ def test_a_row_without_a_finite_number_is_refused(
     record = read_records(tmp_path, own, read_study(tmp_path / FILE)).committed[1]
     with pytest.raises(DataError, match=said) as refused:
         value_of(record, "long-mean", "token", "win_rate_vs_sft")
-    assert f"world {own.world(1)}" in str(refused.value)
+    assert f"world {own.world_seed(1)}" in str(refused.value)
 
 
 def cut(record: str) -> str:

@@ -200,7 +200,7 @@ def test_runs_that_ended_below_their_sft_model_are_listed(tmp_path: Path) -> Non
     low = {(1, "long-sum"): 31.5, (3, "short-mean"): 49.0}
     numbers: Numbers = lambda i, c, r: low.get((i, c), 60.0) if r == "bandit" else plain(i, c, r)  # noqa: E731
     found = state(tmp_path, numbers)
-    world = found.own.world(1)
+    world = found.own.world_seed(1)
     said = f"'bandit' ended below its SFT model in 2 of 16 runs, lowest 31.5 (world {world}, cell 'long-sum')"
     assert by_name(found)["beats"].caveats == ("neither 'segment' nor 'bandit' was tuned", said)
     assert by_name(found)["token"].caveats == ("neither 'segment' nor 'token' was tuned",)

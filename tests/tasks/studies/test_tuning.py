@@ -22,7 +22,15 @@ from tasks.studies.origins import settings_of
 from tasks.studies.search import search_points
 from tasks.studies.start_log import LOG
 from tasks.studies.tree import WorldTree, write_tree
-from tasks.studies.trial_records import DIVERGED, _run, continued, pending, trials_of, tuning_file, write_tuning
+from tasks.studies.trial_records import (
+    DIVERGED,
+    _run,
+    pending,
+    record_to_continue,
+    trials_of,
+    tuning_file,
+    write_tuning,
+)
 from tasks.studies.trials import TuningPlan, settings_digests, tuning_plan
 from tasks.studies.tuned import broken_rows, overrides, tuned_rows, write_overrides
 
@@ -221,11 +229,11 @@ METRICS = {"bandit": [51.0, 55.0, 55.0, 40.0], "segment": [52.0, 61.0, 44.0, 60.
 
 
 def test_a_finished_trial_is_not_run_again(tmp_path: Path) -> None:
-    record = continued(tmp_path, plan(), [100])
+    record = record_to_continue(tmp_path, plan(), [100])
     assert len(pending(record, 100, range(4))) == 12
     assert not tuning_file("noise").is_absolute()
     write_tuning(tmp_path, filled(METRICS))
-    record = continued(tmp_path, plan(trials=8), [102])
+    record = record_to_continue(tmp_path, plan(trials=8), [102])
     assert trials_of(record) == 8
     assert record["seeds"] == [100, 101, 102]
     assert pending(record, 100, range(8)) == [(row, n) for n in range(4, 8) for row in METRICS]
@@ -248,7 +256,7 @@ def test_a_finished_trial_is_not_run_again(tmp_path: Path) -> None:
 def test_trials_of_another_study_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     write_tuning(tmp_path, filled(METRICS))
     with pytest.raises(DataError, match=said):
-        continued(tmp_path, plan(**changes), [100])
+        record_to_continue(tmp_path, plan(**changes), [100])
 
 
 def test_trials_at_other_points_are_refused(tmp_path: Path) -> None:
@@ -256,7 +264,7 @@ def test_trials_at_other_points_are_refused(tmp_path: Path) -> None:
     record["rows"]["segment"]["trials"][2]["point"]["kl_coef"] = 9.0
     write_tuning(tmp_path, record)
     with pytest.raises(DataError, match=r"rows\.segment.*trial 2 was of .*9\.0.*params/tuning.yaml"):
-        continued(tmp_path, plan(), [100])
+        record_to_continue(tmp_path, plan(), [100])
 
 
 def raised(message: str) -> str:

@@ -61,8 +61,8 @@ def test_twins_share_data_and_sft_model_and_nothing_that_is_trained_on_them(tmp_
 
 def test_worlds_of_twins_have_the_seeds_that_are_kept_for_them(tmp_path: Path) -> None:
     own = commit_study(tmp_path, STUDY, "twins")
-    assert [own.world(index) for index in range(3)] == [200, 201, 202]
-    check_world_seed(own.world(2), pilot=False, twins=True)
+    assert [own.world_seed(index) for index in range(3)] == [200, 201, 202]
+    check_world_seed(own.world_seed(2), pilot=False, twins=True)
     with pytest.raises(RecipeError, match="is not of twins; they have seeds 200 to 299"):
         check_world_seed(1_000_000, pilot=False, twins=True)
     with pytest.raises(RecipeError, match="seed 200 is not one that a study draws"):
@@ -102,7 +102,7 @@ def test_differences_as_large_as_those_before_them_pass(tmp_path: Path) -> None:
     assert test.metric == "win_rate_vs_sft"
     assert test.calibration is not None
     assert len(test.calibration.p_values) == 40
-    assert test.calibration.passes
+    assert test.calibration.sound
     differences = [state.findings[0].values[index] for index in range(48)]
     assert test.deviation == pytest.approx(np.sqrt(np.mean(np.square(differences)) / 2))
     known = np.sum(np.square(differences[:8])) / 8
@@ -113,7 +113,7 @@ def test_differences_as_large_as_those_before_them_pass(tmp_path: Path) -> None:
 def test_differences_that_are_larger_than_those_before_them_do_not_pass(tmp_path: Path) -> None:
     (test,) = twin_tests(complete(tmp_path, lambda index: 1.0 if index < 8 else 4.0))
     assert test.calibration is not None
-    assert not test.calibration.passes
+    assert not test.calibration.sound
     assert test.texts[-1] == "no"
 
 
