@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.params.metric_names import NAMES
 from tasks.report.cells import format_number
@@ -18,8 +18,14 @@ from tasks.report.rows_compared import (
     side_of,
 )
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 #: Columns of a terminal below which only the metric and its difference are shown.
 NARROW = 72
+#: Width of an interval from which on its bounds have no decimals.
+WIDE_INTERVAL = 20
 #: Of the other metrics, lines that are shown.
 LINES = 10
 
@@ -36,7 +42,7 @@ def print_rows(
 
     found = compare_rows(root, scale, names, metric=metric, seeds=seeds)
     console = Console(highlight=False, markup=False)
-    console.print(_main_table(found, wide=console.width >= NARROW))
+    console.print(_main_table(found, console))
     if others := _other_metrics(found):
         console.print(_others_table(found, others[:LINES]))
         if len(others) > LINES:
@@ -70,11 +76,21 @@ def meaning(row: ComparedRow) -> str:
     return f"{row.row.title}: {said}{rang}."
 
 
-def _main_table(found: RowsCompared, *, wide: bool) -> Any:
+def _main_table(found: RowsCompared, console: Console) -> Table:
+    """Returns the table with as many of its columns as the terminal has room for, at least the first three."""
+    headings = ["", found.metric.replace("_", " ").replace("/", " "), f"less {found.first.title}"]
+    headings += ["beats it, %", "kl", "tokens", "worlds"] if console.width >= NARROW else []
+    while True:
+        table = _table(found, headings)
+        unlimited = console.options.update_width(1000)
+        if len(headings) == 3 or console.measure(table, options=unlimited).maximum <= console.width:
+            return table
+        headings.pop()
+
+
+def _table(found: RowsCompared, headings: Sequence[str]) -> Table:
     from rich.table import Table
 
-    headings = ["", found.metric.replace("_", " ").replace("/", " "), f"less {found.first.title}"]
-    headings += ["beats it, %", "kl", "tokens", "worlds"] if wide else []
     lines = [_cells(row, found.metric)[: len(headings)] for row in found.rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", max_width=26)
@@ -107,8 +123,8 @@ def difference_text(row: ComparedRow, decimals: int = 1) -> str:
     interval = row.difference.effect.interval()
     if interval is None:
         return f"{row.difference.effect.estimate:+.1f}"
-    estimate, lower, upper = (f"{value:+.{decimals}f}" for value in (interval.estimate, interval.lower, interval.upper))
-    return f"{estimate} [{lower}, {upper}]"
+    bounds = decimals if interval.upper - interval.lower < WIDE_INTERVAL else 0
+    return f"{interval.estimate:+.{decimals}f} [{interval.lower:+.{bounds}f}, {interval.upper:+.{bounds}f}]"
 
 
 def mean_text(row: RowRuns, metric: str, decimals: int = 1, *, spread: bool = True) -> str:

@@ -146,6 +146,19 @@ def test_the_terminal_keeps_to_its_width(
     assert "ALARM segment/bandit at seed 1: kl at step 7" in text
 
 
+@pytest.mark.parametrize("width", range(72, 92, 3))
+def test_a_column_is_shown_whole_or_not_at_all(
+    root: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for seed, lead in enumerate((40.0, -30.0, 20.0)):
+        run(root, "segment/segment-as-bandit", seed, 50.0 + lead)
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_rows(root, "testbed", ["segment/segment", "segment-as-bandit"])
+    heading = capsys.readouterr().out.split("Segment (Ours)\n")[0].split("Segment (Ours)  ")[0]
+    assert set(heading.split()) <= set("win rate vs sft less Segment (Ours) beats it, % kl tokens worlds".split())
+    assert "tokens" in heading
+
+
 def test_rows_are_listed_with_their_seeds(root: Path, capsys: pytest.CaptureFixture) -> None:
     print_row_list(root, "testbed")
     lines = capsys.readouterr().out
