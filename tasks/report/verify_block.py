@@ -1,0 +1,35 @@
+"""What `rewardsmith verify` sees, as a block of its document: planted faults found, false alarms of re-runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import fill
+
+from tasks.running.artifacts import read_json
+
+FAULTS = Path("reference/verify_faults.json")
+RE_RUNS = Path("reference/same_seed_variation.json")
+WIDTH = 120
+
+
+def verify_block(root: Path) -> str:
+    """Returns how many planted faults are found, those that are not, and a table of re-runs with the same seeds."""
+    faults = read_json(root / FAULTS)
+    missed = [f"- not found: {one['fault']}" for one in faults["faults"].values() if not one["results"] + one["inputs"]]
+    found = (
+        f"Of {faults['planted']} planted faults it finds **{faults['found']}**, {faults['found_by_results']} of them "
+        "by what stages computed, the others by what their records say that they read."
+    )
+    lines = [
+        fill(found, WIDTH),
+        *(["", *missed] if missed else []),
+        "",
+        "False alarms of each re-run, with tolerances from the other re-runs alone:",
+        "",
+        "| re-run | stages | comparisons | not compared | false alarms |",
+        "|---|---|---|---|---|",
+    ]
+    for name, one in read_json(root / RE_RUNS)["re-runs"].items():
+        counts = (one["stages"], one["compared"], one["not_compared"], len(one["alarms"]))
+        lines.append(f"| `{name}` | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
