@@ -19,12 +19,16 @@ from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.checked_results import read_checked, read_metrics, read_numbers
 from tasks.running.judged_numbers import blank_numbers
 from tasks.running.recorded import exists_in_result
-from tasks.running.result_rows import CalibrationRow, Generation, Judgement
+from tasks.running.result_rows import CalibrationRow, Generation, Judgement, Rollout
 
 #: Files of numbers by step.
 NUMBERS = ("history.jsonl", "checkpoints.jsonl")
-#: Kinds of rows by file, of which every field is checked.
-ROW_KINDS: Mapping[str, type[Any]] = {"generations.jsonl": Generation, "peak_generations.jsonl": Generation}
+#: Kinds of rows by file, of which every field is checked, with the fields that readers need.
+ROW_KINDS: Mapping[str, tuple[type[Any], tuple[str, ...]]] = {
+    "generations.jsonl": (Generation, ("benchmark", "id")),
+    "peak_generations.jsonl": (Generation, ("benchmark", "id")),
+    "rollouts.jsonl": (Rollout, ("step", "prompt", "tokens", "rewards")),
+}
 #: Those of data sets.
 DATA_KINDS: Mapping[str, type[Any]] = {"alpaca_calibration.jsonl": CalibrationRow}
 
@@ -57,8 +61,7 @@ class StageOutput:
             return []
         if file in NUMBERS:
             return read_numbers(path)
-        kind = ROW_KINDS.get(file)
-        return read_jsonl(path) if kind is None else read_checked(path, kind, ("benchmark", "id"))
+        return read_checked(path, *ROW_KINDS[file]) if file in ROW_KINDS else read_jsonl(path)
 
     @cached_property
     def judgements(self) -> list[dict[str, Any]]:
