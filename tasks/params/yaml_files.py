@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, invalid_path
 
 
 class _Twice(yaml.YAMLError):
@@ -148,6 +148,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise DataError(f"cannot be read ({error.strerror})", file=str(path), remedy="Check the path") from None
     except UnicodeDecodeError as error:
         raise DataError(f"not valid YAML ({error})", file=str(path), remedy="It must be YAML in UTF-8") from None
+    except ValueError as error:  # of a NUL character or a lone surrogate in the path
+        raise invalid_path(path, error) from None
 
 
 def parse_mapping(text: str, file: str) -> dict[str, Any]:
