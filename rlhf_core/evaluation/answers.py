@@ -9,62 +9,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:\$\s?)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])[-+]?\.[0-9]+"
-)
-_NUMBER_ANYWHERE = re.compile(
-    r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)\.[0-9]+"  # inside words: x2, 5kg3, Rs.5
-)
-#: A number with what it is divided by, where that ends the number: 3/4 is one, a date such as 1/2/2020 three.
-_DIVIDED = re.compile(rf"(?P<number>{NUMBER.pattern})(?P<divisors>(?:/[0-9]+(?![0-9]|[.,][0-9]))*)")
-_TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
-#: Words behind a trigger that say that the answer is another one.
-_DENIED = re.compile(
-    r"(?:n't|\W{0,9}(?:(?:of course|definitely|certainly|clearly|surely|probably|actually|simply|also|thus|therefore)"
-    r"\W{1,9})?"
-    r"(?:not|never|neither|no longer|anything but|hardly|by no means|cannot be|far from|between|"
-    r"(?:other|more|less|greater|fewer) than))\b",
-    re.IGNORECASE,
-)
-#: Words behind an answer that take it back: `5 is wrong`, `5, which isn't right`, `5? No`, `5, wait`.
-_TAKEN_BACK = re.compile(
-    r"[\s:]{0,9}(?:\$\s)?[^\s,;?]{1,60}(?:\s(?!is\b|was\b|it\b|that\b|this\b|which\b)[A-Za-z]{2,15})?(?:\s?\?|"
-    r"[.,;:]?\s{1,3}(?:[-\u2013\u2014]\s)?(?:(?:wait|sorry|oops|correction|I mean)\b|no[,.:]|"
-    r"but (?:it|that|this) should be\b|"
-    r"(?:(?:but |and )?(?:which|that|this|it)\s)?(?:(?:is|was|seems|looks|must be|cannot be|can't be|isn't|wasn't)\s"
-    r"(?:(?:clearly|obviously|surely|probably|definitely|certainly|simply|just|completely|still|also)\s)?"
-    r"(?:wrong|incorrect|false|untrue|impossible|a mistake|"
-    r"(?:not\s)(?:right|correct|true|possible|the (?:right|correct)))\b(?! to\b)"
-    r"|(?:cannot be|can't be|isn't|wasn't)\s(?:right|correct|true|possible|the (?:right|correct))\b)))",
-    re.IGNORECASE,
-)
-#: Words before a trigger that take what follows back.
-_DOUBTED = re.compile(
-    r"(?:(?:(?:\bnot|n't) (?:true|correct|right|the case|think|believe|say)|\b(?:doubt|false|wrong|if|whether|unless|"
-    r"suppose|assume|assuming|imagine|pretend)|"
-    r"\b(?:student|friend|brother|sister|someone|somebody|people|some|he|she|they|it|text|book) "
-    r"(?:says?|said|claims?|claimed|thinks?|thought|believes?|believed|guess|guesses|guessed)),? (?:that )?)$",
-    re.IGNORECASE,
-)
-_INSTEAD = re.compile(r"[^\n]{0,200}?\bbut\b", re.IGNORECASE)
 #: Full-width forms of ASCII.
 _HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _LATEX_TEXT = r"\\(?:text|textbf|textnormal|mbox|mathrm)\s*\{([^{}]*)\}"
-_ONE_NUMBER = re.compile(
-    r"(?P<sign>[-+]?)\s?\$?\s?"
-    r"(?:(?P<whole>[0-9]+)\s+(?=[0-9]+/))?"  # of a mixed number: 1 4/5
-    r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?(?:/[0-9]+)?|\.[0-9]+)\$?"
-    rf"(?:\s*(?:%|°|\^\s*\{{?\s*\\circ\s*\}}?|{_LATEX_TEXT})|\s+(?!pi\b)[^\W\d_]{{2,}})*[.$\s]*"
-)
 #: A fraction in a text, unless a factor follows, and a mixed number.
 _FRACTION_IN_TEXT = re.compile(
     r"\\frac\{\s{0,9}([0-9]+)\s{0,9}\}\{\s{0,9}([0-9]+)\s{0,9}\}(?!\s{0,9}\\[a-z]|[A-Za-z(^])"
 )
-_MIXED = re.compile(r"(?<![\w.,/])([0-9]{1,9}) {1,3}([0-9]{1,9})/([0-9]{1,9})(?![\w/]|[.,][0-9])")
 _FRACTION_OF_NUMBERS = re.compile(r"\\frac\{\s*(-?[0-9]+)\s*\}\{\s*([0-9]+)\s*\}")
 #: Characters written for a minus sign, beside the hyphen of ASCII.
 _DASHES = "\N{MINUS SIGN}\N{EN DASH}\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{SMALL HYPHEN-MINUS}"
@@ -127,7 +81,7 @@ def extract_number(text: str) -> str | None:
     `The answer is 5 is wrong` has none. `1.8e1` is 18 and `1'234` 1234, which RLMEC's own rule reads as 1.8 and 1.
     """
     text = _respelled(text)
-    triggers = list(_TRIGGER.finditer(text))
+    triggers = list(TRIGGER.finditer(text))
     triggered = bool(triggers)
     if triggers:
         told = None if _is_doubted(text, triggers[-1]) else _told(text[triggers[-1].end() :])
@@ -146,48 +100,9 @@ def extract_number(text: str) -> str | None:
     return None
 
 
-def _told(tail: str) -> str | None:
-    """Returns what a trigger tells: of a denial what follows its 'but', None without one or if it is taken back."""
-    if _TAKEN_BACK.match(tail):
-        return None
-    denied = _DENIED.match(tail)
-    if denied is None:
-        return tail
-    instead = _INSTEAD.match(tail, denied.end())
-    return tail[instead.end() :] if instead else None
-
-
-def last_is_doubted(text: str) -> bool:
-    """Returns whether the words before the last `The answer is` or `####` deny it, or those behind take it back."""
-    triggers = list(_TRIGGER.finditer(text))
-    return bool(triggers) and (
-        _is_doubted(text, triggers[-1]) or _TAKEN_BACK.match(text, triggers[-1].end()) is not None
-    )
-
-
-def _is_doubted(text: str, trigger: re.Match[str]) -> bool:
-    """Returns whether the words before a trigger deny it, as in `I doubt that the answer is 5`."""
-    return _DOUBTED.search(text[max(0, trigger.start() - 40) : trigger.start()]) is not None
-
-
 def _as_fraction(match: re.Match[str]) -> str:
     before = match.string[: match.start()][-1:]
     return f"{' ' if before.isalnum() else ''}{match[1]}/{match[2]}"
-
-
-def _as_improper(match: re.Match[str]) -> str:
-    whole, part, of = (int(one) for one in match.groups())
-    return f"{whole * of + part}/{of}" if 0 < part < of else match[0]
-
-
-def _numbers(text: str) -> list[str]:
-    found: list[str] = []
-    for match in _DIVIDED.finditer(text):
-        divisors = match["divisors"].split("/")[1:]
-        fraction = len(divisors) == 1 and divisors[0].strip("0") and "." not in match["number"]
-        found += [match.group()] if fraction else [match["number"], *divisors]
-    found = found or _NUMBER_ANYWHERE.findall(text)
-    return [re.sub(r"[$,+\s]", "", number) for number in found]
 
 
 def extract_boxed(text: str) -> str | None:
@@ -216,7 +131,7 @@ def _power_of_ten(match: re.Match[str]) -> str:
     """Returns the digits of a number with a power of ten, nothing for one beyond 1e99."""
     if abs(int(match["power"])) > 99:
         return ""
-    return _plain_digits(Fraction(match["number"]) * Fraction(10) ** int(match["power"]))
+    return plain_digits(Fraction(match["number"]) * Fraction(10) ** int(match["power"]))
 
 
 def _multiplied(match: re.Match[str]) -> str:
@@ -227,20 +142,12 @@ def _multiplied(match: re.Match[str]) -> str:
             return match[0]
         part = Fraction(int(match["part"] or value), int(match["of"]))
         value = value + part if match["part"] else part
-    return _plain_digits(value * 10 ** _MAGNITUDES[match["word"].lower()]) + match["close"]
+    return plain_digits(value * 10 ** _MAGNITUDES[match["word"].lower()]) + match["close"]
 
 
 def _in_digits(text: str) -> str:
     """Returns a text with `5 million` as 5000000."""
     return _MULTIPLIED.sub(_multiplied, _respelled(text))
-
-
-def _plain_digits(value: Fraction) -> str:
-    """Returns a number as digits, with decimals where they end, else as a fraction."""
-    if value.denominator == 1:
-        return str(value.numerator)
-    digits = f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
-    return digits if Fraction(digits) == value else f"{value.numerator}/{value.denominator}"
 
 
 def _as_two_numbers(match: re.Match[str]) -> str:
@@ -327,74 +234,3 @@ def _harness_normalised(text: str) -> str:
     for pattern in _HARNESS_IGNORED:
         text = re.sub(pattern, "", text)
     return text.lower()
-
-
-def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = None) -> int | None:
-    """Returns the 0-based index of the chosen answer in a generated multiple-choice solution, or None.
-
-    Looks after the last `The answer is` or `####`, else in the whole text, for, in this order: a letter in
-    parentheses; a single letter before punctuation or the line's end; the text of exactly one
-    choice; any single capital letter. After a trigger the first hit counts, else the last; but what
-    follows the trigger at once, the longest choice's text or else a letter, comes before all of these.
-
-    Args:
-        text: the generation.
-        n_choices: letters A to the n-th are valid (at most 26).
-        choices: the choices' texts, for answers given in words.
-    """
-    last = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n_choices - 1]
-    triggers = list(_TRIGGER.finditer(text))
-    tail: str | None = text
-    if triggers:
-        after = text[triggers[-1].end() :]
-        denials = [choice if _DENIED.match(choice) else "" for choice in choices or ()]
-        said = _told_choice(after, "", denials)  # "The answer is not enough information" names such a choice
-        if said is not None:
-            return said
-        tail = None if _is_doubted(text, triggers[-1]) else _told(after)
-    if tail is None:
-        return None
-    select = 0 if triggers else -1
-    if triggers:
-        told = _told_choice(tail, last, choices or ())
-        if told is not None:
-            return told
-    parenthesised = re.findall(rf"\(([A-{last}a-{last.lower()}])\)", tail)
-    if parenthesised:
-        return ord(parenthesised[select].upper()) - ord("A")
-    alone = re.findall(rf"(?<![\w'])([A-{last}])(?=[.):,;*]|[ \t]*(?:\n|$))", tail)
-    if alone:
-        return ord(alone[select]) - ord("A")
-    if choices is not None:
-        named = _named_choice(tail, choices)
-        if named is not None:
-            return named
-    letters = re.findall(rf"(?<![\w'])([A-{last}])(?![\w'])", tail)
-    return ord(letters[select]) - ord("A") if letters else None
-
-
-def _told_choice(tail: str, last: str, choices: Sequence[str]) -> int | None:
-    """Returns the index of the choice that the text begins with: its text, with or without an article, else its
-    letter up to the last one, '' for none."""
-    tail = re.sub(r"^[\s:*\"'$]+", "", tail)
-    for i in sorted(range(len(choices)), key=lambda i: -len(choices[i].strip())):
-        text = choices[i].strip().removesuffix(".")
-        if text and re.match(rf"(?:(?:an?|the)\s+)?{re.escape(text)}(?!\w|[.,/][0-9])", tail, re.IGNORECASE):
-            return i
-    if not last:
-        return None
-    letter = re.match(rf"\(([A-{last}a-{last.lower()}])\)|([A-{last}])(?![\w'-])", tail)
-    return ord((letter[1] or letter[2]).upper()) - ord("A") if letter else None
-
-
-def _named_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Returns the only choice named in the text; a choice inside a longer named choice does not count."""
-    named = [
-        i
-        for i, choice in enumerate(choices)
-        if choice.strip() and re.search(rf"(?<!\w){re.escape(choice.strip())}(?!\w)", text, re.IGNORECASE)
-    ]
-    named = [
-        i for i in named if not any(j != i and choices[i].strip().lower() in choices[j].strip().lower() for j in named)
-    ]
-    return named[0] if len(named) == 1 else None
