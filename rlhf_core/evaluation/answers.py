@@ -38,7 +38,7 @@ _IN_MATHS = re.compile(r"(?<=[0-9]) (?=[0-9]{3}(?![0-9]))")
 _BOX = re.compile(r"\\f?boxe?d?\s{0,3}\{")
 _ONE_NUMBER = re.compile(
     rf"(?P<number>[-+]?\s?{NUMBER})\$?"
-    rf"(?:\s*(?:%|°|\^\s*\{{?\s*\\circ\s*\}}?|{LATEX_TEXT})"
+    rf"(?:\s*(?:%|°|{LATEX_TEXT})"
     r"|\s+(?!(?:pi|squared|cubed|factorial|plus|minus|times|over|or|and|to)\b)[^\W\d_]{2,})*[.$\s]*"
 )
 _FRACTION_OF_NUMBERS = re.compile(r"\\frac\{\s*(-?[0-9]+)\s*\}\{\s*([0-9]+)\s*\}")
@@ -53,7 +53,7 @@ _FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")
 _ONE_CHARACTER_FRACTION = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 #: The power of a unit: `25 cm^2`, `25 \\text{ cm}^2`.
 _POWER_OF_UNIT = re.compile(
-    r"(?:(?<=\bmm)|(?<=\bcm)|(?<=\bkm)|(?<=\bft)|(?<=[0-9] m)|(?<=[0-9]m)|(?<=\bin)|(?<=units)|(?<=feet)|(?<=meters)|(?<=[a-z.]\}))"
+    r"(?:(?<=\b[mck]m)|(?<=\bft)|(?<=\bin)|(?<=[0-9] m)|(?<=[0-9]m)|(?<=units)|(?<=feet)|(?<=meters)|(?<=[a-z.]\}))"
     r"\s?\^\s?\{?[23]\}?"
 )
 _SUPERSCRIPTS = re.compile("(?<=[0-9)])[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
@@ -68,6 +68,7 @@ _SPELLINGS = (
     (re.compile(r"!=|\u2260|\\n(?:eq?|ot\s?=)(?![A-Za-z])"), " not "),
     (re.compile(r">="), "\u2265"),
     (re.compile(r"<="), "\u2264"),
+    (re.compile(r"\s?\^\s?\{?\s?\\circ(?![A-Za-z])\s?\}?"), "\N{DEGREE SIGN}"),
     (_POWER_OF_UNIT, ""),
     (re.compile(r"(?<=[0-9])(?:\\[ ;:]|~)(?=[0-9]{3}(?![0-9]))"), ""),
     (re.compile("(?<=[0-9])[\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\u2006-\u200a](?=[0-9]{3}(?![0-9]))"), ""),
@@ -189,7 +190,8 @@ def told_box(text: str) -> str | None:
 
 
 def _as_half(match: re.Match[str]) -> str:
-    return f" {_HALVES.get(match[1] or match[2] or '', '')}".rstrip("") if match[1] or match[2] else " "
+    """Returns ` and a half` as ` 1/2`, and ` and ` in front of a fraction as a blank."""
+    return f" {_HALVES.get(match[1] or match[2] or '', '')}"
 
 
 def _as_fraction(match: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ from string import ascii_uppercase
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.answers import HALF_WIDTH, LATEX_TEXT, extract_boxed, told_box
-from rlhf_core.evaluation.denials import DENIED, DENYING, TRIGGER, answer_told, denied_before, taken_back
+from rlhf_core.evaluation.denials import DENIED, TRIGGER, answer_told, denied_before, denied_in_words, taken_back
 from rlhf_core.evaluation.numerals import numerals
 
 #: Marks around an answer: bold, code, mathematics.
@@ -25,6 +25,8 @@ _SCALED = re.compile(
 )
 #: Between two answers that are both named.
 _AND = r"(?:\s?[,/&]\s?|,?\s(?:or|and)\s(?:also\s)?)(?:(?:an?|the|option|choice)\s)?"
+#: The letter I as a word: `I think`, but not `I is right`.
+_PRONOUN = r"I\s(?!is\b|was\b)[a-z]"
 SEVERAL = -1
 
 
@@ -73,15 +75,13 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
             return _single(letters, plain, last, first=triggered)
     if texts and (named := _named_choice(part, texts)) is not None:
         return named
-    letters = _letters(rf"(?<![\w'])([A-{last}])(?![\w'])", plain)
+    letters = _letters(rf"(?<![\w'])(?!{_PRONOUN})([A-{last}])(?![\w'])", plain)
     return _single(letters, plain, last, first=triggered) if letters else None
 
 
 def _behind_trigger(text: str) -> str:
-    """Returns what follows the last `The answer is` or, of a denial, `The answer`; empty without one."""
-    triggers, denying = list(TRIGGER.finditer(text)), list(DENYING.finditer(text))
-    if denying and (not triggers or denying[-1].start() > triggers[-1].start()):
-        return text[denying[-1].start("denial") :]
+    """Returns what follows the last `The answer is` or `####`; empty without one."""
+    triggers = list(TRIGGER.finditer(text))
     return text[triggers[-1].end() :] if triggers else ""
 
 
@@ -114,7 +114,7 @@ def _single(letters: Sequence[re.Match[str]], text: str, last: str, *, first: bo
 
 
 def _several(last: str) -> re.Pattern[str]:
-    letter = rf"(?:\([A-{last}a-{last.lower()}]\)|(?<![\w'])[A-{last}](?![\w']))"
+    letter = rf"(?:\([A-{last}a-{last.lower()}]\)|(?<![\w'])(?!{_PRONOUN})[A-{last}](?![\w']))"
     return re.compile(rf"{letter}(?:{_AND}{letter})+(?!\s(?:is|was|isn't|are|cannot)\b)")
 
 
@@ -183,6 +183,6 @@ def _named_choice(text: str, choices: Sequence[str]) -> int | None:
 
 
 def _is_named(text: str, choice: str) -> bool:
-    """Returns whether a text names a choice without denying it."""
+    """Returns whether a text names a choice; of denials only `the answer is not` counts, as others are prose."""
     found = re.finditer(rf"(?<!\w){re.escape(choice)}(?!\w)", text, re.IGNORECASE)
-    return any(not denied_before(text, one.start()) and not _cuts_number(text, *one.span()) for one in found)
+    return any(not denied_in_words(text, one.start()) and not _cuts_number(text, *one.span()) for one in found)

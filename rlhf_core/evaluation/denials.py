@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 
 TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
-#: A trigger that is a denial: `the answer cannot be 5`.
+_MODAL = (
+    r"(?:can ?not|(?:ca|could|must|wo|would|should)n't|(?:could|must|may|might|will|would|should) not|"
+    r"(?:can|could|will|would) never)"
+)
+_ANSWER_IS_NOT = (
+    rf"\bthe (?:\w{{1,12}} )?answer (?:is (?:certainly |surely |definitely )?not|isn't|{_MODAL} (?:be|equal))\b"
+)
+#: A trigger that denies the answer behind it: `the answer cannot be 5`, but not `the answer cannot be negative`.
 DENYING = re.compile(
-    r"\bthe (?:\w{1,12} )?answer (?P<denial>is (?:certainly |surely |definitely )?not|isn't|can ?not|(?:ca|could|must|wo|would|should)n't|"
-    r"(?:could|must|may|might|will|would|should) not|(?:can|could|will|would) never)\b",
+    rf"{_ANSWER_IS_NOT}(?=[\s:*_`$(\[\"'=]{{1,9}}(?:(?:the|option|choice|number)\s){{0,2}}[(*$]{{0,3}}"
+    r"(?:[-+]?[0-9.\\]|(?-i:[A-Zb-z])\b))",
     re.IGNORECASE,
 )
+_DENIED_IN_WORDS = re.compile(rf"{_ANSWER_IS_NOT}\s(?:(?:an?|the)\s)?[\"'*]{{0,3}}$", re.IGNORECASE)
 #: Words directly before an answer that deny it: `it isn't 5`, `7, not 5`, `7 instead of 5`.
 _DENIED_BEFORE = re.compile(
     r"(?:\b(?:not|never|neither|nor|cannot|hardly|no longer|anything but|far from|(?:other|rather) than|instead of|"
@@ -28,16 +36,17 @@ DENIED = re.compile(
     r"(?:other|more|less|greater|fewer) than))\b",
     re.IGNORECASE,
 )
+_AFFIRMED = r"(?:right|correct|true|possible|(?:the|my) (?:right|correct|final|answer))"
 #: Words behind an answer that take it back: `5 is wrong`, `5, which isn't right`, `5? No`, `5, wait`.
 _TAKEN_BACK = re.compile(
-    r"[\s:]{0,9}(?:\$\s)?[^\s,;?]{1,60}(?:\s(?!is\b|was\b|it\b|that\b|this\b|which\b)[A-Za-z]{2,15})?(?:\s?\?|"
+    r"[\s:]{0,9}(?:\$\s)?[^\s,;?]{1,60}(?:\s(?!is\b|was\b|it\b|that\b|this\b|which\b)[A-Za-z]{2,15})?(?:\s?\?\s{1,3}no\b|"
     r"[.,;:]?\s{1,3}(?:[-\u2013\u2014]\s)?(?:(?:wait|sorry|oops|correction|I mean)\b|no[,.:]|"
     r"but (?:it|that|this) should be\b|"
     r"(?:(?:but |and )?(?:which|that|this|it)\s)?(?:(?:is|was|seems|looks|must be|cannot be|can't be|isn't|wasn't)\s"
     r"(?:(?:clearly|obviously|surely|probably|definitely|certainly|simply|just|completely|still|also)\s)?"
     r"(?:wrong|incorrect|false|untrue|impossible|a mistake|"
-    r"(?:not\s)(?:right|correct|true|possible|(?:the|my) (?:right|correct|final|answer)))\b(?! to\b)"
-    r"|(?:cannot be|can't be|isn't|wasn't)\s(?:right|correct|true|possible|(?:the|my) (?:right|correct|final|answer))\b)))",
+    rf"not\s{_AFFIRMED})\b(?! to\b)"
+    rf"|(?:cannot be|can't be|isn't|wasn't)\s{_AFFIRMED}\b)))",
     re.IGNORECASE,
 )
 #: Words before a trigger that take what follows back.
@@ -90,6 +99,11 @@ def answer_told(text: str) -> tuple[str | None, bool]:
 def denied_before(text: str, start: int) -> bool:
     """Returns whether the words directly before a place deny what begins there, as in `it isn't 5`."""
     return _DENIED_BEFORE.search(text[max(0, start - 80) : start]) is not None
+
+
+def denied_in_words(text: str, start: int) -> bool:
+    """Returns whether `the answer is not` or `the answer cannot be` is directly before a place."""
+    return _DENIED_IN_WORDS.search(text[max(0, start - 80) : start]) is not None
 
 
 def taken_back(text: str, start: int) -> bool:

@@ -1,13 +1,14 @@
 """Numbers as texts write them: each is read whole, or not at all.
 
-Commas group thousands and a point begins decimals, as in the official evaluations of GSM8K and MATH, which remove commas:
-`1,234` is 1234 and `1.234` is 1.234. Read as well:
+Commas group thousands and a point begins decimals, as in the official evaluations of GSM8K and MATH, which remove
+commas: `1,234` is 1234 and `1.234` is 1.234. Read as well:
 
 1. Groups by thin spaces, apostrophes, `_`, LaTeX's `{,}` and `\\,`, and Indian ones: `1'234`, `1_000`, `1,00,000`.
 2. European spellings that cannot be English ones: `1.234,56`, `1.234.567`.
 3. Fractions, mixed numbers, powers of ten: `3 / 4`, `2 1/2`, `10^5`, `1.8e1`.
 
-Everything else that digits are part of is not a number: `1,5`, `1 000`, `3:45`, `1/2/2020`, `2^{10}`, `2x`, `3\\sqrt{2}`.
+Everything else that digits are part of is not a number: `1,5`, `1 000`, `3:45`, `1/2/2020`, `2^{10}`, `2x`, `$2k`,
+`3\\sqrt{2}`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _UNDERSCORED = re.compile(r"[1-9][0-9]{0,2}(?:_[0-9]{3})+")
 _JOINED = r"(?:[0-9]+(?:(?:[.,:'_]|[ ](?=[0-9]{3}(?![0-9])))[0-9]+)*|(?<![\w.])\.[0-9]+)"
 _SIGN = r"(?:(?<![\w.)}\]])[-+])?(?:\$\s?)?"
 _OPERAND = rf"(?:[-+]?{_JOINED}|\{{\s?[-+]?{_JOINED}\s?\}}|\(\s?[-+]?{_JOINED}\s?\))"
+_WHOLE = r"(?:(?<![0-9])[0-9]{1,3}\s{1,3}(?=[0-9]{1,9}\s?/\s?[0-9]))"
 #: Numbers joined by `/` and `^`, the first of which may be the whole of a mixed number.
-NUMBER = rf"{_SIGN}(?:(?<![0-9])[0-9]{{1,3}}\s{{1,3}}(?=[0-9]{{1,9}}\s?/\s?[0-9]))?{_JOINED}(?:\s?(?:/|\^|\*\*)\s?{_OPERAND})*"
+NUMBER = rf"{_SIGN}{_WHOLE}?{_JOINED}(?:\s?(?:/|\^|\*\*)\s?{_OPERAND})*"
 _FUNCTION = (
     r"\\(?:frac|sqrt|binom|log|ln|exp|sin|cos|tan|cot|sec|csc|pi|theta|alpha|beta|infty|sum|prod|int|lim|vec|begin|"
     r"overline|overrightarrow|pmod|bmod)(?![A-Za-z])"
@@ -44,9 +46,10 @@ _FRACTION = re.compile(
 _POWER = re.compile(r"10\s?(?:\^|\*\*)\s?[{(]?\s?(?P<power>[-+]?[0-9]{1,2})\s?[)}]?")
 #: What makes digits in front of it a part of something else. A letter may be a unit, but for those of variables.
 _GOES_ON = re.compile(
-    rf"\s?{_FUNCTION}|\s?(?:\^|\*\*(?=\s?[0-9(]))|_|\s?/\s?(?:[0-9({{\\]|[a-z](?!\w))|[a-z]?\^|[xyznikqrabe](?![a-zA-Z0-9])|[\u03c0\u221a]"
-    r"|(?:[kKMB]|bn|mn)(?!\w)|[eE][-+]?[0-9]|\([0-9]|\s[xyzn](?![\w'])|\s\\?pi\b|\s(?:squared|cubed|factorial)\b"
-    r"|\s(?:over|point|divided by|to the power of)\s[0-9]"
+    rf"\s?{_FUNCTION}|\s?(?:\^|\*\*(?=\s?[0-9(]))|_|\s?/\s?(?:[0-9({{\\]|[a-z](?!\w))|\([0-9]"
+    r"|[a-z]?\^|[xyznikqrabe](?![a-zA-Z0-9])|\s[xyzn](?![\w'])|[\u03c0\u221a]|\s\\?pi\b"
+    r"|(?:[kKMB]|bn|mn)(?!\w)|[eE][-+]?[0-9]"
+    r"|\s(?:squared|cubed|factorial)\b|\s(?:over|point|divided by|to the power of)\s[0-9]"
 )
 #: The same, behind the first number of an answer: an operation or a range.
 _COMPUTED = re.compile(

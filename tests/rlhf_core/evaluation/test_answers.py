@@ -443,7 +443,8 @@ def test_more_denials_tell_no_answer(said: str) -> None:
      "a " * 20_000,
      "1 " + "ab " * 10_000, "1" + "%" * 40_000 + "x", "1,234" + ",234" * 8000 + "5",
      "1e1 " * 10_000, "5 million " * 4000, "The answer is " + "is wrong " * 5000,
-     "1 1/" * 10_000, "1'234" * 8000],
+     "1 1/" * 10_000, "1'234" * 8000,
+     "\\boxed{" * 4000, "( " * 20_000, "not " * 20_000, "1," * 20_000, "10^" * 20_000],
 )  # fmt: skip
 def test_a_long_answer_is_read_in_a_moment(text: str) -> None:
     start = time.process_time()
