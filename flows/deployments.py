@@ -24,6 +24,7 @@ from tasks.graph.rows import papers
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import read_settings
 from tasks.params.settings import typed
+from tasks.params.yaml_files import is_there
 from tasks.running.commit import changed_since, commit_of, listed
 
 FILE = "prefect.yaml"
@@ -81,7 +82,7 @@ def reevaluation_settings(root: Path) -> ReevaluationSettings | None:
         RecipeError: settings that are not valid, such as a schedule that never comes.
     """
     file = root / SETTINGS_FILE
-    return typed(ReevaluationSettings, read_settings(file), str(SETTINGS_FILE)) if file.exists() else None
+    return typed(ReevaluationSettings, read_settings(file), str(SETTINGS_FILE)) if is_there(file) else None
 
 
 def deployments(root: Path) -> list[Deployment]:

@@ -13,6 +13,7 @@ from tasks.graph.rows import backbone_names, paper_folder, papers, row_addresses
 from tasks.params.pages import entries
 from tasks.params.scales import scale_names
 from tasks.params.stages import run_settings
+from tasks.params.yaml_files import folders_of
 
 #: Parameters that the deployment sets.
 INTERNAL = ("root",)
@@ -50,7 +51,7 @@ def _choices(root: Path, flow: str) -> dict[str, list[Any]]:
     parts = (*settings.demo.values(), *settings.demo_all.values())
     seeds = {*settings.suite.seeds, *(seed for some in settings.suite.scale_seeds.values() for seed in some)}
     seeds |= {seed for part in parts for seed in part.seeds}
-    folders = [path.name for path in sorted((root / "params").glob("*/"))]
+    folders = [path.name for path in folders_of(root / "params")]
     models = {name: entries(root, paper_folder(name), "reward_models", readable=True) for name in folders}
     return {
         "rows": sorted({*rows.get(flow, ()), *backbone_names(root)}),

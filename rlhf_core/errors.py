@@ -82,6 +82,12 @@ def path_error(error: OSError) -> DataError:
     )
 
 
+def invalid_path(path: object, error: ValueError) -> DataError:
+    """Returns the error of a path that no file can have, such as one with a NUL character."""
+    remedy = "Remove the characters that are shown with a backslash"
+    return DataError(f"invalid path ({error})", file=ascii(str(path)).strip("'"), remedy=remedy)
+
+
 class RecipeError(RewardsmithError):
     """A recipe or setting that is unknown, contradictory or of the wrong type."""
 

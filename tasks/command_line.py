@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
+from rlhf_core.named import own_error
 from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app, watch_app
 from tasks.running.machine import disk_problem
 from tasks.running.variables import refuse_bad_environment, settle_environment
@@ -98,6 +99,11 @@ def app() -> None:
         if problem is None:
             raise
         print(f"error: {problem.replace(f'{here}/', '')}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    except BaseException as error:
+        if (refusal := own_error(error)) is None:
+            raise
+        print(f"error: {str(refusal).replace(f'{here}/', '')}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rlhf_core.data.slices import Span, sentences, sub_sentences
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.named import refuse_own_error
 
 
 class Density(StrEnum):
@@ -141,7 +142,12 @@ def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], respons
     """Returns an aspect's scores of responses, checked by `validated`."""
     if len(records) != len(responses):
         raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
-    return validated(aspect, responses, aspect.score(records, responses))
+    try:
+        scored = aspect.score(records, responses)
+    except BaseException as error:
+        refuse_own_error(error, f"aspect '{aspect.name}'")
+        raise
+    return validated(aspect, responses, scored)
 
 
 def prefetch(aspects: Sequence[Aspect], responses: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, invalid_path
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
@@ -56,8 +56,8 @@ def read_lines(path: str | Path) -> Lines:
     Blank lines are no rows. Lines end at a line feed only (U+2028 inside a text is text).
 
     Raises:
-        DataError: the file is missing, unreadable, empty, not gzip as its name says, damaged, or in a
-            wide encoding.
+        DataError: the path is invalid, or the file is missing, unreadable, empty, not gzip as its name says, damaged,
+            or in a wide encoding.
     """
     path = Path(path)
     lines = Lines(str(path))
@@ -144,7 +144,10 @@ def _open(path: Path) -> IO[bytes]:
         raise DataError(
             "not a regular file", file=str(path), remedy="Name a file; a pipe or device cannot be read twice"
         )
-    stream = path.open("rb")
+    try:
+        stream = path.open("rb")
+    except ValueError as error:  # of a NUL character or a lone surrogate in it
+        raise invalid_path(path, error) from None
     is_gzip = stream.peek(2)[:2] == _GZIP_MAGIC
     if is_gzip != (path.suffix == ".gz") and stream.peek(1):
         stream.close()

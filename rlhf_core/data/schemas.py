@@ -24,6 +24,8 @@ from rlhf_core.errors import DataError
 Record = dict[str, Any]
 #: Characters of a text; a longer one takes minutes to tokenise and no model reads it.
 LONGEST_TEXT = 1_000_000
+#: Choices of a question; answers name them by the letters A to Z.
+MOST_CHOICES = 26
 #: Characters that are neither white space nor printed in ASCII.
 _PERHAPS_MARK = re.compile(r"[^ -~\s]")
 _Test = Callable[[Any], bool]
@@ -143,6 +145,19 @@ def _column(test: _Test, reason: str, *, required: bool = True) -> pa.Column:
     checks = [_PRESENT, _WRITABLE] if required else [_WRITABLE]
     form = _check(lambda value: value is None or isinstance(value, Unwritable) or test(value), reason)
     return pa.Column(object, [*checks, form], nullable=True, required=required)
+
+
+def _choices() -> pa.Column:
+    """Returns the choices of a question, which may be missing: at least two, at most one for each letter."""
+    several = _check(
+        lambda value: value is None or isinstance(value, Unwritable) or (_is_texts(value) and len(value) >= 2),
+        "not two or more texts",
+    )
+    lettered = _check(
+        lambda value: not isinstance(value, list) or len(value) <= MOST_CHOICES,
+        f"more than {MOST_CHOICES} choices, the letters A to Z; remove wrong ones",
+    )
+    return pa.Column(object, [_WRITABLE, several, lettered], nullable=True, required=False)
 
 
 def _rows(test: Callable[[Mapping[str, Any]], bool], field: str, reason: str) -> pa.Check:
@@ -307,7 +322,7 @@ QUESTION = _record_type(
         "question": _text(),
         "solution": _optional_text(),
         "answer": _text(),
-        "choices": _column(lambda v: _is_texts(v) and len(v) >= 2, "not two or more texts", required=False),
+        "choices": _choices(),
         "answer_index": _column(lambda v: type(v) is int, "not a whole number", required=False),
     },
     [

@@ -9,62 +9,38 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:\$\s?)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])[-+]?\.[0-9]+"
+from rlhf_core.evaluation.denials import (
+    answer_told,
+    denied_before,
+    in_one_sentence,
+    instead_of,
+    taken_back,
 )
-_NUMBER_ANYWHERE = re.compile(
-    r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)\.[0-9]+"  # inside words: x2, 5kg3, Rs.5
-)
-#: A number with what it is divided by, where that ends the number: 3/4 is one, a date such as 1/2/2020 three.
-_DIVIDED = re.compile(rf"(?P<number>{NUMBER.pattern})(?P<divisors>(?:/[0-9]+(?![0-9]|[.,][0-9]))*)")
-_TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
-#: Words behind a trigger that say that the answer is another one.
-_DENIED = re.compile(
-    r"(?:n't|\W{0,9}(?:(?:of course|definitely|certainly|clearly|surely|probably|actually|simply|also|thus|therefore)"
-    r"\W{1,9})?"
-    r"(?:not|never|neither|no longer|anything but|hardly|by no means|cannot be|far from|between|"
-    r"(?:other|more|less|greater|fewer) than))\b",
-    re.IGNORECASE,
-)
-#: Words behind an answer that take it back: `5 is wrong`, `5, which isn't right`, `5? No`, `5, wait`.
-_TAKEN_BACK = re.compile(
-    r"[\s:]{0,9}(?:\$\s)?[^\s,;?]{1,60}(?:\s(?!is\b|was\b|it\b|that\b|this\b|which\b)[A-Za-z]{2,15})?(?:\s?\?|"
-    r"[.,;:]?\s{1,3}(?:[-\u2013\u2014]\s)?(?:(?:wait|sorry|oops|correction|I mean)\b|no[,.:]|"
-    r"but (?:it|that|this) should be\b|"
-    r"(?:(?:but |and )?(?:which|that|this|it)\s)?(?:(?:is|was|seems|looks|must be|cannot be|can't be|isn't|wasn't)\s"
-    r"(?:(?:clearly|obviously|surely|probably|definitely|certainly|simply|just|completely|still|also)\s)?"
-    r"(?:wrong|incorrect|false|untrue|impossible|a mistake|"
-    r"(?:not\s)(?:right|correct|true|possible|the (?:right|correct)))\b(?! to\b)"
-    r"|(?:cannot be|can't be|isn't|wasn't)\s(?:right|correct|true|possible|the (?:right|correct))\b)))",
-    re.IGNORECASE,
-)
-#: Words before a trigger that take what follows back.
-_DOUBTED = re.compile(
-    r"(?:(?:(?:\bnot|n't) (?:true|correct|right|the case|think|believe|say)|\b(?:doubt|false|wrong|if|whether|unless|"
-    r"suppose|assume|assuming|imagine|pretend)|"
-    r"\b(?:student|friend|brother|sister|someone|somebody|people|some|he|she|they|it|text|book) "
-    r"(?:says?|said|claims?|claimed|thinks?|thought|believes?|believed|guess|guesses|guessed)),? (?:that )?)$",
-    re.IGNORECASE,
-)
-_INSTEAD = re.compile(r"[^\n]{0,200}?\bbut\b", re.IGNORECASE)
+from rlhf_core.evaluation.numerals import NUMBER, Numeral, is_computed, numerals, plain_digits, read_whole
+
 #: Full-width forms of ASCII.
-_HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
-_LATEX_TEXT = r"\\(?:text|textbf|textnormal|mbox|mathrm)\s*\{([^{}]*)\}"
-_ONE_NUMBER = re.compile(
-    r"(?P<sign>[-+]?)\s?\$?\s?"
-    r"(?:(?P<whole>[0-9]+)\s+(?=[0-9]+/))?"  # of a mixed number: 1 4/5
-    r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?(?:/[0-9]+)?|\.[0-9]+)\$?"
-    rf"(?:\s*(?:%|°|\^\s*\{{?\s*\\circ\s*\}}?|{_LATEX_TEXT})|\s+(?!pi\b)[^\W\d_]{{2,}})*[.$\s]*"
-)
+HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+LATEX_TEXT = r"\\(?:text|textbf|textnormal|mbox|mathrm)\s*\{([^{}]*)\}"
 #: A fraction in a text, unless a factor follows, and a mixed number.
 _FRACTION_IN_TEXT = re.compile(
-    r"\\frac\{\s{0,9}([0-9]+)\s{0,9}\}\{\s{0,9}([0-9]+)\s{0,9}\}(?!\s{0,9}\\[a-z]|[A-Za-z(^])"
+    r"\\frac\{\s{0,9}(-?[0-9]+(?:\.[0-9]+)?)\s{0,9}\}\{\s{0,9}([0-9]+(?:\.[0-9]+)?)\s{0,9}\}(?!\s{0,9}\\[a-z]|[A-Za-z(^])"
 )
-_MIXED = re.compile(r"(?<![\w.,/])([0-9]{1,9}) {1,3}([0-9]{1,9})/([0-9]{1,9})(?![\w/]|[.,][0-9])")
+_HALF = re.compile(
+    r"(?<=[0-9]) (?:and|&) (?:(?:an? |one[ -])(half|third|quarter)|(three quarters|two thirds)|(?=[0-9]+/[0-9]))\b"
+)
+_HALVES = {"half": "1/2", "third": "1/3", "quarter": "1/4", "three quarters": "3/4", "two thirds": "2/3"}
+_OR = re.compile(r"[%$*}]{0,4}(?:\s[a-z]{2,12})?,? or [$*]{0,3}")
+#: A blank between groups of digits, which mathematics in LaTeX does not show.
+_IN_MATHS = re.compile(r"(?<=[0-9]) (?=[0-9]{3}(?![0-9]))")
+_BOX = re.compile(r"\\f?boxe?d?\s{0,3}\{")
+_ONE_NUMBER = re.compile(
+    rf"(?P<number>[-+]?\s?{NUMBER})\$?"
+    rf"(?:\s*(?:%|°|{LATEX_TEXT})"
+    r"|\s+(?!(?:pi|squared|cubed|factorial|plus|minus|times|over|or|and|to)\b)[^\W\d_]{2,})*[.$\s]*"
+)
 _FRACTION_OF_NUMBERS = re.compile(r"\\frac\{\s*(-?[0-9]+)\s*\}\{\s*([0-9]+)\s*\}")
 #: Characters written for a minus sign, beside the hyphen of ASCII.
 _DASHES = "\N{MINUS SIGN}\N{EN DASH}\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{SMALL HYPHEN-MINUS}"
@@ -75,14 +51,29 @@ _SIGN_OUTSIDE = re.compile(
 #: Digits of other scripts, and fractions in one character.
 _FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")
 _ONE_CHARACTER_FRACTION = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+#: The power of a unit: `25 cm^2`, `25 \\text{ cm}^2`.
+_POWER_OF_UNIT = re.compile(
+    r"(?:(?<=\b[mck]m)|(?<=\bft)|(?<=\bin)|(?<=[0-9] m)|(?<=[0-9]m)|(?<=units)|(?<=feet)|(?<=meters)|(?<=[a-z.]\}))"
+    r"\s?\^\s?\{?[23]\}?"
+)
+_SUPERSCRIPTS = re.compile("(?<=[0-9)])[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 #: Spellings of one expression, in the order in which they are replaced: dashes and spaces, fractions.
 _SPELLINGS = (
     (re.compile(f"[{_DASHES}]"), "-"),
     (re.compile("[\N{EURO SIGN}\N{POUND SIGN}\N{YEN SIGN}\N{INDIAN RUPEE SIGN}]"), "$"),
     (re.compile(r"\bnegative\s(?=\$?[0-9.])|(?:^|(?<=\bis\s)|(?<=[=:]\s))minus\s(?=\$?[0-9.])", re.IGNORECASE), "-"),
     (_SIGN_OUTSIDE, r"\2\1"),
-    (re.compile("(?<=[0-9])[\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}](?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile("\N{ARABIC DECIMAL SEPARATOR}"), "."),
+    (re.compile("\N{ARABIC THOUSANDS SEPARATOR}"), ","),
+    (re.compile(r"!=|\u2260|\\n(?:eq?|ot\s?=)(?![A-Za-z])"), " not "),
+    (re.compile(r">="), "\u2265"),
+    (re.compile(r"<="), "\u2264"),
+    (re.compile(r"\s?\^\s?\{?\s?\\circ(?![A-Za-z])\s?\}?"), "\N{DEGREE SIGN}"),
+    (_POWER_OF_UNIT, ""),
+    (re.compile(r"(?<=[0-9])(?:\\[ ;:]|~)(?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile("(?<=[0-9])[\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\u2006-\u200a](?=[0-9]{3}(?![0-9]))"), ""),
     (re.compile("(?<=[0-9])['\N{RIGHT SINGLE QUOTATION MARK}](?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile("\N{RIGHT SINGLE QUOTATION MARK}"), "'"),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<!\\)\\[!,]"), ""),
     (re.compile(r"(?<!\\)\\[;: ]"), " "),
@@ -122,52 +113,85 @@ def extract_number(text: str) -> str | None:
 
     What follows the last `####` or `The answer is` (any case), then what follows the last `=` in it; the
     first number there if a trigger was present, else the last. Without a trigger, a `\\boxed{}` takes the
-    trigger's place. If nothing but text follows the `=`, the part before it is searched. `The answer is not 5` has no
-    answer, `The answer is not 5 but 6` has 6, `The answer is 2 1/2` and `... 2\\frac{1}{2}` have 5/2.
-    `The answer is 5 is wrong` has none. `1.8e1` is 18 and `1'234` 1234, which RLMEC's own rule reads as 1.8 and 1.
+    trigger's place. If nothing but text follows the `=`, the part before it is searched.
+
+    Deviations from RLMEC's own rule:
+        1. A number is read whole or not at all, in the spellings of `numerals`: `1.8e1` is 18, `3 / 4` is 3/4,
+           `2 1/2` is 5/2; `3:45`, `10 - 5` and `17 or 18` are no answers.
+        2. Denied and withdrawn numbers are no answers: `The answer is not 5 but 6` is 6, `7, not 5` is 7, `It isn't 5`
+           and `The answer is 5 is wrong` have none.
     """
-    text = _respelled(text)
-    triggers = list(_TRIGGER.finditer(text))
-    triggered = bool(triggers)
-    if triggers:
-        told = None if _is_doubted(text, triggers[-1]) else _told(text[triggers[-1].end() :])
-        if told is None:
-            return None
-        text = told
-    else:
-        boxed = extract_boxed(text)
-        if boxed is not None:
-            text, triggered = boxed, True
-    for part in (text.rsplit("=", 1)[-1], text):
-        part = _FRACTION_IN_TEXT.sub(_as_fraction, part)
-        numbers = _numbers(_MIXED.sub(_as_improper, part) if triggered else part)
-        if numbers:
-            return numbers[0] if triggered else numbers[-1]
+    text = in_one_spelling(text)
+    part, triggered = answer_told(text)
+    if not triggered and extract_boxed(text) is not None:
+        part, triggered = told_box(text), True
+        part = None if part is None else _IN_MATHS.sub("", part)
+    if part is None:
+        return None
+    for searched in (part.rsplit("=", 1)[-1], part):
+        searched = _HALF.sub(_as_half, _FRACTION_IN_TEXT.sub(_as_fraction, searched))
+        found = numerals(searched)
+        if found:
+            return _first_number(searched, found) if triggered else _last_number(searched, found)
     return None
 
 
-def _told(tail: str) -> str | None:
-    """Returns what a trigger tells: of a denial what follows its 'but', None without one or if it is taken back."""
-    if _TAKEN_BACK.match(tail):
+def _first_number(text: str, found: Sequence[Numeral]) -> str | None:
+    """Returns the first number of an answer, None if it is denied, part of an operation or one of several answers."""
+    first = found[0]
+    if denied_before(text, first.start):
+        instead = instead_of(text, first.end)
+        behind = [each for each in found if instead is not None and each.start >= instead]
+        return _first_number(text, behind) if behind else None
+    if first.value is None or is_computed(text, first):
         return None
-    denied = _DENIED.match(tail)
-    if denied is None:
-        return tail
-    instead = _INSTEAD.match(tail, denied.end())
-    return tail[instead.end() :] if instead else None
+    other = next((each for each in found[1:] if _OR.fullmatch(text, first.end, each.start)), None)
+    if other is not None and (other.value is None or not answers_equal(first.value, _per_cent(text, first, other))):
+        return None
+    return first.value
 
 
-def last_is_doubted(text: str) -> bool:
-    """Returns whether the words before the last `The answer is` or `####` deny it, or those behind take it back."""
-    triggers = list(_TRIGGER.finditer(text))
-    return bool(triggers) and (
-        _is_doubted(text, triggers[-1]) or _TAKEN_BACK.match(text, triggers[-1].end()) is not None
-    )
+def _per_cent(text: str, first: Numeral, other: Numeral) -> str | None:
+    """Returns the second of two spellings of a number; of `0.75 or 75%` and `75% or 0.75`, the first."""
+    marked = [text[each.end : each.end + 1] == "%" for each in (first, other)]
+    values = [parse_number(each.value or "") for each in (first, other)]
+    if marked[0] != marked[1] and None not in values:
+        whole, share = (values[0], values[1]) if marked[0] else (values[1], values[0])
+        if whole == 100 * (share or 0):
+            return first.value
+    return other.value
 
 
-def _is_doubted(text: str, trigger: re.Match[str]) -> bool:
-    """Returns whether the words before a trigger deny it, as in `I doubt that the answer is 5`."""
-    return _DOUBTED.search(text[max(0, trigger.start() - 40) : trigger.start()]) is not None
+def _last_number(text: str, found: Sequence[Numeral]) -> str | None:
+    """Returns the last number of a text that is not denied, if one is in the sentence of the last number."""
+    behind, denied = found[-1], set[str | None]()
+    for each in reversed(found):
+        if not in_one_sentence(text, each.end, behind.start):
+            return None
+        behind = each
+        if denied_before(text, each.start):
+            denied.add(each.value)
+        elif each.value in denied or taken_back(text, each.start):
+            return None
+        else:
+            return each.value
+    return None
+
+
+def told_box(text: str) -> str | None:
+    """Returns the content of the last `\\boxed{...}` that is not denied, unless a later one denies it; or None."""
+    denied = set[str]()
+    for start, content in reversed(_boxes(text)):
+        if denied_before(text, start):
+            denied.add(content)
+        elif content not in denied:
+            return None if taken_back(text, start) else content
+    return None
+
+
+def _as_half(match: re.Match[str]) -> str:
+    """Returns ` and a half` as ` 1/2`, and ` and ` in front of a fraction as a blank."""
+    return f" {_HALVES.get(match[1] or match[2] or '', '')}"
 
 
 def _as_fraction(match: re.Match[str]) -> str:
@@ -175,24 +199,15 @@ def _as_fraction(match: re.Match[str]) -> str:
     return f"{' ' if before.isalnum() else ''}{match[1]}/{match[2]}"
 
 
-def _as_improper(match: re.Match[str]) -> str:
-    whole, part, of = (int(one) for one in match.groups())
-    return f"{whole * of + part}/{of}" if 0 < part < of else match[0]
-
-
-def _numbers(text: str) -> list[str]:
-    found: list[str] = []
-    for match in _DIVIDED.finditer(text):
-        divisors = match["divisors"].split("/")[1:]
-        fraction = len(divisors) == 1 and divisors[0].strip("0") and "." not in match["number"]
-        found += [match.group()] if fraction else [match["number"], *divisors]
-    found = found or _NUMBER_ANYWHERE.findall(text)
-    return [re.sub(r"[$,+\s]", "", number) for number in found]
-
-
 def extract_boxed(text: str) -> str | None:
     """Returns the content of the last complete `\\boxed{...}` (braces balanced), or None; `-\\boxed{5}` holds -5."""
-    text = _SIGN_OUTSIDE.sub(r"\2\1", text)
+    found = _boxes(text)
+    return found[-1][1] if found else None
+
+
+def _boxes(text: str) -> list[tuple[int, str]]:
+    """Returns where each complete `\\boxed{...}` begins, and its content."""
+    text = _SIGN_OUTSIDE.sub(r"\2\1", _BOX.sub(r"\\boxed{", text))
     opened: list[int] = []
     closed: dict[int, int] = {}
     for match in re.finditer(r"[{}]", text):
@@ -200,12 +215,14 @@ def extract_boxed(text: str) -> str | None:
             opened.append(match.start())
         elif opened:
             closed[opened.pop()] = match.start()
-    found = [match.end() for match in re.finditer(r"\\boxed\{", text) if match.end() - 1 in closed]
-    return text[found[-1] : closed[found[-1] - 1]].strip() if found else None
+    found = [match for match in re.finditer(r"\\boxed\{", text) if match.end() - 1 in closed]
+    return [(match.start(), text[match.end() : closed[match.end() - 1]].strip()) for match in found]
 
 
-def _respelled(text: str) -> str:
-    text = _FOREIGN_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text.translate(_HALF_WIDTH))
+def in_one_spelling(text: str) -> str:
+    """Returns a text with signs, digits, fractions and marks of numbers in one spelling."""
+    text = _FOREIGN_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text.translate(HALF_WIDTH))
+    text = _SUPERSCRIPTS.sub(lambda power: f"^{{{unicodedata.normalize('NFKC', power[0])}}}", text)
     text = _ONE_CHARACTER_FRACTION.sub(_as_two_numbers, text).replace("\N{FRACTION SLASH}", "/")
     for spelling, replacement in _SPELLINGS:
         text = spelling.sub(replacement, text)
@@ -216,7 +233,7 @@ def _power_of_ten(match: re.Match[str]) -> str:
     """Returns the digits of a number with a power of ten, nothing for one beyond 1e99."""
     if abs(int(match["power"])) > 99:
         return ""
-    return _plain_digits(Fraction(match["number"]) * Fraction(10) ** int(match["power"]))
+    return plain_digits(Fraction(match["number"]) * Fraction(10) ** int(match["power"]))
 
 
 def _multiplied(match: re.Match[str]) -> str:
@@ -227,20 +244,12 @@ def _multiplied(match: re.Match[str]) -> str:
             return match[0]
         part = Fraction(int(match["part"] or value), int(match["of"]))
         value = value + part if match["part"] else part
-    return _plain_digits(value * 10 ** _MAGNITUDES[match["word"].lower()]) + match["close"]
+    return plain_digits(value * 10 ** _MAGNITUDES[match["word"].lower()]) + match["close"]
 
 
 def _in_digits(text: str) -> str:
     """Returns a text with `5 million` as 5000000."""
-    return _MULTIPLIED.sub(_multiplied, _respelled(text))
-
-
-def _plain_digits(value: Fraction) -> str:
-    """Returns a number as digits, with decimals where they end, else as a fraction."""
-    if value.denominator == 1:
-        return str(value.numerator)
-    digits = f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
-    return digits if Fraction(digits) == value else f"{value.numerator}/{value.denominator}"
+    return _MULTIPLIED.sub(_multiplied, in_one_spelling(text))
 
 
 def _as_two_numbers(match: re.Match[str]) -> str:
@@ -256,15 +265,13 @@ def parse_number(text: str) -> Fraction | None:
     a blank.
     """
     boxed = extract_boxed(text)
-    cleaned = _respelled(boxed if boxed is not None else text).strip("$ ")
+    cleaned = in_one_spelling(_IN_MATHS.sub("", boxed) if boxed is not None else text).strip("$ ")
     match = _ONE_NUMBER.fullmatch(_FRACTION_OF_NUMBERS.sub(r" \1/\2", cleaned).strip())
-    if match is None:
-        return None
+    found = None if match is None else read_whole(match["number"].replace("- ", "-"))
     try:
-        value = Fraction(match["number"].replace(",", "").rstrip(".")) + int(match["whole"] or 0)
-    except (ValueError, ZeroDivisionError):
+        return None if found is None else Fraction(found)
+    except ValueError:  # of more digits than Python reads
         return None
-    return -value if match["sign"] == "-" else value
 
 
 def answers_equal(predicted: str | None, gold: str | None) -> bool:
@@ -285,7 +292,7 @@ def answers_equal(predicted: str | None, gold: str | None) -> bool:
 
 def _folded(text: str) -> str:
     boxed = extract_boxed(text)
-    text = re.sub(_LATEX_TEXT, r"\1", _respelled(boxed if boxed is not None else text))
+    text = re.sub(LATEX_TEXT, r"\1", in_one_spelling(boxed if boxed is not None else text))
     text = re.sub(r"\s+", "", text).casefold().strip("$.")
     return text[1:-1] if re.fullmatch(r"\([a-z]\)", text) else text
 
@@ -327,74 +334,3 @@ def _harness_normalised(text: str) -> str:
     for pattern in _HARNESS_IGNORED:
         text = re.sub(pattern, "", text)
     return text.lower()
-
-
-def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = None) -> int | None:
-    """Returns the 0-based index of the chosen answer in a generated multiple-choice solution, or None.
-
-    Looks after the last `The answer is` or `####`, else in the whole text, for, in this order: a letter in
-    parentheses; a single letter before punctuation or the line's end; the text of exactly one
-    choice; any single capital letter. After a trigger the first hit counts, else the last; but what
-    follows the trigger at once, the longest choice's text or else a letter, comes before all of these.
-
-    Args:
-        text: the generation.
-        n_choices: letters A to the n-th are valid (at most 26).
-        choices: the choices' texts, for answers given in words.
-    """
-    last = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n_choices - 1]
-    triggers = list(_TRIGGER.finditer(text))
-    tail: str | None = text
-    if triggers:
-        after = text[triggers[-1].end() :]
-        denials = [choice if _DENIED.match(choice) else "" for choice in choices or ()]
-        said = _told_choice(after, "", denials)  # "The answer is not enough information" names such a choice
-        if said is not None:
-            return said
-        tail = None if _is_doubted(text, triggers[-1]) else _told(after)
-    if tail is None:
-        return None
-    select = 0 if triggers else -1
-    if triggers:
-        told = _told_choice(tail, last, choices or ())
-        if told is not None:
-            return told
-    parenthesised = re.findall(rf"\(([A-{last}a-{last.lower()}])\)", tail)
-    if parenthesised:
-        return ord(parenthesised[select].upper()) - ord("A")
-    alone = re.findall(rf"(?<![\w'])([A-{last}])(?=[.):,;*]|[ \t]*(?:\n|$))", tail)
-    if alone:
-        return ord(alone[select]) - ord("A")
-    if choices is not None:
-        named = _named_choice(tail, choices)
-        if named is not None:
-            return named
-    letters = re.findall(rf"(?<![\w'])([A-{last}])(?![\w'])", tail)
-    return ord(letters[select]) - ord("A") if letters else None
-
-
-def _told_choice(tail: str, last: str, choices: Sequence[str]) -> int | None:
-    """Returns the index of the choice that the text begins with: its text, with or without an article, else its
-    letter up to the last one, '' for none."""
-    tail = re.sub(r"^[\s:*\"'$]+", "", tail)
-    for i in sorted(range(len(choices)), key=lambda i: -len(choices[i].strip())):
-        text = choices[i].strip().removesuffix(".")
-        if text and re.match(rf"(?:(?:an?|the)\s+)?{re.escape(text)}(?!\w|[.,/][0-9])", tail, re.IGNORECASE):
-            return i
-    if not last:
-        return None
-    letter = re.match(rf"\(([A-{last}a-{last.lower()}])\)|([A-{last}])(?![\w'-])", tail)
-    return ord((letter[1] or letter[2]).upper()) - ord("A") if letter else None
-
-
-def _named_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Returns the only choice named in the text; a choice inside a longer named choice does not count."""
-    named = [
-        i
-        for i, choice in enumerate(choices)
-        if choice.strip() and re.search(rf"(?<!\w){re.escape(choice.strip())}(?!\w)", text, re.IGNORECASE)
-    ]
-    named = [
-        i for i in named if not any(j != i and choices[i].strip().lower() in choices[j].strip().lower() for j in named)
-    ]
-    return named[0] if len(named) == 1 else None

@@ -6,14 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.evaluation.answers import (
-    answers_equal,
-    extract_boxed,
-    extract_choice,
-    extract_number,
-    last_is_doubted,
-    parse_number,
-)
+from rlhf_core.evaluation.answers import answers_equal, extract_boxed, extract_number, parse_number, told_box
+from rlhf_core.evaluation.choice_answers import extract_choice
+from rlhf_core.evaluation.denials import answer_told, last_is_doubted
 
 _ANSWER_IS = re.compile(r"(?:####|the answer is)[: ]*", re.IGNORECASE)
 
@@ -41,8 +36,8 @@ def _told(text: str) -> str | None:
     """
     triggers = list(_ANSWER_IS.finditer(text))
     if not triggers:
-        return extract_boxed(text)
-    if last_is_doubted(text):
+        return None if answer_told(text)[0] is None else told_box(text)
+    if last_is_doubted(text) or answer_told(text)[0] is None:
         return None
     told = text[triggers[-1].end() :]
     boxed = extract_boxed(told)

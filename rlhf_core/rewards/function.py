@@ -19,7 +19,7 @@ from rlhf_core import distributed
 from rlhf_core.choices import Choices
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
-from rlhf_core.named import import_named
+from rlhf_core.named import import_named, refuse_own_error
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.signals import Sequence, Tokens
 
@@ -61,7 +61,8 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
 
     Raises:
         NumericsError: it returns something else than numbers.
-        RecipeError: it is async or a class, ends the process, or changes what other code of the process computes with.
+        RecipeError: it is async or a class, ends the process, raises an error that does not derive from Exception, or
+            changes what other code of the process computes with.
     """
     _refuse_uncalled(function, name)
     before = _process_state()
@@ -70,6 +71,9 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
             returned = function(_copied(batch))
         except SystemExit as error:
             raise RecipeError(f"reward function {name} ends the process (exit {error.code}); return values") from None
+        except BaseException as error:
+            refuse_own_error(error, f"reward function {name}")
+            raise
         finally:
             changed = [what for what, now in _process_state().items() if now != before[what]]
         if changed:

@@ -37,8 +37,8 @@ from tasks.commands.own_numbers import disagreements
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import ROOT_SCALE
-from tasks.params.yaml_files import read_mapping
-from tasks.running.artifacts import digest, write_json
+from tasks.params.yaml_files import read_mapping, write_whole
+from tasks.running.artifacts import digest, json_text
 from tasks.running.checked_results import read_of_kind, read_stage_record
 from tasks.running.result_rows import Reference, Spread
 
@@ -321,8 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
     what, root = VERIFIED[options.what], options.root
     try:
         if options.write_reference:
-            (root / what.reference).parent.mkdir(exist_ok=True)
-            write_json(root / what.reference, make_reference(root, what))
+            write_whole(root / what.reference, json_text(make_reference(root, what), what.reference.name))
             print(f"wrote {root / what.reference}")
             return 0
         deviations = verify(root, what)

@@ -10,6 +10,7 @@ would. A row that is wrong says nothing about others; what is wrong with setting
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -33,6 +34,7 @@ from tasks.params.row_parser import parse_row
 from tasks.params.scales import KINDS as SCALE_PAGES
 from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
+from tasks.params.yaml_files import folders_of, refuse_lost_links
 
 #: File with the settings of re-evaluation.
 REEVALUATION = "params/reevaluation.yaml"
@@ -150,20 +152,25 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
             if (stage := name.partition("-")[0]) in STAGE_TYPES:
                 yield STAGE_TYPES[stage], address
     for file, cls in ((REEVALUATION, ReevaluationSettings), (RUNS, RunSettings)):
-        if (root / file).exists():
+        if os.path.lexists(root / file):
             yield partial(typed, cls), file
 
 
 def paper_names(root: Path) -> list[str]:
     """Returns the folders of papers in params/, those without rows included."""
-    return sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales")
+    return [path.name for path in folders_of(root / "params") if path.name != "scales"]
 
 
 def unreadable_pages(root: Path) -> list[str]:
-    """Returns the problems of pages that cannot be read."""
+    """Returns the problems of pages that cannot be read, and of a link in params/ that leads nowhere."""
     folders: list[tuple[Path, Iterable[str]]] = [(paper_folder(paper), PAGES) for paper in paper_names(root)]
     folders += [(scale_folder(scale), SCALE_PAGES) for scale in scale_names(root)]
-    return [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
+    problems = [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
+    try:
+        refuse_lost_links(root / "params")
+    except DataError as error:
+        problems.append(str(error))
+    return list(dict.fromkeys(problems))
 
 
 def _cases(root: Path, scale: str) -> dict[str, set[str]]:

@@ -27,6 +27,7 @@ from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, ComparingRow
 from tasks.params.scales import scale_entries, scale_folder, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
 from tasks.params.stages import run_settings
+from tasks.params.yaml_files import folders_of, refuse_lost_links
 
 #: Stages at which rows end: what a run is asked for, and what is reported of it.
 ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
@@ -160,7 +161,7 @@ def papers(root: Path) -> tuple[str, ...]:
         RecipeError: a tree with a file for each row.
     """
     refuse_old_tree(root)
-    found = sorted(path.name for path in (root / "params").glob("*/") if page_files(path, "rows"))
+    found = [path.name for path in folders_of(root / "params") if page_files(path, "rows")]
     settings = run_settings(root)
     first = [name for name in (*settings.demo, *settings.demo_all) if name in found]
     return tuple(dict.fromkeys([*first, *found]))
@@ -194,7 +195,7 @@ def _find_model(root: Path, row: str, paper: str, named: str, kind: str, field_:
     owner = owner or paper
     where = find_entry(root, paper_folder(owner), f"{kind}s", name)
     if where is None:
-        folders = (path.name for path in (root / "params").glob("*/"))
+        folders = [path.name for path in folders_of(root / "params")]
         found = {folder: entries(root, paper_folder(folder), f"{kind}s", readable=True) for folder in folders}
         known = {one if of == paper else f"{of}/{one}" for of, names in found.items() for one in names}
         raise RecipeError(
@@ -394,8 +395,13 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
 
 def read_rows(root: Path, paper: str) -> tuple[dict[str, RowSpec], dict[str, str]]:
     """Returns the valid rows of a paper by name, and what is wrong with the others; read once as long as params/
-    stays."""
-    files = sorted((root / "params").glob("**/*.yaml"))
+    stays.
+
+    Raises:
+        DataError: a link in params/ that leads nowhere.
+    """
+    refuse_lost_links(root / "params")
+    files = sorted(file for file in (root / "params").glob("**/*.yaml") if file.exists())
     rows, problems = _read_rows(
         root, paper, tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
     )

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -293,8 +294,12 @@ def settings_digest(address: Address) -> str:
 
 
 def page_files(folder: Path, kind: str) -> list[Path]:
-    """Returns the pages of a kind in a folder: `rows.yaml` and, where one would be long, `rows_<topic>.yaml`."""
-    return [*folder.glob(f"{kind}.yaml"), *sorted(folder.glob(f"{kind}_*.yaml"))]
+    """Returns the pages of a kind in a folder: `rows.yaml` and, where one would be long, `rows_<topic>.yaml`.
+
+    Links that lead nowhere are among them, for whoever reads the page to refuse.
+    """
+    first = folder / f"{kind}.yaml"
+    return [*([first] if os.path.lexists(first) else []), *sorted(folder.glob(f"{kind}_*.yaml"))]
 
 
 def _check_file_name(file: Path) -> None:

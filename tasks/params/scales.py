@@ -18,6 +18,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.params.pages import Address, entries, page_files, read_settings
+from tasks.params.yaml_files import folders_of, is_there
 
 KINDS = ("backbones", "data", "tokenizers", "evaluation", "policy", "aspects", "segmenters", "stages")
 STAGES = "stages"
@@ -37,18 +38,23 @@ def is_rehearsal(scale: str) -> bool:
 
 
 def scale_names(root: Path) -> list[str]:
-    """Returns the scales that have pages."""
-    return sorted(path.name for path in (root / "params" / "scales").glob("*/"))
+    """Returns the scales that have pages.
+
+    Raises:
+        DataError: a link that leads nowhere.
+    """
+    return [path.name for path in folders_of(root / "params" / "scales")]
 
 
 def extended(root: Path, scale: str) -> str | None:
     """Returns the scale that a scale extends, if any.
 
     Raises:
+        DataError: scale.yaml is a link that leads nowhere.
         RecipeError: scale.yaml says something else, or names no scale.
     """
     file = root / scale_folder(scale) / "scale.yaml"
-    if not file.exists():
+    if not is_there(file):
         return None
     values, where = read_settings(file), file.relative_to(root)
     for name in values:
@@ -60,7 +66,7 @@ def extended(root: Path, scale: str) -> str | None:
         raise RecipeError(
             f"{where}: extends is {other!r}, which is not another scale{hint(other, sorted(known), more=3)}"
         )
-    if (root / scale_folder(str(other)) / "scale.yaml").exists():
+    if is_there(root / scale_folder(str(other)) / "scale.yaml"):
         raise RecipeError(f"{where}: '{other}' extends a scale itself; name that one, or repeat what is needed here")
     return str(other)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, invalid_path
 
 
 class _Twice(yaml.YAMLError):
@@ -134,20 +134,68 @@ def _repeats_too_much(value: Any) -> bool:
     return count > MOST_VALUES
 
 
+def refuse_lost_link(path: Path) -> None:
+    """Refuses a link that leads nowhere; hidden ones are those of editors.
+
+    Raises:
+        DataError: names the link and what it should lead to.
+    """
+    if path.is_symlink() and not path.exists() and not path.name.startswith("."):
+        raise DataError(
+            f"is a link to {os.readlink(path)}, which does not exist", file=str(path), remedy="Mend or delete the link"
+        )
+
+
+def is_there(path: Path) -> bool:
+    """Returns whether a file is there that a tree need not have.
+
+    Raises:
+        DataError: a link that leads nowhere.
+    """
+    refuse_lost_link(path)
+    return path.exists()
+
+
+def refuse_lost_links(folder: Path) -> None:
+    """Refuses links at any depth below a folder that lead nowhere.
+
+    Raises:
+        DataError: names the first.
+    """
+    for each in sorted(folder.rglob("*")):
+        refuse_lost_link(each)
+
+
+def folders_of(path: Path) -> list[Path]:
+    """Returns the folders in a folder, by name.
+
+    Raises:
+        DataError: a link in it that leads nowhere.
+    """
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    for each in inside:
+        refuse_lost_link(each)
+    return [each for each in inside if each.is_dir()]
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """Returns a YAML file's mapping.
 
     Raises:
-        DataError: the file cannot be read, is not YAML, is not a mapping, or sets something twice.
+        DataError: the file cannot be read, is a link that leads nowhere, is not YAML, is not a mapping, or sets
+            something twice.
     """
     try:
         return parse_mapping(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
+        refuse_lost_link(path)
         raise DataError("file does not exist", file=str(path), remedy="Check the path") from None
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", file=str(path), remedy="Check the path") from None
     except UnicodeDecodeError as error:
         raise DataError(f"not valid YAML ({error})", file=str(path), remedy="It must be YAML in UTF-8") from None
+    except ValueError as error:  # of a NUL character or a lone surrogate in the path
+        raise invalid_path(path, error) from None
 
 
 def parse_mapping(text: str, file: str) -> dict[str, Any]:

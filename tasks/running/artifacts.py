@@ -119,10 +119,18 @@ def write_json(path: Path | str, value: Any) -> None:
     Raises:
         NumericsError: numbers in it that are not finite, by name.
     """
+    Path(path).write_text(json_text(value, Path(path).name), encoding="utf-8")
+
+
+def json_text(value: Any, name: str) -> str:
+    """Returns a value as the text of a JSON file of that name.
+
+    Raises:
+        NumericsError: numbers in it that are not finite, by name.
+    """
     if names := list(_not_finite(value, "")):
-        raise NumericsError(f"{Path(path).name}: {', '.join(names)} not finite")
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+        raise NumericsError(f"{name}: {', '.join(names)} not finite")
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _not_finite(value: Any, name: str) -> Iterator[str]:

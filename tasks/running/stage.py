@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
 from rlhf_core.models.device import grant
+from rlhf_core.named import own_error
 from tasks import GC_THRESHOLD
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
@@ -247,4 +248,9 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
             distributed.leave()
     except (RewardsmithError, *PATH_ERRORS) as error:
         print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    except BaseException as error:
+        if (refusal := own_error(error)) is None:
+            raise
+        print(f"error: {refusal}", file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -17,6 +17,7 @@ from tasks.graph.items import Item, result_of
 from tasks.params.pages import Address, read_settings
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.params.tuning import FILE, tuning_spec
+from tasks.params.yaml_files import is_there
 from tasks.running.artifacts import read_json
 from tasks.studies.tree import WorldTree
 
@@ -73,7 +74,7 @@ def settings_of(world: WorldTree, cell: str) -> dict[str, dict[str, str]]:
     """Returns the stage of each row of a cell and digests of its settings and of its evaluation, by the row's name."""
     assert isinstance(world.spec, StudySpec)
     items = {result_of(item): item for item in world.items(cell)}
-    spaces = tuning_spec(world.tree).spaces if (world.tree / FILE).exists() else {}
+    spaces = tuning_spec(world.tree).spaces if is_there(world.tree / FILE) else {}
     found = {}
     for row, item in world.stages(cell).items():
         kind = _row(world.tree, item).get(OPTIMISER, {}).get("kind")

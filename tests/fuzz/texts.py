@@ -11,7 +11,8 @@ from pathlib import Path
 from rlhf_core.data.jsonl import read_lines
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import RECORD_TYPES
-from rlhf_core.evaluation.answers import extract_choice, extract_number, parse_number, solution_is_right
+from rlhf_core.evaluation.answers import extract_number, parse_number, solution_is_right
+from rlhf_core.evaluation.choice_answers import extract_choice
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import TEMPLATES, render
 from tests.fuzz.damage import VALUES

@@ -13,7 +13,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from tasks.graph.dvc_files import STAGES, pipeline_file
 from tasks.graph.matrix import build
-from tasks.running.stage import argument_parser, command_line, set_threads
+from tasks.running.stage import argument_parser, command_line, run_stage, set_threads
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,6 +101,17 @@ def test_threads_must_be_a_number(monkeypatch: pytest.MonkeyPatch, threads: str)
     monkeypatch.setenv("REWARDSMITH_THREADS", threads)
     with pytest.raises(RecipeError, match=f"REWARDSMITH_THREADS is '{threads}'"):
         set_threads()
+
+
+def test_a_stage_ends_in_words_when_own_code_raises_an_error_beside_exception(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_halting.py").write_text("class Halt(BaseException): pass\ndef run(_): raise Halt('no more')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        run_stage(importlib.import_module("own_halting").run)
+    assert stopped.value.code == 2
+    assert "error: module own_halting raised Halt: no more (line 2 of" in capsys.readouterr().err
 
 
 def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,19 @@ def test_a_result_of_previous_data_is_found(root: Path, capsys: pytest.CaptureFi
         f"{POLICY}: it was made from another result of {data}: run it again",
         f"{POLICY}: it read {data}, which the reference did not",
     ]
+
+
+def test_a_reference_that_cannot_be_written_leaves_the_one_before(root: Path) -> None:
+    before = (root / verify.DEMO.reference).read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))  # a write beyond it fails as on a full disk
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            verify.main(["--root", str(root), "--write-reference"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (root / verify.DEMO.reference).read_bytes() == before
+    assert [path.name for path in (root / verify.DEMO.reference).parent.glob(".*")] == []
 
 
 def test_missing_result_is_a_deviation(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

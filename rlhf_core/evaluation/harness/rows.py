@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import ascii_uppercase
 from typing import Any
 
+from rlhf_core.data.schemas import MOST_CHOICES
 from rlhf_core.errors import DataError
 
 Row = dict[str, Any]
 _BEGUN = re.compile(r"(.*[.!?])\s+([^A-Z\s].*)", re.DOTALL)
-LETTERS = "ABCDEFGHIJ"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RowForm:
 
 
 def _arc(row: Mapping[str, Any]) -> Row:
-    labels = list(LETTERS[: len(row["choices"])])
+    labels = list(ascii_uppercase[: len(row["choices"])])
     return {
         "id": row["id"],
         "question": row["question"],
@@ -119,6 +120,14 @@ def in_columns(rows: Sequence[Mapping[str, Any]], data_set: str, file: str) -> l
     questions = bool(rows) and not {"answer_index", "solution"}.isdisjoint(rows[0])
     made = []
     for number, row in enumerate(rows, start=1):
+        if questions and len(row.get("choices") or ()) > MOST_CHOICES:
+            raise DataError(
+                f"{len(row['choices'])} choices; answers are the letters A to Z",
+                file=file,
+                row=number,
+                field="choices",
+                remedy=f"Remove wrong choices until there are at most {MOST_CHOICES}",
+            )
         try:
             found = form.of_question(row) if questions and form.of_question else {**row}
             for column in form.columns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import LONGEST_TEXT, RECORD_TYPES, record_type
 from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import DataError
+from tasks.params.yaml_files import read_mapping
 
 ROW = '{"id": "a", "prompt": "q", "chosen": "x", "rejected": "y", "source": "s"%s}'
 
@@ -118,6 +120,15 @@ def test_what_is_not_a_file_with_rows_is_refused(make: str, tmp_path: Path) -> N
         path.symlink_to("nothing" if make == "dangling" else path.name)
     with pytest.raises(DataError, match=r"set\.train\.jsonl.*(not a regular file|cannot be read)"):
         DirectorySource(tmp_path).load("set", "train")
+
+
+@pytest.mark.parametrize("name", ["a\0b.train.jsonl", "a\ud800.train.jsonl"])
+def test_a_path_that_no_file_can_have_is_refused_in_words(name: str, tmp_path: Path) -> None:
+    message = rf"file .*{re.escape(ascii(name)[1:-1])}: invalid path \(.*\)\. Remove the characters"
+    with pytest.raises(DataError, match=message):
+        read_lines(tmp_path / name)
+    with pytest.raises(DataError, match=message):
+        read_mapping(tmp_path / name)
 
 
 @pytest.mark.parametrize("text", ["\\u200b\\u200b", "\\u2060 \\ufeff", "\\u202e", "\\u0000"])

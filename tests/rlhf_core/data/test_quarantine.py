@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_core.data.jsonl import Lines, read_lines
 from rlhf_core.data.quarantine import Screened, screen
-from rlhf_core.data.schemas import PREFERENCE
+from rlhf_core.data.schemas import PREFERENCE, QUESTION
 from rlhf_core.errors import DataError
 
 from .conftest import pair
@@ -78,6 +78,20 @@ def test_a_clean_run_removes_an_earlier_quarantine_file(tmp_path: Path) -> None:
 def test_records_that_utf8_cannot_write_are_quarantined(tmp_path: Path) -> None:
     path = write(tmp_path / "d.train.jsonl", pair(1), json.dumps(pair(2, prompt="x\ud800")))
     assert screened(path).summary.reasons == {"prompt: holds a lone surrogate, which no encoding can write": 1}
+
+
+def test_a_question_with_more_choices_than_letters_is_quarantined_with_the_remedy(tmp_path: Path) -> None:
+    rows = [
+        {"id": str(n), "question": "Q", "choices": [f"c{i}" for i in range(n)], "answer": "c0", "source": "s"}
+        for n in (26, 27)
+    ]
+    lines = read_lines(write(tmp_path / "q.test.jsonl", *rows))
+    reason = "choices: more than 26 choices, the letters A to Z; remove wrong ones"
+    found = screen(lines, QUESTION, quarantine_dir=tmp_path / "bad", max_bad_share=0.5)
+    assert [row["id"] for row in found.rows] == ["26"]
+    assert found.summary.reasons == {reason: 1}
+    with pytest.raises(DataError, match=r"file .*q\.test\.jsonl, row 2, field 'choices': more than 26 .*remove"):
+        screen(lines, QUESTION, quarantine_dir=None)
 
 
 def test_no_rows_at_all_is_refused() -> None:

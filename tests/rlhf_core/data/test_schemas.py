@@ -94,6 +94,12 @@ def test_the_type_of_a_record_is_inferred_from_its_fields(name: str) -> None:
         ("question", {"answer_index": 0}, "answer_index", "does not point at the answer"),
         ("question", {"answer_index": 2}, "answer_index", "does not point at the answer"),
         ("question", {"choices": ["b"]}, "choices", "not two or more texts"),
+        (
+            "question",
+            {"choices": [*"bcdefghijklmnopqrstuvwxyz01"], "answer_index": 0},
+            "choices",
+            "more than 26 choices, the letters A to Z; remove wrong ones",
+        ),
         ("long_form", {"passages": [["Title", ""]]}, "passages", None),
         ("long_form", {"passages": "text"}, "passages", None),
         ("feedback", {"feedback": {"errors": [{"start": 0, "end": 2}], "missing_info": []}}, "feedback", None),
@@ -111,6 +117,11 @@ def test_a_fault_names_field_and_reason(name: str, change: dict[str, Any], field
     assert [fault[:2] for fault in found] == [(1, field)]
     if reason:
         assert found[0][2] == reason
+
+
+def test_a_question_has_a_choice_for_every_letter() -> None:
+    change = {"choices": [*"bcdefghijklmnopqrstuvwxyz0"], "answer_index": 0}
+    assert faults("question", VALID["question"] | change) == []
 
 
 def test_the_later_of_two_equal_ids_is_the_bad_one() -> None:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from rlhf_core.evaluation.answers import (
     answers_equal,
     extract_boxed,
-    extract_choice,
     extract_number,
     harness_answer,
     harness_match,
     parse_number,
     solution_is_right,
 )
+from rlhf_core.evaluation.choice_answers import extract_choice
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ from rlhf_core.evaluation.answers import (
         ("The answer is 7 (units = apples)", "7"),
         ("It weighs .5 kg", ".5"),
         ("The answer is unknown, 3 tries", "3"),
-        ("The answer is 1,2,3", "1"),
+        ("The answer is 1,2,3", None),
         ("room x2", "2"),
         ("The answer is 18%.", "18"),
         ("nothing here", None),
@@ -263,13 +263,13 @@ def test_gold_answers_of_math_equal_themselves_and_no_expression_is_a_number() -
         ("so each gets 3/4", "3/4"),
         ("#### 3/4", "3/4"),
         ("that is 3/4 of 20, so 15", "15"),
-        ("on 1/2/2020", "2020"),
-        ("3/0", "0"),
-        ("1.5/2", "2"),
-        ("3/4.5 metres", "4.5"),
+        ("on 1/2/2020", None),
+        ("3/0", None),
+        ("1.5/2", "0.75"),
+        ("3/4.5 metres", "2/3"),
     ],
 )
-def test_a_fraction_is_one_number(text: str, number: str) -> None:
+def test_a_fraction_is_one_number(text: str, number: str | None) -> None:
     assert extract_number(text) == number
 
 
@@ -324,13 +324,13 @@ def test_filters_are_those_of_the_harness(text: str) -> None:
         ("It is wrong to guess. The answer is 5", "5"),
         ("The answer is not 1\\frac12 but 2\\frac{1}{2}", "5/2"),
         ("The answer is 2 1/2", "5/2"),
-        ("The answer is 2 5/2", "2"),
+        ("The answer is 2 5/2", None),
         ("In 2020 3/4", "3/4"),
         ("The answer is $\\frac{1}{2}$", "1/2"),
         ("The answer is -\\frac{1}{2}", "-1/2"),
-        ("The answer is \\frac{3}{4}\\pi", "3"),
+        ("The answer is \\frac{3}{4}\\pi", None),
         ("The answer is 1\N{NARROW NO-BREAK SPACE}234\N{NO-BREAK SPACE}567", "1234567"),
-        ("The answer is 1 000", "1"),
+        ("The answer is 1 000", None),
         ("The answer is ５", "5"),
         ("#### －１２．５", "-12.5"),
         ("1/" + "9" * 5000, "1/" + "9" * 5000),
@@ -403,7 +403,7 @@ def test_an_answer_with_a_remark_is_read(text: str) -> None:
         ("The answer is 1e999999", None),
         ("The answer is 1'234", "1234"),
         ("The answer is 1\N{RIGHT SINGLE QUOTATION MARK}234'567.5", "1234567.5"),
-        ("The answer is 5'10", "5"),
+        ("The answer is 5'10", None),
     ],
 )
 def test_powers_of_ten_and_apostrophes_are_read(text: str, number: str | None) -> None:
@@ -443,7 +443,8 @@ def test_more_denials_tell_no_answer(said: str) -> None:
      "a " * 20_000,
      "1 " + "ab " * 10_000, "1" + "%" * 40_000 + "x", "1,234" + ",234" * 8000 + "5",
      "1e1 " * 10_000, "5 million " * 4000, "The answer is " + "is wrong " * 5000,
-     "1 1/" * 10_000, "1'234" * 8000],
+     "1 1/" * 10_000, "1'234" * 8000,
+     "\\boxed{" * 4000, "( " * 20_000, "not " * 20_000, "1," * 20_000, "10^" * 20_000],
 )  # fmt: skip
 def test_a_long_answer_is_read_in_a_moment(text: str) -> None:
     start = time.process_time()
