@@ -35,7 +35,7 @@ SLUG = "schedule"
 TREE_QUEUE = "tree"
 #: Name of every deployment before each was named for what it does; `apply` removes these.
 FORMER_NAME = "rewardsmith"
-SETTINGS_FILE = Path("params") / "reevaluation.yaml"
+REEVALUATION_SETTINGS = Path("params") / "reevaluation.yaml"
 #: A version that says at which commit a deployment was made.
 COMMIT = re.compile("[0-9a-f]{40}")
 HEADER = "# Written by `python -m flows.deployments` from params/ and params/reevaluation.yaml.\n"
@@ -81,8 +81,8 @@ def reevaluation_settings(root: Path) -> ReevaluationSettings | None:
     Raises:
         RecipeError: settings that are not valid, such as a schedule that never comes.
     """
-    file = root / SETTINGS_FILE
-    return typed(ReevaluationSettings, read_settings(file), str(SETTINGS_FILE)) if is_there(file) else None
+    file = root / REEVALUATION_SETTINGS
+    return typed(ReevaluationSettings, read_settings(file), str(REEVALUATION_SETTINGS)) if is_there(file) else None
 
 
 def deployments(root: Path) -> list[Deployment]:

@@ -1,8 +1,8 @@
 """Scheduled re-evaluation of the models that MLflow's registry aliases point to.
 
 A model is evaluated if the model, a benchmark or the judge changed, the judge gave no readable answer on a benchmark,
-or a check of the judge is due. At most one run is active; one that falls due meanwhile is cancelled. A late run is not
-skipped: after an outage the first missed run evaluates, the others are cancelled; a later one finds nothing
+or a drift check (the canary) is due. At most one run is active; one that falls due meanwhile is cancelled. A late run
+is not skipped: after an outage the first missed run evaluates, the others are cancelled; a later one finds nothing
 changed.
 """
 
@@ -26,7 +26,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from flows.deployments import SETTINGS_FILE, check_pinned
+from flows.deployments import REEVALUATION_SETTINGS, check_pinned
 from flows.paper import page_link
 from flows.run_notes import noted
 from flows.scheduler import RunFailed
@@ -35,7 +35,7 @@ from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, run_stage
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
-from tasks.params.evaluation import Watched
+from tasks.params.evaluation import ReevaluatedModel
 from tasks.reevaluation.alerts import note_sent, unsent
 from tasks.reevaluation.evaluate import load_settings
 from tasks.reevaluation.history import RECORDS, bring_records, records_folder
@@ -87,7 +87,7 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
         log=get_run_logger().info,
         memory_gb=grant.memory_gb,
         call=call,
-        packages=root if is_checkout(root) else None,
+        packages=root if is_checkout(root) else None,  # where the code is; None: the installed package
     )
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
@@ -170,7 +170,7 @@ def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
         "why": ", ".join(record["reasons"]),
         **{name: None if value is None else round(value, 4) for name, value in parts.items()},
         "change": changes or "nothing to compare with",
-        "judge": record["canary"]["verdict"],
+        "judge_drift": record["canary"]["verdict"],
         "judge_requests": judge_requests,
     }
 
@@ -192,11 +192,11 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     # every record belongs to a commit.
     check_pinned(tree)
     page_link(create_link_artifact)
-    settings = load_settings(tree / SETTINGS_FILE)
-    chosen = [Watched(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
+    settings = load_settings(tree / REEVALUATION_SETTINGS)
+    chosen = [ReevaluatedModel(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)
     rows, problems, alerted = [], [], 0
-    with noted(tree):
+    with noted(tree):  # notes this process, which tells a living run from one whose process was killed
         for name in bring_records(tree):
             log.info("brought %s from DVC", name)
         try:
@@ -204,7 +204,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
                 try:
                     model = registry.resolve(watched.name, watched.alias or "champion")
                     try:
-                        rows.append(_row(model, evaluate(tree, tree / SETTINGS_FILE, model)))
+                        rows.append(_row(model, evaluate(tree, tree / REEVALUATION_SETTINGS, model)))
                     finally:
                         count, unsent_alerts = send_pending_alerts(tree, registry, model)
                         alerted += count

@@ -133,7 +133,8 @@ def choose(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields choices that are not the pool's answers with the highest rewards, and metrics that are not theirs."""
+    """Yields for `rewardsmith verify` choices that are not the pool's answers with the highest rewards, and metrics
+    that are not theirs."""
     pool, rows, data = finished.above("pool"), finished.rows("choices.jsonl"), finished.above("prepare")
     if pool is None or data is None or not rows:
         return

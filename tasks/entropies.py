@@ -74,7 +74,8 @@ def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields entropies of other responses than the data's, and cutoffs and metrics that are not theirs."""
+    """Yields for `rewardsmith verify` entropies of other responses than the data's, and cutoffs and metrics that are
+    not theirs."""
     data, sft, spec = finished.above("prepare"), finished.above("sft"), finished.settings(EntropySpec)
     path = finished.result / "entropies.safetensors"
     if data is None or sft is None or spec is None or not exists_in_result(path):

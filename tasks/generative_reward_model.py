@@ -352,7 +352,8 @@ def require(metrics: Mapping[str, float], least: float, where: str) -> None:
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields rewrites and token rewards that contradict what they were made from, and metrics that are not theirs."""
+    """Yields for `rewardsmith verify` rewrites and token rewards that contradict what they were made from, and metrics
+    that are not theirs."""
     data, samples, teacher = (finished.above(kind) for kind in ("prepare", "samples", "teacher"))
     config, scored = finished.settings(GenerativeModelScale), cast(list[RewardedSolution], finished.rows(REWARDS_FILE))
     if data is None or samples is None or teacher is None or config is None or not scored:

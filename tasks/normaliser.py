@@ -127,7 +127,8 @@ def fit_normalisers(
         entropies: of the responses' tokens, for a reward model that cuts by entropies.
         reward_model: the model whose rewards are normalised.
         out: the stage's output directory.
-        sentences: result of the stage `segmenter`, for a reward model that cuts into sentences.
+        sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
+            sentences.
     """
     set_threads()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
@@ -171,7 +172,8 @@ def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Compares metrics.json with normaliser.json; yields a message for each value that differs."""
+    """Compares metrics.json with normaliser.json; yields a message for each value that differs, for `rewardsmith
+    verify`."""
     file = finished.result / "normaliser.json"
     fitted = read_object(file) if exists_in_result(file) else {}
     if fitted:

@@ -206,7 +206,7 @@ def _write(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields what of a result does not follow from its answers, judgements and histories."""
+    """Yields for `rewardsmith verify` what of a result does not follow from its answers, judgements and histories."""
     for part in (of_answers, of_wins, of_judgements, of_training, of_credit, of_peak):
         yield from part(finished)
     yield from of_wins(finished, "peak_generations.jsonl", "peak_")

@@ -78,7 +78,7 @@ def draw_pool(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields numbers of distinct answers that are not those of the pool."""
+    """Yields for `rewardsmith verify` numbers of distinct answers that are not those of the pool."""
     by_name: dict[str, list[float]] = {}
     for row in finished.rows("responses.jsonl"):
         by_name.setdefault(row["benchmark"], []).append(float(len(set(row["samples"]))))

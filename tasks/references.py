@@ -2,9 +2,10 @@
 
 One artifact serves every row that reads the reward model, whatever its read-out, normaliser and number of references:
 references.safetensors holds each response's tokens, the SFT model's entropies and each head's value at every token (of
-a Hugging Face classifier, one reward of each response); references.json the prompt ids in order. A row turns them into
-reference rewards e(x, y_ref^m) of its own component: read, normalised, and for segments averaged. Source: PAR, §3.2 and
-Algorithm 2.
+a Hugging Face classifier, one reward of each response); references.json the prompt ids in order, the number of
+responses, and as `constants` which statement of a shaping's constant holds at this scale. A row turns them into
+reference rewards e(x, y_ref^m) of its own component: read, normalised, and for segments averaged. metrics.json is of
+the first head, read at the segmenter that it was trained with and not normalised. Source: PAR, §3.2 and Algorithm 2.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def sample(
     with progress(f"references seed {seed}", len(batches)) as advance:
         for places in batches:
             chosen = [prompts[i] for i in places]
+            # the SFT model is its own reference policy
             batch = collect(policy, policy, encoder.tokenizer, chosen, sampling, generator)
             entropies = batch.responses.entropies
             if entropies is None:
@@ -98,6 +100,7 @@ def sample(
             if isinstance(model, RolloutClassifier):
                 rewards[places] = model.score(batch).values.cpu()
             else:
+                # token values do not depend on the segmenter, which a scorer must have
                 for head in heads:
                     scorer = RewardModelScorer(model, build_segmenter({"kind": "bandit"}), head=head)
                     found[f"values.{head}"] = scorer.token_values(batch)
@@ -114,7 +117,7 @@ def sample(
 def _loaded(
     reward_model: Path, sentences: Path | None, encoder: Encoder
 ) -> tuple[ScalarModel | RolloutClassifier, RewardModelScorer | RolloutClassifier]:
-    """Returns (a reward model, how its first head is read).
+    """Returns (a reward model, how its first head is read at the segmenter of its training).
 
     Raises:
         RecipeError: a model whose values at the response's own tokens are not its rewards.
@@ -122,14 +125,14 @@ def _loaded(
     if is_hub_classifier(reward_model):
         classifier = RolloutClassifier(ScalarScorer.load(reward_model), encoder.tokenizer)
         return classifier, classifier
-    model, trained = ScalarModel.load(reward_model / "model")
+    model, training_settings = ScalarModel.load(reward_model / "model")
     model.to(device())
-    if trained.get("end_token"):
+    if training_settings.get("end_token"):
         raise RecipeError(
-            f"{reward_model}: the reward model reads boundary tokens, and reference rewards are kept as its values "
+            f"{reward_model}: the reward model reads end tokens, and reference rewards are kept as its values "
             "at the response's own tokens; use a reward model with end_token: false"
         )
-    segmenter = load_segmenter(trained["segmenter"], sentences)
+    segmenter = load_segmenter(training_settings["segmenter"], sentences)
     return model, RewardModelScorer(model, segmenter, head=next(iter(model.heads)), tokenizer=encoder.tokenizer)
 
 
@@ -142,7 +145,18 @@ def make_references(
     out: Path,
     sentences: Path | None = None,
 ) -> None:
-    """Writes the SFT model's reference responses and a reward model's values at their tokens."""
+    """Writes the SFT model's reference responses and a reward model's values at their tokens.
+
+    Args:
+        scale_path: settings of the reference responses, an address in params/scales/.
+        data: prepared data with the training prompts.
+        sft: the SFT model that answers.
+        reward_model: the model that scores.
+        seed: of the sampling.
+        out: the stage's output directory.
+        sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
+            sentences.
+    """
     set_threads()
     spec = typed(ReferencesSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, sentences]
@@ -158,25 +172,25 @@ def make_references(
         save_file(stored, result / "references.safetensors")
         facts = {"prompts": names, "responses": spec.responses, "constants": spec.constants}
         write_json(result / "references.json", facts)
-        found = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
-        rewards = torch.stack(list(found.rewards.values()))
+        references = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
+        rewards, units = torch.stack(list(references.rewards.values())), references.units
         within = rewards.double().std(dim=1, correction=0).mean()
         write_json(
             result / "metrics.json",
             {
                 "prompts": float(len(names)),
                 "responses": float(rewards.numel()),
-                "reward_mean": found.units.mean,
-                "reward_std": found.units.deviation,
+                "reward_mean": units.mean,
+                "reward_std": units.deviation,
                 "reward_std_within_prompts": float(within),
-                "length": found.units.length,
+                "length": units.length,
                 "truncated": float((~stored["ended"]).double().mean()),
             },
         )
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields metrics and lists that do not fit the lengths of the stored responses."""
+    """Yields for `rewardsmith verify` metrics and lists that do not fit the lengths of the stored responses."""
     path = finished.result / "references.safetensors"
     if not exists_in_result(path):
         return
@@ -185,9 +199,9 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     found = {"responses": float(len(lengths)), "prompts": float(len(names))}
     yield from finished.of_metrics({**found, "truncated": float((~stored["ended"]).double().mean())})
     for name, values in stored.items():
-        whole = len(lengths) if name in ("lengths", "ended", REWARDS) else int(lengths.sum())
-        if len(values) != whole:
-            yield f"references.safetensors has {len(values)} values of '{name}', not {whole}"
+        expected = len(lengths) if name in ("lengths", "ended", REWARDS) else int(lengths.sum())
+        if len(values) != expected:
+            yield f"references.safetensors has {len(values)} values of '{name}', not {expected}"
 
 
 main = command_line(make_references)

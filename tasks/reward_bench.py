@@ -96,7 +96,8 @@ def bench(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields marks that are not those of the rewards beside them, and accuracies that are not theirs."""
+    """Yields for `rewardsmith verify` marks that are not those of the rewards beside them, and accuracies that are not
+    theirs."""
     rows = finished.rows("generations.jsonl")
     pairs = [ScoredPair(*(row[name] for name in ("id", "benchmark", "subset", "chosen", "rejected"))) for row in rows]
     yield from finished.of_rows("generations.jsonl", rows, [{"right": pair.right} for pair in pairs])

@@ -302,8 +302,8 @@ def _mean(values: list[int]) -> float:
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields examples that are not the data's, tokens' rewards that are not their segments', and shares of a ceiling
-    that are not those of the accuracy."""
+    """Yields for `rewardsmith verify` examples that are not the data's, tokens' rewards that are not their segments',
+    and shares of a ceiling that are not those of the accuracy."""
     data, rows = finished.above("prepare"), finished.rows("examples.jsonl")
     accuracy, ceiling = (finished.metrics.get(name) for name in ("accuracy", "bayes_ceiling"))
     if accuracy is not None and ceiling:

@@ -141,7 +141,8 @@ def make_samples(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields samples that are not those of their questions and tokens, and metrics that are not theirs."""
+    """Yields for `rewardsmith verify` samples that are not those of their questions and tokens, and metrics that are
+    not theirs."""
     data, rows = finished.above("prepare"), cast(list[SampledSolution], finished.rows("samples.jsonl"))
     if data is None or not rows:
         return

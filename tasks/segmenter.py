@@ -109,7 +109,7 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields metrics that are not those of the sentences."""
+    """Yields for `rewardsmith verify` metrics that are not those of the sentences."""
     if exists_in_result(finished.result / KNOWN_FILE):
         yield from finished.of_metrics(lengths_of(list(read_object(finished.result / KNOWN_FILE).values())))
 

@@ -198,7 +198,8 @@ def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields estimates and a choice that the scores of both answers do not lead to, and metrics that are not theirs."""
+    """Yields for `rewardsmith verify` estimates and a choice that the scores of both answers do not lead to, and
+    metrics that are not theirs."""
     spec, file, rows = (
         finished.settings(SelectionFile),
         finished.result / "selection.json",

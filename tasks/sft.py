@@ -147,7 +147,7 @@ def fine_tune(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields what of a result does not follow from its answers and judgements."""
+    """Yields for `rewardsmith verify` what of a result does not follow from its answers and judgements."""
     yield from of_answers(finished)
     yield from of_judgements(finished)
 

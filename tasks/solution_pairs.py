@@ -74,7 +74,7 @@ def pair_solutions(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields pairs that are not those of the samples."""
+    """Yields for `rewardsmith verify` pairs that are not those of the samples."""
     samples = finished.above("samples")
     if samples is not None:
         file = samples / SAMPLES_FILE

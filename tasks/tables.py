@@ -138,7 +138,8 @@ def make_tables(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields metrics that tables of the same runs and of what those were made from, made again, do not have."""
+    """Yields for `rewardsmith verify` metrics that tables of the same runs and of what those were made from, made
+    again, do not have."""
     file = finished.result / "tables.json"
     if not exists_in_result(file):
         return

@@ -117,7 +117,7 @@ def make_rewrites(
 
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
-    """Yields rewrites that are not verified as they say, and metrics that are not theirs."""
+    """Yields for `rewardsmith verify` rewrites that are not verified as they say, and metrics that are not theirs."""
     data, sft, samples = (finished.above(kind) for kind in ("prepare", "sft", "samples"))
     spec, rows = finished.settings(TeacherSpec), cast(list[VerifiedRewrite], finished.rows("rewrites.jsonl"))
     if data is None or sft is None or samples is None or spec is None or not rows:

@@ -1,4 +1,7 @@
-"""Statistics of comparisons: standard errors, paired tests, intervals, corrections."""
+"""Statistics of comparisons: standard errors, paired tests over prompts, intervals, corrections.
+
+Tests over worlds are in `rlhf_core.evaluation.worlds`, verdicts in `tasks.studies.verdicts`.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +91,9 @@ def binomial_test(wins: int, losses: int) -> TestResult:
 
 def paired_t_test(a: ArrayLike, b: ArrayLike) -> TestResult:
     """Returns the two-sided paired t-test of mean(a - b) = 0.
+
+    It compares two models over the same prompts and describes these models only: a study tests over worlds
+    (`rlhf_core.evaluation.worlds`).
 
     Returns:
         statistic = mean difference. The p-value is 1 where there is no test: fewer than two pairs, or differences

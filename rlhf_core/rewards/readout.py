@@ -1,6 +1,6 @@
 """Read-outs: how a trained reward model turns rollouts into a signal.
 
-A reward model that was trained with boundary tokens reads a text of its own: the response's sentences with `<END>`
+A reward model that was trained with end tokens reads a text of its own: the response's sentences with `<END>`
 behind each. Its values come back to the policy's tokens by the sentences' characters.
 """
 
@@ -44,7 +44,7 @@ class RewardModelScorer:
         microbatch: rows per forward pass.
         aggregation: how the model aggregates, for 'weighted' and 'aggregate'.
         base: of the first difference, 'prompt' for the head at the prompt's last token or 'zero'.
-        tokenizer: of policy and reward model; needed by segmenters of characters and by boundary tokens.
+        tokenizer: of policy and reward model; needed by segmenters of characters and by end tokens.
         end_token: id of `<END>`, where the model was trained with it.
     """
 
@@ -61,7 +61,7 @@ class RewardModelScorer:
     def __post_init__(self) -> None:
         READS[self.read]
         if self.end_token is not None and not (self.segmenter.needs_spelling and self.tokenizer is not None):
-            raise RecipeError("a reward model with boundary tokens is read at sentences: use a segmenter of kind sat")
+            raise RecipeError("a reward model with end tokens is read at sentences: use a segmenter of kind sat")
         self.model.eval()
 
     @property
@@ -152,11 +152,11 @@ class RewardModelScorer:
             RecipeError: a read-out that needs more than those.
         """
         if not self.needs_token_values_only:
-            boundary = " with boundary tokens" if self.end_token is not None else ""
+            with_ends = " with end tokens" if self.end_token is not None else ""
             raise RecipeError(
-                f"the read-out '{self.read}' of a reward model of aggregation '{self.aggregation.kind}'{boundary} is "
+                f"the read-out '{self.read}' of a reward model of aggregation '{self.aggregation.kind}'{with_ends} is "
                 "not known from head values at every token; use 'value', or 'aggregate' of aggregation 'mean', "
-                "without boundary tokens"
+                "without end tokens"
             )
         segmentation = self.segmenter.segment(self.spelled(responses))
         segments = Segments(read_ends(values, segmentation.ends), segmentation)

@@ -42,7 +42,7 @@ def boundary_tokens(starts: Sequence[int], boundaries: Sequence[int]) -> list[in
 
 
 def check_end_token(text: str) -> None:
-    """Refuses a text that holds `<END>` itself, which could not be told from a boundary.
+    """Refuses a text that holds `<END>` itself, which could not be told from an end token.
 
     Raises:
         DataError: the text holds it.
@@ -50,6 +50,6 @@ def check_end_token(text: str) -> None:
     if END in text:
         place = text.index(END)
         raise DataError(
-            f"the text already holds the boundary token {END}: ...{text[max(0, place - 20) : place + len(END)]!r}",
-            remedy="Remove it from the data, or train the reward model without boundary tokens (end_token: false)",
+            f"the text already holds the end token {END}: ...{text[max(0, place - 20) : place + len(END)]!r}",
+            remedy="Remove it from the data, or train the reward model without end tokens (end_token: false)",
         )

@@ -1,4 +1,4 @@
-"""The `<END>` variant: a reward model's own text, with a special token behind each sentence.
+"""End tokens: a reward model's own text, with the special token `<END>` behind each sentence.
 
 Each sentence is encoded by itself, as a tokenizer does between special tokens. Source: Sentence, §3.1 and A.3.
 """
@@ -42,7 +42,7 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """
     index = tokenizer.get_added_vocab().get(END)
     if index is None:
-        raise RecipeError(f"the reward model's tokenizer has no token {END}: it was trained without boundary tokens")
+        raise RecipeError(f"the reward model's tokenizer has no token {END}: it was trained without end tokens")
     return int(index)
 
 

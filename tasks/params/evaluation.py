@@ -189,7 +189,7 @@ class SecondJudgeSpec(Checked):
 
 
 @dataclass(frozen=True)
-class Watched(Checked):
+class ReevaluatedModel(Checked):
     """A model of the registry that is evaluated again."""
 
     name: str
@@ -267,7 +267,7 @@ class ReevaluationSettings(Checked):
         level: of all benchmarks' intervals together.
     """
 
-    models: tuple[Watched, ...]
+    models: tuple[ReevaluatedModel, ...]
     schedule: Schedule
     benchmarks: tuple[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], ...] = ("alpaca", "arena", "ood", "mtbench")
     canary: Annotated[int, at_least(2)] = 64

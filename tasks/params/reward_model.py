@@ -61,7 +61,7 @@ class RewardModelSpec(Checked):
         super().__post_init__()
         needs = segmenter_needs(self.segmenter)
         if self.end_token and not needs.sentences:
-            raise RecipeError("end_token: boundary tokens follow sentences; use a segmenter of kind sat")
+            raise RecipeError("end_token: end tokens follow sentences; use a segmenter of kind sat")
         if self.data is not None and (needs.entropies or needs.of_stage or self.pairs == SAMPLES):
             raise RecipeError(
                 f"data is '{self.data}', but entropies, SaT sentences and pairs of samples come from the "

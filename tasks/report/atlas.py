@@ -140,17 +140,18 @@ class Atlas:
 
     studies: tuple[AtlasStudy, ...]
     claims: tuple[AskedClaim, ...]
-    papers: tuple[PaperCount, ...]
+    paper_counts: tuple[PaperCount, ...]
     abandoned: tuple[AbandonedStudy, ...] = ()
 
     @property
-    def all_papers(self) -> PaperCount:
+    def total_count(self) -> PaperCount:
         """Returns the counts of all papers together."""
         words = Counter[str]()
-        for paper in self.papers:
+        for paper in self.paper_counts:
             words.update(paper.words)
-        claims, asked = sum(paper.claims for paper in self.papers), sum(paper.asked for paper in self.papers)
-        return PaperCount("all", claims, asked, sum(paper.elsewhere for paper in self.papers), words)
+        claims = sum(paper.claims for paper in self.paper_counts)
+        asked = sum(paper.asked for paper in self.paper_counts)
+        return PaperCount("all", claims, asked, sum(paper.elsewhere for paper in self.paper_counts), words)
 
 
 def read_atlas(root: Path) -> Atlas:

@@ -35,12 +35,12 @@ def claims_sentence(total: PaperCount) -> str:
 
 def render(atlas: Atlas) -> str:
     """Returns the atlas as Markdown."""
-    lines = ["# Atlas", "", claims_sentence(atlas.all_papers), ""]
+    lines = ["# Atlas", "", claims_sentence(atlas.total_count), ""]
     head = ["paper", "claims", "asked", *WORDS, OPEN, "studies of other claims"]
     rows = [
         [label(one.paper), str(one.claims), str(one.asked), *(str(one.words.get(word, 0)) for word in (*WORDS, OPEN)),
          str(one.elsewhere)]
-        for one in atlas.papers
+        for one in atlas.paper_counts
     ]  # fmt: skip
     lines += table(head, rows)
     head = ["claim", "verdict", "study", "of this study", "tested", "differs"]

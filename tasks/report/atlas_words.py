@@ -7,7 +7,7 @@ from tasks.params.studies import Hypothesis, StudySpec
 from tasks.report.atlas import CellMean
 from tasks.report.page import p_value
 from tasks.studies.caveats import compared
-from tasks.studies.verdicts import EXPLORATORY, NOT_TESTED, StudyFinding
+from tasks.studies.verdicts import EXPLORATORY_AND_WHY, NOT_TESTED, StudyFinding
 
 #: The unit of rates in percent.
 POINTS = "points"
@@ -68,7 +68,7 @@ def tested_p(finding: StudyFinding) -> str:
 def sentence(spec: StudySpec, finding: StudyFinding) -> str:
     """Returns a finding as one or two sentences: effect, interval, worlds, and what follows from the word."""
     if finding.effect is None:
-        said = f" It is {EXPLORATORY}." if finding.word == "exploratory" else ""
+        said = f" It is {EXPLORATORY_AND_WHY}." if finding.word == "exploratory" else ""
         return f"No effect is shown: {finding.why_no_effect}.{said}"
     row, other = compared(spec, finding.hypothesis)
     effect, over = finding.effect, finding.hypothesis.over
@@ -97,7 +97,7 @@ def _ending(spec: StudySpec, finding: StudyFinding) -> str:
     if finding.word == "undecided" and finding.held_back:
         return f". It is {NOT_TESTED}."
     if finding.word == "exploratory":
-        return f". It is {EXPLORATORY}."
+        return f". It is {EXPLORATORY_AND_WHY}."
     if finding.word == "broken":
         who = "the row that lost" if finding.hypothesis.over is None else "one of the two rows"
         return f". This contradicts nothing, since {who} is broken."

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_core.errors import DataError, hint
@@ -24,14 +25,14 @@ from tasks.report.atlas_words import sentence
 from tasks.report.measured_block import with_measured
 from tasks.report.page import label
 from tasks.studies.claim_verdicts import OPEN
-from tasks.studies.twins import twin_tests
-from tasks.studies.verdicts import EXPLORATORY, WHY_EXPLORATORY, StudyFinding, StudyState
+from tasks.studies.twins import TwinTest, twin_tests
+from tasks.studies.verdicts import EXPLORATORY_AND_WHY, WHY_EXPLORATORY, StudyFinding, StudyState
 
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
 WIDTH = 120
-#: Columns of `finding_rows` before those that come from a test: hypothesis, effect, interval.
-UNTESTED = 3
+#: Number of the first columns of `finding_rows`, which need no test: hypothesis, effect, interval.
+COLUMNS_WITHOUT_TEST = 3
 #: Words of findings in the order of a page of all studies: what was not confirmed comes first, unfinished ones last.
 ORDER = (
     "contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory", OPEN,
@@ -59,7 +60,7 @@ def with_blocks(atlas: Atlas, text: str, document: Path) -> str:
     Raises:
         DataError: a block names neither a paper nor `all`.
     """
-    names = [ALL, *(one.paper for one in atlas.papers)]
+    names = [ALL, *(one.paper for one in atlas.paper_counts)]
 
     def rendered(block: re.Match[str]) -> str:
         if (name := block["name"]) not in names:
@@ -81,7 +82,7 @@ def block_of(atlas: Atlas, name: str) -> str:
 def _all_studies(atlas: Atlas) -> str:
     """Returns the count of claims and one line for each study, null and negative findings first."""
     shown = sorted(atlas.studies, key=lambda study: ORDER.index(study.word))
-    parts = [_filled(claims_sentence(atlas.all_papers)), "\n".join(_item(_line(study)) for study in shown)]
+    parts = [_filled(claims_sentence(atlas.total_count)), "\n".join(_item(_line(study)) for study in shown)]
     if any(study.word == "exploratory" for study in shown):
         parts.append(f"*Exploratory*: {WHY_EXPLORATORY}.")
     return "\n\n".join(parts) + "\n"
@@ -94,15 +95,28 @@ def _line(study: AtlasStudy) -> str:
     paper = _paper(study)
     place = f"`studies/{study.name}.yaml`" if paper is None else f"[{label(paper)}]({paper}.md)"
     said = f"**{study.title}** ({place}, {study.core_hours:.1f} core-hours): {_found(study.state)}"
-    parts = [said.removesuffix(f" It is {EXPLORATORY}.")]
+    # the reason, alike for all exploratory studies, is said once below the list
+    parts = [said.removesuffix(f" It is {EXPLORATORY_AND_WHY}.")]
     if tests := twin_tests(study.state):
-        failed = [test.metric for test in tests if not test.sound]
-        other = f"all but {', '.join(failed)}" if failed else "all"
-        parts.append(f"Twins differ by as much as their standard errors say in {other} of {len(tests)} metrics.")
+        parts.append(twins_sentence(tests))
     undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
     counts = [f"{undecided} undecided"] if undecided else []
     counts += [f"{len(notes)} caveat{'s' if len(notes) > 1 else ''}"] if (notes := _caveats(study)) else []
     return " ".join([*parts, *([f"Also {', '.join(counts)}."] if counts else [])])
+
+
+def twins_sentence(tests: Sequence[TwinTest]) -> str:
+    """Returns in which metrics twins differ by as much as their standard errors say, and which metrics have no test."""
+    tested = [test for test in tests if test.calibration is not None]
+    untested = [test.metric for test in tests if test.calibration is None]
+    said = []
+    if tested:
+        failed = [test.metric for test in tested if not test.calibrated]
+        which = f"all but {', '.join(failed)}" if failed else "all"
+        said.append(f"Twins differ by as much as their standard errors say in {which} of {len(tested)} metrics.")
+    if untested:
+        said.append(f"Differences of twins are not tested in {', '.join(untested)}.")
+    return " ".join(said)
 
 
 def _said(study: AtlasStudy) -> str:
@@ -128,6 +142,7 @@ def _caveats(study: AtlasStudy) -> list[str]:
 
 
 def _paper(study: AtlasStudy) -> str | None:
+    """Returns the paper whose claim a study asks; None without a claim or readable settings."""
     spec = study.spec_for_claim or study.spec
     return None if spec is None or spec.claim is None else spec.claim.paper
 
@@ -137,7 +152,7 @@ def _study(study: AtlasStudy) -> str:
         return _filled(_said(study))
     head, rows = finding_rows(study.state)
     if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
-        head, rows = head[:UNTESTED], [row[:UNTESTED] for row in rows]
+        head, rows = head[:COLUMNS_WITHOUT_TEST], [row[:COLUMNS_WITHOUT_TEST] for row in rows]
     lines = [_filled(_headline(study, study.primary)), "", *table(head, rows)]
     lines += [_item(note) for note in _caveats(study)]
     return "\n".join(lines).rstrip()

@@ -73,7 +73,7 @@ def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
             f"{sorted(spec)}; set the other options in that entry"
         )
     if folder is None:
-        raise RecipeError(f"the segmenter '{spec['model']}' is made by the stage `segmenter`: give --segmenter")
+        raise RecipeError(f"the segmenter '{spec['model']}' is made by the stage `segmenter`: give --sentences")
     made: Segmenter = SEGMENTERS[spec["kind"]].of_stage(folder)
     return made
 

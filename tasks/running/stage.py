@@ -109,7 +109,7 @@ HELP = {
     "tokenizer": "result of `tokenizer`",
     "sft": "result of `sft`",
     "entropies": "result of `entropies`",
-    "sentences": "result of `segmenter`, for segmenters of kind sat",
+    "sentences": "result of `segmenter`: a SaT model with sentence ends",
     "reward_model": "result of `reward_model`",
     "normaliser": "result of `normaliser`",
     "evaluation_path": "evaluation spec (YAML)",

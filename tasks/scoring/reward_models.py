@@ -101,7 +101,7 @@ class RewardModelInputs:
     Args:
         data: of `prepare`, with chat template and limits.
         sft: of `sft`, whose entropies an entropy segmenter needs.
-        sentences: of `segmenter`, which a segmenter of kind sat needs.
+        sentences: of `segmenter`, a SaT model with sentence ends, which a segmenter of kind sat needs.
         entropies: of `entropies`, whose cutoffs an entropy segmenter names.
     """
 
@@ -118,7 +118,7 @@ class TrainedScorer:
     Args:
         model, aggregation, encoder, segmenter: of it.
         policy: whose entropies the segmenter needs, None where it needs none.
-        end_token: id of `<END>`, where it reads boundary tokens.
+        end_token: id of `<END>`, where it reads end tokens.
         batch: rows per forward pass.
         head: which of the model's heads is read.
     """

@@ -44,7 +44,7 @@ class TwinTest:
     reason: str | None = None
 
     @property
-    def sound(self) -> bool:
+    def calibrated(self) -> bool:
         """Returns whether differences are as large as their standard errors say; False without a test."""
         return self.calibration is not None and self.calibration.sound
 

@@ -32,7 +32,8 @@ from tasks.studies.tuned import broken_rows
 
 #: Reason why a study whose commits are lost has no verdict.
 WHY_EXPLORATORY = "nothing in this history shows that the study was registered before its worlds ran"
-EXPLORATORY = f"exploratory: {WHY_EXPLORATORY}"
+#: The word `exploratory` with its reason, for sentences.
+EXPLORATORY_AND_WHY = f"exploratory: {WHY_EXPLORATORY}"
 #: Reason why a hypothesis beside the primary one is not tested.
 NOT_TESTED = "not tested, since the primary hypothesis is not significant"
 #: Opening of a message about a record, whose file the number of its world says.

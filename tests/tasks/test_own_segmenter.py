@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,17 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.segmentation.segmenters import SentenceSegmenter, build_segmenter, segmenter_needs
+from tasks.best_of_n import choose
 from tasks.graph.check import check_rows
 from tasks.graph.rows import load_rows
+from tasks.normaliser import fit_normalisers
 from tasks.params.reward_model import RewardModelSpec
+from tasks.policy import train_policy
+from tasks.references import make_references
+from tasks.reward_bench import bench
+from tasks.reward_model import train_reward_model
 from tasks.running.loading import load_segmenter
+from tasks.running.stage import argument_parser
 from tasks.scoring.entropies import segmenter_with_cutoffs
 from tests.tasks.own_segmenter import Paragraphs, Surprises
 
@@ -55,8 +63,18 @@ def test_a_stage_makes_the_model_that_it_asks_for(tmp_path: Path) -> None:
     made = load_segmenter({"kind": PARAGRAPHS, "model": "any"}, tmp_path)
     assert made == Paragraphs("|")
     assert isinstance(made, SentenceSegmenter)
-    with pytest.raises(RecipeError, match="made by the stage `segmenter`: give --segmenter"):
+    with pytest.raises(RecipeError, match="made by the stage `segmenter`: give --sentences"):
         load_segmenter({"kind": PARAGRAPHS, "model": "any"}, None)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [train_reward_model, fit_normalisers, make_references, choose, bench, train_policy],
+    ids=lambda f: f.__name__,
+)
+def test_stages_that_read_its_model_explain_the_option_that_the_error_names(stage: Callable[..., None]) -> None:
+    found = " ".join(argument_parser(stage).format_help().split())
+    assert "--sentences SENTENCES result of `segmenter`: a SaT model with sentence ends" in found
 
 
 def test_a_reward_model_is_refused_by_needs_and_not_by_names() -> None:
@@ -64,7 +82,7 @@ def test_a_reward_model_is_refused_by_needs_and_not_by_names() -> None:
         with pytest.raises(RecipeError, match="data is 'other', but entropies, SaT sentences"):
             spec(segmenter=segmenter, data="other")
     assert spec(segmenter={"kind": PARAGRAPHS, "model": "any"}, end_token=True).end_token
-    with pytest.raises(RecipeError, match="end_token: boundary tokens follow sentences"):
+    with pytest.raises(RecipeError, match="end_token: end tokens follow sentences"):
         spec(segmenter=STATED, end_token=True)
 
 

@@ -16,7 +16,7 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks.evaluating import policies as benchmarks
-from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings, Schedule, Watched
+from tasks.params.evaluation import EvaluationConfig, ReevaluatedModel, ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
 from tasks.reevaluation.evaluate import CachedJudge, Subject, alerts, load_settings, reasons, reevaluate
 from tasks.reevaluation.history import RECORDS
@@ -28,7 +28,7 @@ from tests.tasks.tiny_pipeline import Pipeline
 
 #: A schedule of settings that no deployment reads.
 NIGHTLY = Schedule("0 3 * * *")
-SETTINGS = ReevaluationSettings((Watched("policy"),), NIGHTLY, canary=4, drift_days=7)
+SETTINGS = ReevaluationSettings((ReevaluatedModel("policy"),), NIGHTLY, canary=4, drift_days=7)
 DAY = 86400.0
 LAST = {"digest": "m", "benchmarks": {"alpaca": {"digest": "b"}}, "judge": {"digest": "j"}, "time": 0.0}
 SAME = {"model": "m", "benchmarks": {"alpaca": "b"}, "judge": "j", "now": DAY, "drift_days": 7}

@@ -131,7 +131,7 @@ def test_a_row_of_the_paper_trains_and_is_measured(
     assert ("mean_segment_length" in metrics) is (name == "sentence")
 
 
-def test_reference_rewards_are_known_of_sentences_without_boundary_tokens_alone(
+def test_reference_rewards_are_known_of_sentences_without_end_tokens_alone(
     pipeline: Pipeline, sentences: Path, trained: Path, tmp_path: Path
 ) -> None:
     model = trained / "model" / "result"
@@ -140,7 +140,7 @@ def test_reference_rewards_are_known_of_sentences_without_boundary_tokens_alone(
     line += [str(word) for name, path in upstream.items() for word in (f"--{name}", path)]
     line += ["--sentences", str(sentences)]
     if json.loads((model / "model" / "reward_model.json").read_text()).get("end_token"):
-        with pytest.raises(RecipeError, match=r"reads boundary tokens.*use a reward model with end_token: false"):
+        with pytest.raises(RecipeError, match=r"reads end tokens.*use a reward model with end_token: false"):
             references.main(line)
         return
     references.main(line)

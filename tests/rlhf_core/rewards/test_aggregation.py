@@ -217,7 +217,7 @@ def test_differences_of_a_response_model_add_up_to_its_last_value_over_the_base(
             assert float(found.values[i].sum()) == pytest.approx(expected, abs=1e-5)
 
 
-def test_boundary_tokens_need_sentences() -> None:
+def test_end_tokens_need_sentences() -> None:
     with pytest.raises(RecipeError, match="segmenter of kind sat"):
         RewardModelScorer(tiny_scalar_model(), Bandit(), end_token=3)
 

@@ -135,7 +135,7 @@ def test_a_tokenizer_without_offset_mapping_is_refused_with_the_reason() -> None
 
 def test_an_end_token_in_the_text_is_refused() -> None:
     check_end_token("The END.")
-    with pytest.raises(DataError, match=r"already holds the boundary token <END>"):
+    with pytest.raises(DataError, match=r"already holds the end token <END>"):
         check_end_token("Fine. <END> More.")
     with pytest.raises(DataError, match="<END>"):
         with_end_tokens(tokenizer("byte-level"), "a <END> b", [9], 7)

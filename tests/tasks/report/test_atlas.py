@@ -154,13 +154,13 @@ def test_a_refused_study_says_why(page: Path) -> None:
 
 def test_claims_of_the_papers_are_the_denominator(root: Path, page: Path) -> None:
     atlas = read_atlas(root)
-    assert atlas.all_papers.claims == sum(len(stated_claims(paper)) for paper in PAPERS) > 50
-    papers = {paper.paper: paper for paper in atlas.papers}
+    assert atlas.total_count.claims == sum(len(stated_claims(paper)) for paper in PAPERS) > 50
+    papers = {paper.paper: paper for paper in atlas.paper_counts}
     assert (papers["segment"].asked, papers["segment"].words) == (1, {"confirmed": 1}), "late was never started"
     assert (papers["alarm"].asked, papers["alarm"].elsewhere, papers["alarm"].words) == (0, 1, {})
     head = page.read_text(encoding="utf-8").split('class="claims"')[1].split("</section>")[0]
-    assert f"<strong>1<small> of {atlas.all_papers.claims}</small></strong>" in head
-    said = f"The five papers make {atlas.all_papers.claims} claims; studies ask 1 of them: 1 confirmed."
+    assert f"<strong>1<small> of {atlas.total_count.claims}</small></strong>" in head
+    said = f"The five papers make {atlas.total_count.claims} claims; studies ask 1 of them: 1 confirmed."
     assert said in (page.parent / "atlas.md").read_text(encoding="utf-8")
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import DataError
+from rlhf_core.evaluation.twins import Calibration
 from tasks.report.atlas import read_atlas
 from tasks.report.atlas_words import amount
-from tasks.report.findings_block import BLOCK, block_of, with_blocks, write_blocks
+from tasks.report.findings_block import BLOCK, block_of, twins_sentence, with_blocks, write_blocks
 from tasks.report.measured_block import with_measured
+from tasks.studies.twins import TwinTest
 from tests.tasks.report.fabricated_atlas import fabricated_clone
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,3 +97,15 @@ def test_a_block_of_an_unknown_paper_is_refused(clone: Path, tmp_path: Path) -> 
     (tmp_path / "page.md").write_text(BLANK.format("rlmek"), encoding="utf-8")
     with pytest.raises(DataError, match=r"page\.md.*'rlmek'; did you mean 'rlmec'"):
         write_blocks(clone, tmp_path)
+
+
+def test_twins_without_a_test_are_not_counted_among_those_that_fail() -> None:
+    right = TwinTest("rate", 1.0, Calibration((0.2, 0.8), 1.0, (0.5, 1.5), 0.9))
+    wrong = TwinTest("kl", 1.0, Calibration((0.0, 0.0), 9.0, (0.5, 1.5), 0.9))
+    untested = TwinTest("length", None, None, "no variance")
+    said = "Twins differ by as much as their standard errors say in "
+    assert twins_sentence([right]) == f"{said}all of 1 metrics."
+    assert twins_sentence([right, wrong]) == f"{said}all but kl of 2 metrics."
+    not_tested = "Differences of twins are not tested in length."
+    assert twins_sentence([right, wrong, untested]) == f"{said}all but kl of 2 metrics. {not_tested}"
+    assert twins_sentence([untested]) == not_tested
