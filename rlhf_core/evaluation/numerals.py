@@ -1,7 +1,7 @@
 """Numbers as texts write them: each is read whole, or not at all.
 
-Commas group thousands and a point begins decimals, as in the official evaluations of GSM8K and MATH, which remove
-commas: `1,234` is 1234 and `1.234` is 1.234. Read as well:
+Commas group thousands and a point begins decimals, as in the official evaluation of GSM8K, which removes commas:
+`1,234` is 1234 and `1.234` is 1.234. Read as well:
 
 1. Groups by thin spaces, apostrophes, `_`, LaTeX's `{,}` and `\\,`, and Indian ones: `1'234`, `1_000`, `1,00,000`.
 2. European spellings that cannot be English ones: `1.234,56`, `1.234.567`.
