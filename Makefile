@@ -84,16 +84,16 @@ install: requirements ## Create .venv and install; does nothing while the constr
 
 demo: demo-clone ## A reward that is hacked, and two papers' designs beside it, in the clone .demo (5 minutes on two cores)
 	@cd .demo && "$(PY)" -m tasks.command_line run
+	@echo "report: $(CURDIR)/.demo/report/index.html"
 	@cd .demo && if [ -f reference/demo.json ]; then "$(PY)" -m tasks.command_line verify; \
 	else echo "no reference/demo.json: nothing to verify against"; fi
-	@echo "report: $(CURDIR)/.demo/report/index.html"
 
 demo-all: demo-clone ## Headline rows of the five papers, in the clone .demo (30 to 40 minutes on two cores)
 	@cd .demo && "$(PY)" -m tasks.command_line run demo-all
 	@cd .demo && "$(PY)" -m tasks.command_line table segment/1 --demo
+	@echo "report: $(CURDIR)/.demo/report/index.html"
 	@cd .demo && if [ -f reference/demo_all.json ]; then "$(PY)" -m tasks.command_line verify demo-all; \
 	else echo "no reference/demo_all.json: nothing to verify against"; fi
-	@echo "report: $(CURDIR)/.demo/report/index.html"
 
 demo-clone: install
 	@git diff --quiet HEAD 2>/dev/null || echo "note: the demo runs the last commit; uncommitted changes are not in it"
