@@ -157,6 +157,19 @@ def test_names_are_papers_and_rows(repository: Path) -> None:
     assert split_names(repository, ["segment", "segment"]) == ("segment", ["segment"])
 
 
+def test_a_row_is_named_by_its_address(repository: Path) -> None:
+    assert split_names(PROJECT, ["demo/par"]) == ("demo", ["par"])
+    assert split_names(PROJECT, ["sentence/token", "sentence"]) == ("sentence", ["token", "sentence"])
+    assert split_names(PROJECT, ["par", "par/par"]) == ("par", ["par"])
+    with pytest.raises(RecipeError, match="rows of several papers at once: demo, par"):
+        split_names(PROJECT, ["demo/par", "par/vanilla"])
+    with pytest.raises(RecipeError, match="unknown paper or row 'demo/parr'; did you mean 'demo/par'"):
+        split_names(PROJECT, ["demo/parr"])
+    with pytest.raises(RecipeError, match="unknown paper or row 'nowhere/phi3-mini'"):
+        split_names(PROJECT, ["nowhere/phi3-mini"])
+    assert rewardsmith("plan", "segment/bandit", root=repository).returncode == 0
+
+
 def test_a_row_of_two_papers_is_that_of_the_paper_named_before_it() -> None:
     assert split_names(PROJECT, ["sentence"]) == ("sentence", [])
     assert split_names(PROJECT, ["token"]) == ("segment", ["token"])
@@ -200,7 +213,7 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert "[  5/5] pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0 ran in" in done.stdout
     again = started("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "5 current"), again.stderr
-    assert again.stdout.splitlines()[-1].startswith("Next: rewardsmith run segment segment")
+    assert again.stdout.splitlines()[-1].startswith("Next: rewardsmith run segment/segment")
     change_entry(root / "params/segment/rows.yaml", "dpo", notes="behaviour: crash")
     done = started("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 1
