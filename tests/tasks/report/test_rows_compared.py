@@ -113,12 +113,22 @@ def test_the_same_prompts_and_rollouts_stand_side_by_side(root: Path) -> None:
         (["segmnt"], "unknown row 'segmnt'.*segment"),
         (["token"], "several papers have a row 'token'; name one of: segment/token, sentence/token"),
         (["bandit", "segment/bandit"], "row 'segment/bandit' is named twice"),
-        (["bandit", "par/par"], "no results of par at scale testbed: rewardsmith run par"),
+        (["bandit", "par/par"], "no results of par/par at scale testbed: rewardsmith run par/par$"),
+        (
+            ["par/par", "par/vanilla", "mixed/segment-par"],
+            "rewardsmith run par/par par/vanilla and rewardsmith run mixed/segment-par$",
+        ),
     ],
 )
 def test_wrong_rows_are_named(root: Path, names: list[str], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         compare_rows(root, "testbed", names)
+
+
+def test_rows_without_results_at_a_seed_have_others(root: Path) -> None:
+    message = r"no results of segment/bandit \(has seed 0, 1, 2\), par/par at scale testbed, seed 3: rewardsmith run"
+    with pytest.raises(RecipeError, match=f"{message} segment/bandit --seed 3 and .* par/par --seed 3$"):
+        compare_rows(root, "testbed", ["bandit", "par/par"], seeds=[3])
 
 
 def test_a_metric_that_a_row_lacks_is_named(root: Path) -> None:
