@@ -54,11 +54,20 @@ def papers_here(root: Path) -> tuple[str, ...]:
     """
     from tasks.graph.rows import papers
 
+    refuse_other_folder(root)
+    return papers(root)
+
+
+def refuse_other_folder(root: Path) -> None:
+    """Refuses a folder that is neither the repository nor a project.
+
+    Raises:
+        RecipeError: names the folder.
+    """
     if not (root / "params.yaml").is_file():
         raise RecipeError(
             f"no params.yaml in {root}: run rewardsmith in the repository or in a project that `rewardsmith init` made"
         )
-    return papers(root)
 
 
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
@@ -119,7 +128,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     where several papers have one.
 
     Raises:
-        RecipeError: no match, with the nearest known names; or several matches.
+        RecipeError: no match, with the seeds that there are or the nearest known names; or several matches.
     """
     folder = Path(model)
     if folder.is_dir():
@@ -127,8 +136,14 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     paper, _, name = model.rpartition("/")
     known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
     name = present(name, known)
-    found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
+    every = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/[0-9]*/result"))
+    found = [result for result in every if result.parent.name == str(seed)]
     if not found:
+        if seeds := sorted({int(result.parent.name) for result in every}):
+            there = ", ".join(map(str, seeds))
+            raise RecipeError(f"reward model '{model}' is not trained at seed {seed}; --seed is one of: {there}")
+        if not known:
+            refuse_other_folder(Path.cwd())
         near = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"
         raise RecipeError(f"no trained reward model '{model}' (seed {seed}){near}")
     if len(found) > 1:
