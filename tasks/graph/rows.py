@@ -440,4 +440,4 @@ def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) ->
         return raw_row(root, paper, name)
     refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
     refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
-    raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*rows, *backbones}), more=3)}")
+    raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*known, *backbones}), more=3)}")
