@@ -30,6 +30,8 @@ FIRST_CHOICES = (
     "win_rate_vs_sft", "judged_win_rate_vs_sft", "average", "reward_bench", "accuracy", "score/holistic",
 )  # fmt: skip
 BENCHMARK = "alpaca"
+#: Metrics by the headings that tables have for them.
+HEADINGS = {"tokens": f"{BENCHMARK}_tokens"}
 #: Sides of the first row that a row without a decision is on.
 ONE_WORLD, UNDECIDED = "in one world", "undecided"
 
@@ -216,6 +218,8 @@ def metric_of(row: RowRuns) -> str | None:
 
 def _metric(rows: Sequence[RowRuns], asked: str | None) -> str:
     common = set.intersection(*(set(run.metrics) for row in rows for run in row.runs.values()))
+    if asked not in common:
+        asked = HEADINGS.get(asked or "", asked)
     if asked is not None and asked not in common:
         without = [row.address for row in rows if any(asked not in run.metrics for run in row.runs.values())]
         near = hint(asked, sorted(common), more=5)

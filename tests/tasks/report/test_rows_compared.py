@@ -137,6 +137,10 @@ def test_a_metric_that_a_row_lacks_is_named(root: Path) -> None:
         compare_rows(root, "testbed", ["segment/segment", "par/par"], metric="gsm8k")
 
 
+def test_a_metric_may_be_named_by_its_heading(root: Path) -> None:
+    assert compare_rows(root, "testbed", ["segment/segment", "bandit"], metric="tokens").metric == "alpaca_tokens"
+
+
 def test_a_study_is_all_its_rows_with_results(root: Path) -> None:
     run(root, "mixed/segment-par", 0, 70.0)
     assert len(find_rows(root, ["mixed"])) > 1
@@ -197,7 +201,7 @@ def test_a_page_that_cannot_be_read_is_named_beside_the_list(root: Path, capsys:
     shutil.copytree(PROJECT / "params", root / "params")
     (root / "params/par/rows_own.yaml").write_text("own: {title: a}\n---\nother: {title: b}\n")
     print_row_list(root, "testbed", "par")
-    assert "params/par/rows_own.yaml, row 2: not valid YAML" in (said := capsys.readouterr()).err
+    assert "params/par/rows_own.yaml, line 2: not valid YAML" in (said := capsys.readouterr()).err
     assert "par/vanilla" in said.out
 
 
