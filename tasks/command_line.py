@@ -49,7 +49,7 @@ def before(context: typer.Context) -> None:
 class InProject(TyperCommand):
     """A command that needs the repository or a project as its working folder."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         refuse_other_folder(Path.cwd())
         return super().invoke(ctx)
 
