@@ -41,7 +41,8 @@ class DataError(RewardsmithError):
     Args:
         problem: what is wrong, in one sentence without a full stop.
         file: the file or source that holds it.
-        row: 1-based line or row number, or the row's id, when one row is at fault.
+        row: 1-based number or id of the row of data at fault.
+        line: 1-based line of the file, where it is not data.
         field: the field at fault.
         remedy: what to do about it.
     """
@@ -52,6 +53,7 @@ class DataError(RewardsmithError):
         *,
         file: str | None = None,
         row: int | str | None = None,
+        line: int | None = None,
         field: str | None = None,
         remedy: str | None = None,
     ) -> None:
@@ -60,6 +62,7 @@ class DataError(RewardsmithError):
             for part in (
                 f"file {file}" if file else "",
                 f"row {row}" if row is not None else "",
+                f"line {line}" if line is not None else "",
                 f"field '{field}'" if field else "",
             )
             if part

@@ -27,8 +27,8 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PAPER | ROW]...",
-        help="A paper (segment), some of its rows, 'demo-all' (the papers' headline rows) or 'all' (their matrix); by "
-        "default the demo.",
+        help="A paper (segment), some of its rows (bandit, segment/bandit), 'demo-all' (the papers' headline rows) or "
+        "'all' (their matrix); by default the demo.",
     ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the paper, not its headline rows.")]

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.dvc.plan import asked_papers
+from tasks.dvc.plan import asked_papers, unlisted_rows
 from tasks.dvc.stale import asked_for
 from tasks.graph.expected import clock, expected_bytes, expected_seconds, side_by_side_seconds
+from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage
+from tasks.params.stages import RUNS
 from tasks.running import machine
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}
@@ -29,6 +31,11 @@ def print_plan(
     seconds = expected_seconds(root, stages.values())
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds))
+    if paper == SUITE and not full and (left := unlisted_rows(root)):
+        verb = "row {} is" if len(left) == 1 else "rows {} are"
+        field = f"demo.{left[0].partition('/')[0]}.rows"
+        said = verb.format(", ".join(left))
+        print(f"{said} in no list of {RUNS}; add it to {field}, or: rewardsmith run {left[0]}")
     if commands := [stage.command for stage in stages.values() if stage.state == "run"]:
         _look_at_data(root, commands)
     if _most(stages, "gpus"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.commands.compare import NARROW, difference_text, mean_text, meaning
 from tasks.dvc.plan import asked_parts
-from tasks.graph.names import DEMO_NAME, SUITE
+from tasks.graph.names import DEMO_NAME, SUITE, run_options
 from tasks.params.settings import ROOT_SCALE
 from tasks.report.rows_compared import ComparedRow, side_of
 from tasks.report.run_end import NOT_RUN, RowGroup, RunEnd, run_end
@@ -43,9 +43,9 @@ def print_run_end(root: Path, paper: str, rows: Sequence[str], seeds: Sequence[i
             console.print(f"{left} more: rewardsmith rows {group.baseline.partition('/')[0]}", style="dim")
     for line in lines(found):
         console.print(line)
-    options = [] if scale == ROOT_SCALE else ["--scale", scale]
-    options += [word for seed in seeds for word in ("--seed", str(seed))]
-    console.print(f"Next: {next_command(found, options, console.width - len('Next: '))}", soft_wrap=True)
+    console.print(
+        f"Next: {next_command(found, run_options(scale, seeds), console.width - len('Next: '))}", soft_wrap=True
+    )
 
 
 def lines(found: RunEnd) -> list[str]:
@@ -75,7 +75,7 @@ def next_command(found: RunEnd, options: Sequence[str], width: int) -> str:
     lacking = [group.baseline for group in found.groups if not group.has_baseline]
     if wanted := missing or lacking:
         paper = wanted[0].partition("/")[0]
-        words, names = ["run", paper], [address.partition("/")[2] for address in wanted if f"{paper}/" in address]
+        words, names = ["run"], [address for address in wanted if address.startswith(f"{paper}/")]
     elif found.groups:
         group = max(found.groups, key=lambda each: len(each.compared.rows))
         words, names = ["compare"], [row.row.address for row in group.compared.rows]

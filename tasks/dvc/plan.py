@@ -12,7 +12,7 @@ from rlhf_core.published import printed_tables
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
-from tasks.graph.matrix import HEADLINE_ROWS, build, suite_seeds
+from tasks.graph.matrix import HEADLINE_ROWS, build, refuse_unknown_rows, suite_seeds
 from tasks.graph.names import DEMO_ALL, SUITE
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import page_files
@@ -77,9 +77,30 @@ def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, f
 
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
-    """Returns a paper's rows of the demo or of demo-all, if these are run; empty for all rows of the paper."""
-    parts = () if full or scale != ROOT_SCALE else run_settings(root).parts(paper)
-    return parts[0].rows if parts else ()
+    """Returns a paper's rows of the demo or of demo-all, if these are run; empty for all rows of the paper.
+
+    Raises:
+        RecipeError: params.yaml lists an unknown row.
+    """
+    settings = run_settings(root)
+    parts = () if full or scale != ROOT_SCALE else settings.parts(paper)
+    if not parts:
+        return ()
+    field = "demo" if paper in settings.demo else "demo_all"
+    refuse_unknown_rows(root, f"{field}.{paper}", paper, parts[0].rows)
+    return parts[0].rows
+
+
+def unlisted_rows(root: Path) -> list[str]:
+    """Returns the addresses of the demo's rows that are not listed in params.yaml; published papers' rows run by
+    name."""
+    return [
+        f"{paper}/{row}"
+        for paper, part in run_settings(root).demo.items()
+        if paper not in printed_tables.PAPERS
+        for row in row_addresses(root, paper)
+        if row not in part.rows
+    ]
 
 
 def asked_papers(root: Path, paper: str, *, scale: str, full: bool) -> tuple[str, ...]:

@@ -99,10 +99,26 @@ def _chosen_rows(root: Path, field: str, parts: Mapping[str, Demo], rows: Mappin
     for paper, part in parts.items():
         if paper not in rows:
             raise RecipeError(f"{RUNS}: {field} names '{paper}', a paper without rows{hint(paper, rows)}")
+        refuse_unknown_rows(root, f"{field}.{paper}", paper, part.rows)
         wrong = set(row_addresses(root, paper)) - set(rows[paper])
         chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows[paper])
         add_rows(graph, testbed, paper, chosen, part.seeds, f"results/{ROOT_SCALE}/{paper}/{DEMO}")
     return graph
+
+
+def refuse_unknown_rows(root: Path, field: str, paper: str, names: Iterable[str]) -> None:
+    """Refuses names in a list of params.yaml that no row or backbone has; not where a page cannot be read.
+
+    Raises:
+        RecipeError: names the file and the field.
+    """
+    for name in set(names) - set(row_addresses(root, paper)):
+        try:
+            row_named(root, paper, name, {})
+        except DataError:
+            continue
+        except RecipeError as error:
+            raise RecipeError(f"{RUNS}: {field}.rows: {error}") from None
 
 
 def _of_demo(root: Path, paper: str, names: Iterable[str], rows: Mapping[str, RowSpec]) -> list[RowSpec]:

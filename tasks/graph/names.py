@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
@@ -54,18 +54,27 @@ def papers_here(root: Path) -> tuple[str, ...]:
     """
     from tasks.graph.rows import papers
 
+    refuse_other_folder(root)
+    return papers(root)
+
+
+def refuse_other_folder(root: Path) -> None:
+    """Refuses a folder that is neither the repository nor a project.
+
+    Raises:
+        RecipeError: names the folder.
+    """
     if not (root / "params.yaml").is_file():
         raise RecipeError(
             f"no params.yaml in {root}: run rewardsmith in the repository or in a project that `rewardsmith init` made"
         )
-    return papers(root)
 
 
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     """Returns the paper and rows out of the names on the command line.
 
-    Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. No
-    name and `all` are the flow `suite`; `demo-all` is all headline rows.
+    A row is `row` or `<paper>/<row>`. Only the first name can be a paper, since a row may have a paper's name: `segment
+    segment` is that row alone. No name and `all` are the flow `suite`; `demo-all` is all headline rows.
 
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
@@ -80,20 +89,29 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
     names = [present(name, set().union(backbones, *rows.values())) for name in names]
-    first_is_paper = bool(names) and names[0] in known_papers
-    owned, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
-    for name in chosen:
-        candidates = names[:1] if first_is_paper else known_papers
-        owners = [paper for paper in candidates if name in rows[paper] | backbones]
-        if not owners:
+    first = names[:1] if names[0] in known_papers else []
+    chosen = [name.rpartition("/") for name in names[len(first) :]]
+    owned = {*first, *(paper for paper, _, _ in chosen if paper in rows)}
+    for given, slash, row in chosen:
+        candidates = [given] if given else first or known_papers
+        owners = [paper for paper in candidates if row in rows.get(paper, set()) | backbones]
+        if not owners or (given and given not in rows):
             for paper in known_papers:
                 refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
-            known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
+            known = {f"{paper}/{row}" if given else row for paper, found in rows.items() for row in found}
+            known |= set() if given else {*known_papers, *backbones}
+            name = f"{given}{slash}{row}"
             raise RecipeError(f"unknown paper or row '{name}'{hint(name, sorted(known), more=3)}")
         owned.add(next((paper for paper in owners if paper in owned), owners[0]))
     if len(owned) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(owned))}. Run one paper at a time")
-    return owned.pop(), chosen
+    return owned.pop(), [row for _, _, row in chosen]
+
+
+def run_options(scale: str, seeds: Iterable[int]) -> list[str]:
+    """Returns the words of a command line that set a scale other than the root's, and seeds."""
+    options = [] if scale == ROOT_SCALE else ["--scale", scale]
+    return options + [word for seed in seeds for word in ("--seed", str(seed))]
 
 
 def present(name: str, known: Collection[str]) -> str:
@@ -110,7 +128,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     where several papers have one.
 
     Raises:
-        RecipeError: no match, with the nearest known names; or several matches.
+        RecipeError: no match, with the seeds that there are or the nearest known names; or several matches.
     """
     folder = Path(model)
     if folder.is_dir():
@@ -118,8 +136,14 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     paper, _, name = model.rpartition("/")
     known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
     name = present(name, known)
-    found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
+    every = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/[0-9]*/result"))
+    found = [result for result in every if result.parent.name == str(seed)]
     if not found:
+        if seeds := sorted({int(result.parent.name) for result in every}):
+            there = ", ".join(map(str, seeds))
+            raise RecipeError(f"reward model '{model}' is not trained at seed {seed}; --seed is one of: {there}")
+        if not known:
+            refuse_other_folder(Path.cwd())
         near = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"
         raise RecipeError(f"no trained reward model '{model}' (seed {seed}){near}")
     if len(found) > 1:

@@ -20,7 +20,7 @@ from rlhf_core.recipe import Recipe, referenced_models, reward_models
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from tasks.params.aspects import SelectionFile
-from tasks.params.pages import Address, entries, explained, find_entry, page_files, read_settings
+from tasks.params.pages import BASE, Address, entries, explained, find_entry, page_files, read_page, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
 from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, parse_row
@@ -320,6 +320,16 @@ def _solutions(
     return tuple(name for name in (SAMPLES, TEACHER, GENERATED) if name in needed), generative
 
 
+def _of_base(root: Path, where: Address, problem: str) -> str:
+    """Returns a row's problem; the base's, where the page's base alone has the same one."""
+    base = Address(f"{where.file}:{BASE}")
+    try:
+        parse_row({"title": BASE, **read_page(root / where.file).base}, base)
+    except RecipeError as error:
+        return str(error) if str(error).removeprefix(base) == problem.removeprefix(where) else problem
+    return problem
+
+
 def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] | None = None) -> RowSpec:
     """Returns the row at an address, which is relative to the root.
 
@@ -332,7 +342,7 @@ def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] 
     try:
         row, name = parse_row(read_settings(where.under(root)), where), where.name
     except RecipeError as error:
-        raise RecipeError(explained(str(error), where.under(root))) from None
+        raise RecipeError(_of_base(root, where, explained(str(error), where.under(root)))) from None
     known = backbone_names(root) if backbones is None else backbones
     if row.backbone not in known:
         refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
@@ -440,4 +450,4 @@ def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) ->
         return raw_row(root, paper, name)
     refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
     refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
-    raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*rows, *backbones}), more=3)}")
+    raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*known, *backbones}), more=3)}")

@@ -20,8 +20,8 @@ from rlhf_core.errors import DataError, invalid_path
 class _Twice(yaml.YAMLError):
     """A setting that is set twice in one mapping."""
 
-    def __init__(self, name: str, row: int) -> None:
-        self.name, self.row = name, row
+    def __init__(self, name: str, line: int) -> None:
+        self.name, self.line = name, line
 
 
 class _NotText(yaml.YAMLError):
@@ -29,14 +29,14 @@ class _NotText(yaml.YAMLError):
 
     Attributes:
         name: as written; None for a list, a mapping or nothing.
-        row: of the file.
+        line: of the file.
         remedy: what to do.
     """
 
-    def __init__(self, node: yaml.Node, row: int) -> None:
+    def __init__(self, node: yaml.Node, line: int) -> None:
         kinds: dict[type[yaml.Node], str] = {yaml.SequenceNode: "a list", yaml.MappingNode: "a mapping"}
         kind = kinds.get(type(node))
-        self.name, self.row = None if kind or not node.value else str(node.value), row
+        self.name, self.line = None if kind or not node.value else str(node.value), line
         written = f"Write '{self.name}' in quotes" if self.name else "Write a name before the colon"
         self.remedy = f"It is {kind}; write one name before the colon" if kind else written
 
@@ -47,12 +47,12 @@ class Loader(yaml.CSafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            row = key.start_mark.line + 1
+            line = key.start_mark.line + 1
             if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-                raise _NotText(key, row)
+                raise _NotText(key, line)
             name = str(key.value)
             if name in seen:
-                raise _Twice(name, row)
+                raise _Twice(name, line)
             seen.add(name)
         return super().construct_mapping(node, deep)
 
@@ -209,14 +209,14 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     try:
         value = yaml.load(text, Loader=Loader)
     except _Twice as twice:
-        raise DataError("is set twice", file=file, row=twice.row, field=twice.name, remedy="Delete one") from None
+        raise DataError("is set twice", file=file, line=twice.line, field=twice.name, remedy="Delete one") from None
     except _NotText as wrong:
         problem = "a name must be text"
-        raise DataError(problem, file=file, row=wrong.row, field=wrong.name, remedy=wrong.remedy) from None
+        raise DataError(problem, file=file, line=wrong.line, field=wrong.name, remedy=wrong.remedy) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        row = mark.line + 1 if mark else None
-        raise DataError(f"not valid YAML ({error.problem})", file=file, row=row, remedy="Correct it there") from None
+        line = mark.line + 1 if mark else None
+        raise DataError(f"not valid YAML ({error.problem})", file=file, line=line, remedy="Correct it there") from None
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DataError(f"not valid YAML ({reason})", file=file, remedy="It must be YAML in UTF-8") from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.protocols import true_tally
-from tasks.graph.names import papers_here
+from tasks.graph.names import papers_here, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
@@ -30,6 +30,8 @@ FIRST_CHOICES = (
     "win_rate_vs_sft", "judged_win_rate_vs_sft", "average", "reward_bench", "accuracy", "score/holistic",
 )  # fmt: skip
 BENCHMARK = "alpaca"
+#: Metrics by the headings that tables have for them.
+HEADINGS = {"tokens": f"{BENCHMARK}_tokens"}
 #: Sides of the first row that a row without a decision is on.
 ONE_WORLD, UNDECIDED = "in one world", "undecided"
 
@@ -162,11 +164,30 @@ def compare_rows(
     rows = [row_runs(root, scale, paper, name, seeds) for paper, name in find_rows(root, names)]
     asked = {name.rpartition("/")[2] for name in names}
     rows = [row for row in rows if row.runs or row.address.rpartition("/")[2] in asked]
-    if missing := [row.address.rpartition("/")[2] for row in rows if not row.runs]:
-        raise RecipeError(f"no results of {', '.join(missing)} at scale {scale}: rewardsmith run {' '.join(missing)}")
+    where = f"scale {scale}" + "".join(f", seed {seed}" for seed in seeds)
+    if missing := [row.address for row in rows if not row.runs]:
+        told = [address + _has_seeds(root, scale, address) for address in missing]
+        raise RecipeError(f"no results of {', '.join(told)} at {where}: {_run_commands(missing, scale, seeds)}")
     if not rows:
-        raise RecipeError(f"no row of {', '.join(names)} has results at scale {scale}: rewardsmith run {names[0]}")
+        command = _run_commands(names[:1], scale, seeds)
+        raise RecipeError(f"no row of {', '.join(names)} has results at {where}: {command}")
     return beside_first(rows, _metric(rows, metric))
+
+
+def _has_seeds(root: Path, scale: str, address: str) -> str:
+    """Returns the seeds at which a row has results, in brackets; empty without any."""
+    paper, _, name = address.partition("/")
+    there = ", ".join(map(str, row_runs(root, scale, paper, name).runs))
+    return f" (has seed {there})" if there else ""
+
+
+def _run_commands(names: Sequence[str], scale: str, seeds: Sequence[int]) -> str:
+    """Returns the commands that run rows, one for each paper."""
+    by_paper: dict[str, list[str]] = {}
+    for name in names:
+        by_paper.setdefault(name.partition("/")[0], []).append(name)
+    commands = [["rewardsmith run", *of, *run_options(scale, seeds)] for of in by_paper.values()]
+    return " and ".join(" ".join(command) for command in commands)
 
 
 def beside_first(rows: Sequence[RowRuns], metric: str) -> RowsCompared:
@@ -197,6 +218,8 @@ def metric_of(row: RowRuns) -> str | None:
 
 def _metric(rows: Sequence[RowRuns], asked: str | None) -> str:
     common = set.intersection(*(set(run.metrics) for row in rows for run in row.runs.values()))
+    if asked not in common:
+        asked = HEADINGS.get(asked or "", asked)
     if asked is not None and asked not in common:
         without = [row.address for row in rows if any(asked not in run.metrics for run in row.runs.values())]
         near = hint(asked, sorted(common), more=5)

@@ -16,9 +16,12 @@ from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.named import import_named
 from rlhf_core.rewards.function import checked_signal, values_of
-from rlhf_core.rollout import RolloutBatch
+from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.signals import Sequence as SequenceSignal
 from rlhf_core.signals import Tokens
+
+#: Said where a function looks for texts elsewhere.
+TEXTS = "batch.texts has the responses, batch.prompts the prompts, batch.records the data rows"
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,12 @@ def try_reward(name: str, batch: RolloutBatch) -> TriedReward:
         if isinstance(error, TypeError) and not _takes_a_batch(function):
             raise RecipeError(
                 f"reward function '{name}' takes {inspect.signature(function)}; it gets one argument, the batch of "
-                "rollouts: batch.texts has the responses, batch.prompts the prompts, batch.records the data rows"
+                f"rollouts: {TEXTS}"
             ) from error
         own = next((frame for frame in reversed(frames) if frame.filename == _file(function)), frames[-1])
         place = f"line {own.lineno} of {own.filename}: {own.line}"
+        if isinstance(error, AttributeError) and isinstance(error.obj, RolloutBatch | Responses):
+            place += f"; {TEXTS}"
         raise RecipeError(f"reward function '{name}' failed: {type(error).__name__}: {error} ({place})") from error
     one_each, one_a_token = (len(batch),), tuple(batch.responses.mask.shape)
     if (shape := tuple(values.shape)) not in (one_each, one_a_token):

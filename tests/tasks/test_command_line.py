@@ -15,6 +15,7 @@ from rlhf_core.errors import RecipeError
 from tasks import command_line
 from tasks.commands.processes import flow_of, run_quietly
 from tasks.graph.names import split_names, trained_reward_model
+from tasks.params.pages import read_settings
 from tasks.running.stage import run_stage
 from tests import small_repository
 from tests.command_line import rewardsmith
@@ -98,6 +99,32 @@ def test_a_model_that_two_papers_have_asks_for_its_paper(tmp_path: Path, monkeyp
     assert found == Path("results/testbed/sentence/reward_model/token/0/result")
 
 
+def test_a_model_that_is_trained_at_other_seeds_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in ("7", "10"):
+        Path("results/testbed/demo/reward_model/whole", seed, "result").mkdir(parents=True)
+    for model in ("whole", "demo/whole"):
+        with pytest.raises(RecipeError, match=f"'{model}' is not trained at seed 0; --seed is one of: 7, 10"):
+            trained_reward_model(model, 0, "testbed")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["finding"], ["report"], ["verify"], ["try-reward", "mine:brevity"], ["graph"], ["times"], ["watch"], ["run"],
+        ["compare", "bandit"], ["hackability"], ["atlas"], ["explain", "--prompt", "Hi", "--response", "Hello."],
+    ],
+)  # fmt: skip
+def test_another_folder_is_refused_by_every_command_that_needs_the_repository(tmp_path: Path, words: list[str]) -> None:
+    done = rewardsmith(*words, root=tmp_path)
+    assert (done.returncode, done.stderr.split(" in ")[0]) == (2, "error: no params.yaml"), done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_is_shown_in_any_folder(tmp_path: Path) -> None:
+    assert rewardsmith("finding", "--help", root=tmp_path).returncode == 0
+
+
 def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:
     done = rewardsmith("sync", "segmint", root=repository)
     assert done.returncode == 2
@@ -148,6 +175,20 @@ def test_a_plan_of_the_demo_writes_nothing(repository: Path) -> None:
         shutil.rmtree(repository / "params/own")
 
 
+def test_a_plan_of_the_demo_names_its_rows_in_no_list(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    row = small_repository.DEFAULT_ROWS["dpo"]
+    small_repository.write_yaml(root / "params/own/rows.yaml", {"mine": row, "new": {**row, "title": "New"}})
+    settings = read_settings(root / "params.yaml")
+    settings["demo"]["own"] = {"seeds": [0], "rows": ["mine"]}
+    small_repository.write_yaml(root / "params.yaml", settings)
+    done = rewardsmith("plan", root=root)
+    assert done.stdout.splitlines()[-1] == (
+        "row own/new is in no list of params.yaml; add it to demo.own.rows, or: rewardsmith run own/new"
+    )
+    assert "in no list" not in rewardsmith("plan", "own/new", root=root).stdout
+
+
 def test_names_are_papers_and_rows(repository: Path) -> None:
     assert split_names(repository, []) == split_names(repository, ["all"]) == ("suite", [])
     assert split_names(repository, ["bandit", "dpo"]) == ("segment", ["bandit", "dpo"])
@@ -155,6 +196,19 @@ def test_names_are_papers_and_rows(repository: Path) -> None:
     assert split_names(repository, ["segment"]) == ("segment", [])
     assert split_names(repository, ["bandit", "segment"]) == ("segment", ["bandit", "segment"])
     assert split_names(repository, ["segment", "segment"]) == ("segment", ["segment"])
+
+
+def test_a_row_is_named_by_its_address(repository: Path) -> None:
+    assert split_names(PROJECT, ["demo/par"]) == ("demo", ["par"])
+    assert split_names(PROJECT, ["sentence/token", "sentence"]) == ("sentence", ["token", "sentence"])
+    assert split_names(PROJECT, ["par", "par/par"]) == ("par", ["par"])
+    with pytest.raises(RecipeError, match="rows of several papers at once: demo, par"):
+        split_names(PROJECT, ["demo/par", "par/vanilla"])
+    with pytest.raises(RecipeError, match="unknown paper or row 'demo/parr'; did you mean 'demo/par'"):
+        split_names(PROJECT, ["demo/parr"])
+    with pytest.raises(RecipeError, match="unknown paper or row 'nowhere/phi3-mini'"):
+        split_names(PROJECT, ["nowhere/phi3-mini"])
+    assert rewardsmith("plan", "segment/bandit", root=repository).returncode == 0
 
 
 def test_a_row_of_two_papers_is_that_of_the_paper_named_before_it() -> None:
@@ -200,7 +254,7 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert "[  5/5] pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0 ran in" in done.stdout
     again = started("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "5 current"), again.stderr
-    assert again.stdout.splitlines()[-1].startswith("Next: rewardsmith run segment segment")
+    assert again.stdout.splitlines()[-1].startswith("Next: rewardsmith run segment/segment")
     change_entry(root / "params/segment/rows.yaml", "dpo", notes="behaviour: crash")
     done = started("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 1

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
 from tasks import sft
+from tasks.dvc.plan import refuse_asked
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import check_all
 from tasks.graph.matrix import HEADLINE_ROWS
+from tasks.graph.names import SUITE
 from tasks.params.pages import read_settings
 from tests import small_repository
 from tests.small_repository import command, reward_model, reward_row, scale_entry, set_entry, write_yaml
@@ -277,7 +279,7 @@ def test_files_with_stages_of_an_unreadable_page_stay_as_they_are(
     (root / "params/segment/rows_wrong.yaml").write_text("wrong: [reward\n")
     assert graph.main(["--root", str(root)]) == 0
     assert (root / "dvc.yaml").read_text() == before
-    assert "rows_wrong.yaml, row 2: not valid YAML" in capsys.readouterr().err
+    assert "rows_wrong.yaml, line 2: not valid YAML" in capsys.readouterr().err
     assert graph.main(["--root", str(root), "--check"]) == 2
 
 
@@ -285,8 +287,11 @@ def test_unknown_demo_row_is_refused(root: Path) -> None:
     settings = read_settings(root / "params.yaml")
     settings["demo"]["segment"]["rows"].append("bandti")
     write_yaml(root / "params.yaml", settings)
-    with pytest.raises(RecipeError, match=r"unknown row 'bandti' of segment; did you mean 'bandit'"):
+    message = r"^params.yaml: demo.segment.rows: unknown row 'bandti' of segment; did you mean 'bandit'"
+    with pytest.raises(RecipeError, match=message):
         graph.build(root)
+    with pytest.raises(RecipeError, match=message):
+        refuse_asked(root, SUITE, (), scale="testbed", full=False)
 
 
 def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: Path) -> None:

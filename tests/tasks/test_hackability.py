@@ -49,6 +49,7 @@ TRAITS = {
 def laboratory(tmp_path: Path) -> Path:
     """A folder with the laboratory's pages."""
     shutil.copytree(ROOT / "params" / "hackability", tmp_path / "params" / "hackability")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
     return tmp_path
 
 

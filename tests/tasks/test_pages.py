@@ -92,9 +92,9 @@ def test_variants_are_made_under_every_name() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a:\n  x: 1\na:\n  x: 2\n", r"rows.yaml, row 3, field 'a': is set twice"),
+        ("a:\n  x: 1\na:\n  x: 2\n", r"rows.yaml, line 3, field 'a': is set twice"),
         ("kl0.01: {x: 1}\n", r"field 'kl0.01': a name has small letters.*write 'kl0_01'"),
-        ("1: {x: 1}\n", r"row 1, field '1': a name must be text.*in quotes"),
+        ("1: {x: 1}\n", r"line 1, field '1': a name must be text.*in quotes"),
         ("a: 3\n", r"field 'a': is 3. Each entry of a page is a mapping"),
         ("each: {r: [x]}\nvariants: {a: {}}\nb: {}\n", r"field 'b': is not part of a page of variants"),
         ("each: [x]\nvariants: {a: {}}\n", r"field 'each': expected one list of names"),

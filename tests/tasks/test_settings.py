@@ -229,7 +229,7 @@ def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
 def test_a_broken_settings_file_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: 1\nb: c: 2\n")
     with pytest.raises(
-        DataError, match=r"x\.yaml, row 2: not valid YAML \(mapping values are not allowed in this context\)"
+        DataError, match=r"x\.yaml, line 2: not valid YAML \(mapping values are not allowed in this context\)"
     ):
         read_settings(tmp_path / "x.yaml")
 
@@ -240,7 +240,7 @@ def test_a_broken_settings_file_is_named_with_its_line(tmp_path: Path) -> None:
 )
 def test_a_setting_that_stands_twice_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(DataError, match=r"x\.yaml, row [34], field 'normaliser': is set twice\. Delete one"):
+    with pytest.raises(DataError, match=r"x\.yaml, line [34], field 'normaliser': is set twice\. Delete one"):
         read_settings(tmp_path / "x.yaml")
 
 

@@ -95,7 +95,11 @@ def test_a_reward_that_is_always_the_same_is_told(folder: Path, capsys: pytest.C
         ("nan", NumericsError, "the reward of response 0 of the batch is not finite"),
         ("text", NumericsError, "returned list .*it must be a tensor of numbers"),
         ("shape", NumericsError, r"returned shape \(4, 999\); it must be \(4,\), a value for each response, or \(4, "),
-        ("fails", RecipeError, "failed: AttributeError: .*respones.*line 26 of .*tried_rewards.py: return batch.respo"),
+        (
+            "fails",
+            RecipeError,
+            "failed: AttributeError: .*respones.*line 26 of .*tried_rewards.py: return .*; batch.texts has",
+        ),
         ("asks", RecipeError, "asks is async; define it by def"),
         ("Reward", RecipeError, "Reward is a class; name an instance of it, as in reward = "),
         ("of_trl", RecipeError, r"takes \(completions, \*\*columns\); it gets one argument.*batch.texts has"),

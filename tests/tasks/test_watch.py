@@ -256,6 +256,7 @@ def test_a_training_leaves_notes_while_it_trains(tmp_path: Path) -> None:
 
 def on_pty(root: Path, *, until: str, **environment: str) -> tuple[str, int]:
     """Runs `rewardsmith watch` on a terminal of 60 columns; interrupts it when the text is there."""
+    (root / "params.yaml").touch()
     main, terminal = pty.openpty()
     given = {"TERM": "xterm", "COLUMNS": "60", "LINES": "24", "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
     process = subprocess.Popen(

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("value", ["._", '!!int "abc"', '!!bool "maybe"', "2020-13-45", "1" + "0" * 400, "9" * 5000])
 def test_a_value_that_cannot_be_made_is_named_with_its_row(value: str) -> None:
-    with pytest.raises(DataError, match=r"page\.yaml, row 2: not valid YAML .*is not a valid"):
+    with pytest.raises(DataError, match=r"page\.yaml, line 2: not valid YAML .*is not a valid"):
         parse_mapping(f"title: x\nweight: {value}\n", "page.yaml")
 
 

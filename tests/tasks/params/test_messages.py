@@ -175,10 +175,10 @@ def test_a_stage_without_sizes_is_said_once_of_the_scales_page(tree: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("? [a]\n: 1\n", r"page.yaml, row 1: a name must be text\. It is a list; write one name before the colon"),
-        ("x: {{a: b}: 1}\n", r"page.yaml, row 1: a name must be text\. It is a mapping; write one name"),
-        ("a: 1\n? \n: 1\n", r"page.yaml, row 2: a name must be text\. Write a name before the colon"),
-        ("1: 2\n", r"page.yaml, row 1, field '1': a name must be text\. Write '1' in quotes"),
+        ("? [a]\n: 1\n", r"page.yaml, line 1: a name must be text\. It is a list; write one name before the colon"),
+        ("x: {{a: b}: 1}\n", r"page.yaml, line 1: a name must be text\. It is a mapping; write one name"),
+        ("a: 1\n? \n: 1\n", r"page.yaml, line 2: a name must be text\. Write a name before the colon"),
+        ("1: 2\n", r"page.yaml, line 1, field '1': a name must be text\. Write '1' in quotes"),
     ],
 )
 def test_a_name_that_is_not_text_is_shown_as_a_reader_wrote_it(text: str, message: str) -> None:

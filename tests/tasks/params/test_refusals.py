@@ -160,3 +160,15 @@ def test_a_stage_refuses_inputs_that_its_row_does_not_ask_for(tmp_path: Path) ->
 
 def test_the_projects_own_settings_are_valid() -> None:
     check_all(ROOT)
+
+
+def test_a_mistake_in_a_base_is_named_once(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "params", tmp_path / "params")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    page = tmp_path / "params/demo/rows.yaml"
+    page.write_text(page.read_text().replace("clamp: null", "clamp: 0"))
+    found = check_rows(tmp_path, "demo", ["vanilla", "par", "segment"], "testbed")
+    assert found == ["params/demo/rows.yaml:base: clamp is 0; it must be above 0"]
+    page.write_text(page.read_text().replace("clamp: 0", "clamp: null").replace("vanilla:\n", "vanilla:\n  clamp: 0\n"))
+    found = check_rows(tmp_path, "demo", ["vanilla", "par", "segment"], "testbed")
+    assert found == ["params/demo/rows.yaml:vanilla: clamp is 0; it must be above 0"]

@@ -295,6 +295,7 @@ def test_a_picture_names_the_rows_and_the_claim(root: Path) -> None:
 
 def test_the_command_writes_page_and_markdown(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
+    (root / "params.yaml").touch()
     done = CliRunner().invoke(commands, ["atlas", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert sorted(file.name for file in tmp_path.iterdir()) == ["atlas.html", "atlas.md"]

@@ -113,7 +113,11 @@ def test_the_same_prompts_and_rollouts_stand_side_by_side(root: Path) -> None:
         (["segmnt"], "unknown row 'segmnt'.*segment"),
         (["token"], "several papers have a row 'token'; name one of: segment/token, sentence/token"),
         (["bandit", "segment/bandit"], "row 'segment/bandit' is named twice"),
-        (["bandit", "par/par"], "no results of par at scale testbed: rewardsmith run par"),
+        (["bandit", "par/par"], "no results of par/par at scale testbed: rewardsmith run par/par$"),
+        (
+            ["par/par", "par/vanilla", "mixed/segment-par"],
+            "rewardsmith run par/par par/vanilla and rewardsmith run mixed/segment-par$",
+        ),
     ],
 )
 def test_wrong_rows_are_named(root: Path, names: list[str], message: str) -> None:
@@ -121,10 +125,20 @@ def test_wrong_rows_are_named(root: Path, names: list[str], message: str) -> Non
         compare_rows(root, "testbed", names)
 
 
+def test_rows_without_results_at_a_seed_have_others(root: Path) -> None:
+    message = r"no results of segment/bandit \(has seed 0, 1, 2\), par/par at scale testbed, seed 3: rewardsmith run"
+    with pytest.raises(RecipeError, match=f"{message} segment/bandit --seed 3 and .* par/par --seed 3$"):
+        compare_rows(root, "testbed", ["bandit", "par/par"], seeds=[3])
+
+
 def test_a_metric_that_a_row_lacks_is_named(root: Path) -> None:
     run(root, "par/par", 0, 70.0, gsm8k=0.5)
     with pytest.raises(RecipeError, match="metric 'gsm8k' is missing of segment/segment"):
         compare_rows(root, "testbed", ["segment/segment", "par/par"], metric="gsm8k")
+
+
+def test_a_metric_may_be_named_by_its_heading(root: Path) -> None:
+    assert compare_rows(root, "testbed", ["segment/segment", "bandit"], metric="tokens").metric == "alpaca_tokens"
 
 
 def test_a_study_is_all_its_rows_with_results(root: Path) -> None:
@@ -187,7 +201,7 @@ def test_a_page_that_cannot_be_read_is_named_beside_the_list(root: Path, capsys:
     shutil.copytree(PROJECT / "params", root / "params")
     (root / "params/par/rows_own.yaml").write_text("own: {title: a}\n---\nother: {title: b}\n")
     print_row_list(root, "testbed", "par")
-    assert "params/par/rows_own.yaml, row 2: not valid YAML" in (said := capsys.readouterr()).err
+    assert "params/par/rows_own.yaml, line 2: not valid YAML" in (said := capsys.readouterr()).err
     assert "par/vanilla" in said.out
 
 

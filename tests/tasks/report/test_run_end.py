@@ -81,7 +81,7 @@ def test_a_run_ends_with_the_rows(status: int, root: Path, monkeypatch: pytest.M
     monkeypatch.setattr("tasks.commands.run_app.run_flow", lambda *_, **__: status)
     done = CliRunner().invoke(commands, ["run", "my-study", "--seed", "0"])
     assert done.exit_code == status
-    assert ("Next: rewardsmith run my-study again --seed 0" in done.output) == (status < 2)
+    assert ("Next: rewardsmith run my-study/again --seed 0" in done.output) == (status < 2)
 
 
 def test_a_study_of_ones_own_has_its_first_row_as_baseline(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_rows_without_results_are_one_line(root: Path, capsys: pytest.CaptureFix
     run(root, "my-study/whole", 0, 60.0)
     lines = ended(root, capsys, "my-study").splitlines()
     assert "my-study/again: not run" in lines
-    assert lines[-1] == "Next: rewardsmith run my-study again"
+    assert lines[-1] == "Next: rewardsmith run my-study/again"
     stopped = root / "results/testbed/my-study/policy/again/0/result"
     stopped.mkdir(parents=True)
     (stopped / "stopped.json").write_text('{"reason": "too few are right", "metrics": {}}')
@@ -111,7 +111,7 @@ def test_a_baseline_without_results_is_the_next_thing_to_run(root: Path, capsys:
     run(root, "par/vanilla", 0, 40.0)
     text = ended(root, capsys, "par", "vanilla")
     assert cells(text, "vanilla") == ["vanilla", "40.0", "3.5", "20"]
-    assert text.splitlines()[-1] == "Next: rewardsmith run par par"
+    assert text.splitlines()[-1] == "Next: rewardsmith run par/par"
 
 
 def test_only_seeds_that_were_asked_for_count(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
