@@ -186,7 +186,7 @@ def _check_entries(file: Path, entries: Mapping[str, Any]) -> None:
 
 def merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an entry's settings over the base's, by the rules above; neither is changed."""
-    if "kind" in base and own.get("kind") not in (None, base["kind"]):
+    if "kind" in base and own.get("kind") is not None and not _same(own["kind"], base["kind"]):
         return deepcopy(dict(own))
     merged = deepcopy(dict(base))
     for name, value in own.items():
@@ -201,7 +201,7 @@ def merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 def replaced(base: Mapping[str, Any], own: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, set[str]]]:
     """Yields where an entry's `kind` replaces a mapping of the base: the place, the base's kind and the names lost."""
-    if "kind" in base and own.get("kind") not in (None, base["kind"]):
+    if "kind" in base and own.get("kind") is not None and not _same(own["kind"], base["kind"]):
         yield path, base["kind"], set(base) - set(own)
         return
     for name, value in own.items():
@@ -229,7 +229,7 @@ def difference(base: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, A
         RecipeError: a value null that the base sets otherwise: no entry can say that.
     """
     kind = whole.get("kind", base.get("kind"))
-    if "kind" in base and kind is not None and kind != base["kind"]:
+    if "kind" in base and kind is not None and not _same(kind, base["kind"]):
         return deepcopy(dict(whole))
     own: dict[str, Any] = {}
     for name, value in whole.items():

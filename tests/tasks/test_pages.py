@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
@@ -64,6 +64,8 @@ def test_an_entry_is_merged_with_its_base(own: dict[str, Any], merged: dict[str,
 
 
 @given(mappings, mappings)
+@example({"kind": True, "a": 1}, {"kind": 1})
+@example({"kind": {"kind": False, "x": False}}, {"kind": {"kind": False, "x": 0}})
 def test_the_difference_from_a_base_gives_the_whole_again(base: dict[str, Any], whole: dict[str, Any]) -> None:
     try:
         own = difference(base, whole)
