@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tasks.commands.fitted_table import print_fitted
 from tasks.params.metric_names import NAMES
 from tasks.report.cells import format_number
 from tasks.report.rows_compared import (
@@ -19,11 +21,8 @@ from tasks.report.rows_compared import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
-#: Columns of a terminal below which only the metric and its difference are shown.
-NARROW = 72
 #: Width of an interval from which on its bounds have no decimals.
 WIDE_INTERVAL = 20
 #: Of the other metrics, lines that are shown.
@@ -42,9 +41,12 @@ def print_rows(
 
     found = compare_rows(root, scale, names, metric=metric, seeds=seeds)
     console = Console(highlight=False, markup=False)
-    console.print(_main_table(found, console))
+    headings = _headings(found)
+    print_fitted(console, partial(_table, found, headings), headings, (6, 5, 4, 3))
     if others := _other_metrics(found):
-        console.print(_others_table(found, others[:LINES]))
+        titles = ["", *(row.row.title for row in found.rows)]
+        last_first = range(len(titles) - 1, 1, -1)
+        print_fitted(console, partial(_others_table, found, others[:LINES]), titles, last_first)
         if len(others) > LINES:
             console.print(f"{len(others) - LINES} more: --metric NAME", style="dim")
     for row in found.rows:
@@ -76,29 +78,23 @@ def meaning(row: ComparedRow) -> str:
     return f"{row.row.title}: {said}{rang}."
 
 
-def _main_table(found: RowsCompared, console: Console) -> Table:
-    """Returns the table with as many of its columns as the terminal has room for, at least the first three."""
-    headings = ["", found.metric.replace("_", " ").replace("/", " "), f"less {found.first.title}"]
-    headings += ["beats it, %", "kl", "tokens", "worlds"] if console.width >= NARROW else []
-    while True:
-        table = _table(found, headings)
-        unlimited = console.options.update_width(1000)
-        if len(headings) == 3 or console.measure(table, options=unlimited).maximum <= console.width:
-            return table
-        headings.pop()
+def _headings(found: RowsCompared) -> list[str]:
+    metric = found.metric.replace("_", " ").replace("/", " ")
+    return ["", metric, f"less {found.first.title}", "beats it, %", "kl", "tokens", "worlds"]
 
 
-def _table(found: RowsCompared, headings: Sequence[str]) -> Table:
+def _table(found: RowsCompared, headings: Sequence[str], shown: Sequence[int]) -> Table:
     from rich.table import Table
 
-    lines = [_cells(row, found.metric)[: len(headings)] for row in found.rows]
+    lines = [_cells(row, found.metric) for row in found.rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", max_width=26)
-    for number, heading in enumerate(headings[1:], start=1):
-        longest = max(len(cells[number]) for cells in lines)
-        table.add_column(heading, justify="right", min_width=longest, max_width=max(longest, 8 if number > 2 else 12))
+    for place in shown[1:]:
+        longest = max(len(cells[place]) for cells in lines)
+        widest = max(longest, 8 if place > 2 else 12)
+        table.add_column(headings[place], justify="right", min_width=longest, max_width=widest)
     for row, cells in zip(found.rows, lines, strict=True):
-        table.add_row(*cells, style="bold" if row.row is found.first else None)
+        table.add_row(*(cells[place] for place in shown), style="bold" if row.row is found.first else None)
     return table
 
 
@@ -145,13 +141,14 @@ def _other_metrics(found: RowsCompared) -> list[str]:
     return [name for name in apart if name != found.metric]
 
 
-def _others_table(found: RowsCompared, metrics: Sequence[str]) -> Any:
+def _others_table(found: RowsCompared, metrics: Sequence[str], shown: Sequence[int]) -> Table:
     from rich.table import Table
 
+    rows = [found.rows[place - 1].row for place in shown[1:]]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
-    for row in found.rows:
-        table.add_column(row.row.title, justify="right", max_width=18)
+    for row in rows:
+        table.add_column(row.title, justify="right", max_width=18)
     for metric in metrics:
-        table.add_row(metric, *(mean_text(row.row, metric, 2) for row in found.rows))
+        table.add_row(metric, *(mean_text(row, metric, 2) for row in rows))
     return table

@@ -118,7 +118,7 @@ def test_a_plain_reward_that_is_not_hacked_is_not_called_hacked(tmp_path: Path) 
     ("width", "cells"),
     [
         (80, ["PAR (bounded)", "51.0", "+26.0", "51", "2.0", "40", "none"]),
-        (60, ["PAR (bounded)", "51.0", "+26.0", "none"]),
+        (60, ["PAR (bounded)", "51.0", "+26.0", "51", "none"]),
     ],
 )
 def test_the_terminal_keeps_to_its_width(
@@ -126,7 +126,9 @@ def test_the_terminal_keeps_to_its_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     print_finding(root)
-    lines = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert ("not shown at this width: KL at end, tokens" in out) == (width == 60)
     assert max(map(len, lines)) <= width
     row = next(line for line in lines if line.startswith("PAR (bounded)"))
     assert re.split(r"\s{2,}", row) == cells

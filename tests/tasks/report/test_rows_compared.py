@@ -154,10 +154,12 @@ def test_a_column_is_shown_whole_or_not_at_all(
         run(root, "segment/segment-as-bandit", seed, 50.0 + lead)
     monkeypatch.setenv("COLUMNS", str(width))
     print_rows(root, "testbed", ["segment/segment", "segment-as-bandit"])
-    heading = capsys.readouterr().out.split("Segment (Ours)\n")[0].split("Segment (Ours)  ")[0]
+    out = capsys.readouterr().out
+    heading = out.split("Segment (Ours)\n")[0].split("Segment (Ours)  ")[0]
     known = {"win", "rate", "vs", "sft", "less", "Segment", "(Ours)", "beats", "it,", "%", "kl", "tokens", "worlds"}
     assert set(heading.split()) <= known
     assert "tokens" in heading
+    assert ("not shown at this width: worlds\n" in out) == ("worlds" not in heading)
 
 
 def test_rows_are_listed_with_their_seeds(root: Path, capsys: pytest.CaptureFixture) -> None:
