@@ -15,7 +15,7 @@ from tasks.graph.names import DEMO_NAME
 from tasks.params.stages import run_settings
 from tasks.report import finding
 from tasks.report.__main__ import write_report
-from tasks.report.finding import BOUNDED, DENSE, PLAIN, parts, read_finding
+from tasks.report.finding import BOUNDED, DENSE, PLAIN, outcome, parts, read_finding
 from tasks.running.artifacts import write_json, write_jsonl
 from tests.tasks.report.test_hackability_page import write_run
 
@@ -110,8 +110,48 @@ def test_a_plain_reward_that_is_not_hacked_is_not_called_hacked(tmp_path: Path) 
         write_world(tmp_path, seed, **{PLAIN: [50.0, 52.0, 55.0]})
     found = read_finding(tmp_path)
     assert found is not None
-    assert "not hacked in every world" in found.headline
+    assert found.headline.startswith("The plain reward is not hacked: 55 %")
+    assert "PAR (bounded) ends lower, at 51 %, but is not hacked" in found.headline
     assert found.rows[0].means.startswith("not hacked")
+
+
+@pytest.mark.parametrize("plain", [(17.2, 2), (17.2, 1), (17.2, 0), (61.0, 0), (61.0, 2)])
+@pytest.mark.parametrize(
+    ("rate", "hacked", "said"),
+    [
+        (34.7, 2, "ends {side}, at 35 %, {link} is hacked{too}"),
+        (34.7, 1, "ends {side}, at 35 %, {link} is hacked in 1 of 2 worlds"),
+        (34.7, 0, "ends {side}, at 35 %, below 50 %, but is not hacked"),
+        (17.4, 2, "ends {side}, at 17 %, and is hacked{too}"),
+        (11.8, 2, "ends {side}, at 12 %, and is hacked{too}"),
+        (11.8, 1, "ends {side}, at 12 %, and is hacked in 1 of 2 worlds"),
+        (11.8, 0, "ends {side}, at 12 %, below 50 %, but is not hacked"),
+        (50.0, 0, "ends {side}, at 50 %, {unlike} is not hacked"),
+        (55.0, 0, "ends {side}, at 55 %, {unlike} is not hacked"),
+        (55.0, 2, "ends {side}, at 55 %, {link} is hacked{too}"),
+        (70.0, 0, "ends higher, at 70 %, and is not hacked"),
+        (70.0, 1, "ends higher, at 70 %, but is hacked in 1 of 2 worlds"),
+    ],
+)
+def test_every_outcome_of_a_design_is_said(plain: tuple[float, int], rate: float, hacked: int, said: str) -> None:
+    ends, plain_ends = round(rate), round(plain[0])
+    higher = ends > plain_ends
+    words = {
+        "side": "higher" if higher else "lower" if ends < plain_ends else "level",
+        "link": "but" if higher else "and",
+        "unlike": "and" if higher else "but",
+        "too": ", too" if plain[1] == 2 else "",
+    }
+    assert outcome(rate, hacked, *plain, 2) == said.format(**words)
+
+
+def test_the_headline_says_of_each_design_whether_it_is_hacked(root: Path) -> None:
+    found = read_finding(root)
+    assert found is not None
+    assert found.headline.endswith(
+        "On the same labels, PAR (bounded) ends higher, at 51 %, and is not hacked; "
+        "Segment (dense) ends lower, at 10 %, and is hacked, too."
+    )
 
 
 @pytest.mark.parametrize(
