@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from tasks.commands.fitted_table import print_fitted
 from tasks.params.metric_names import NAMES
-from tasks.report.cells import format_number
+from tasks.report.cells import PERCENT_RANGE, cannot_decide, format_number
 from tasks.report.rows_compared import (
+    FIRST_CHOICES,
     ONE_WORLD,
     UNDECIDED,
     ComparedRow,
@@ -59,19 +60,22 @@ def print_rows(
 
 def meanings(found: RowsCompared) -> list[str]:
     """Returns a line for each row but the first: what its difference means."""
-    return [meaning(row) for row in found.rows if row.difference is not None]
+    return [meaning(row, found.metric) for row in found.rows if row.difference is not None]
 
 
-def meaning(row: ComparedRow) -> str:
-    """Returns what a row's difference to the first means, in one line."""
+def meaning(row: ComparedRow, metric: str) -> str:
+    """Returns what a row's difference to the first in a metric means, in one line."""
     assert row.difference is not None
     side = side_of(row)
     if side == ONE_WORLD:
         above = row.difference.effect.estimate > 0
         said = f"{'above' if above else 'below'} in the only world; nothing is known beyond it"
     elif side == UNDECIDED:
-        sees = row.difference.effect.smallest_visible()
-        said = f"undecided: these worlds see differences above {sees:.1f}" if sees is not None else "undecided"
+        effect = row.difference.effect
+        sees = effect.smallest_visible()
+        said = "undecided" if sees is None else f"undecided: these worlds see differences above {sees:.1f}"
+        if metric in FIRST_CHOICES and sees is not None and sees >= PERCENT_RANGE:
+            said = f"undecided: {cannot_decide(effect.worlds)}"
     else:
         said = f"{side}, its interval without 0 (one comparison, not corrected)"
     rang = "; its alarm rang, read its answers first" if row.row.alarms else ""

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.commands.compare import difference_text, mean_text, meaning
+from tasks.commands.compare import difference_text, mean_text, meanings
 from tasks.commands.fitted_table import print_fitted
 from tasks.dvc.plan import asked_parts
 from tasks.graph.names import DEMO_NAME, SUITE
@@ -60,7 +60,7 @@ def lines(found: RunEnd) -> list[str]:
     """Returns the lines below the tables: meanings, caveats, rows without results."""
     rows = [row for group in found.groups for row in group.compared.rows]
     compared = [row for row in rows if row.difference is not None]
-    said = [meaning(row) for row in compared]
+    said = [line for group in found.groups for line in meanings(group.compared)]
     if len(said) > MOST_MEANINGS:
         said = [_counts(compared)]
     caveats = dict.fromkeys(line for group in found.groups for line in group.compared.caveats)

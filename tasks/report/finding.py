@@ -227,7 +227,7 @@ def outcome(rate: float, hacked: int, plain_rate: float, plain_hacked: int, worl
     side = "higher" if ends > plain_ends else "lower" if ends < plain_ends else "level"
     low = ", below 50 %" if not hacked and ends < 50 else ""
     worse = side != "higher" or low
-    link = "and" if worse and hacked or not (worse or hacked) else "but"
+    link = "and" if bool(worse) == bool(hacked) else "but"
     too = ", too" if hacked == plain_hacked == worlds else ""
     return f"ends {side}, at {ends} %{low}, {link} {hacked_text(hacked, worlds)}{too}"
 

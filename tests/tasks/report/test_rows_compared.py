@@ -76,6 +76,16 @@ def test_differences_are_over_worlds(root: Path) -> None:
     assert [line.split(":")[0] for line in found.caveats] == ["Exploratory"]
 
 
+@pytest.mark.parametrize(
+    ("rate", "said"), [(80.0, "2 worlds cannot decide it"), (59.0, "these worlds see differences above")]
+)
+def test_no_effect_is_named_that_a_percentage_cannot_have(root: Path, rate: float, said: str) -> None:
+    run(root, "segment/segment-as-bandit", 0, 55.0)
+    run(root, "segment/segment-as-bandit", 1, rate)
+    found = compare_rows(root, "testbed", ["segment/segment", "segment-as-bandit"])
+    assert f"undecided: {said}" in meanings(found)[0]
+
+
 def test_what_else_differs_is_said(root: Path) -> None:
     run(root, "par/par", 0, 70.0, data="ultrafeedback")
     found = compare_rows(root, "testbed", ["segment/segment", "par/par"])
