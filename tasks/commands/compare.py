@@ -50,6 +50,8 @@ def print_rows(
         print_fitted(console, partial(_others_table, found, others[:LINES]), titles, last_first)
         if len(others) > LINES:
             console.print(f"{len(others) - LINES} more: --metric NAME", style="dim")
+    if any(len(row.row.runs) > 1 for row in found.rows):
+        console.print("± is a standard error, [..] a 95 % interval, both over worlds.", style="dim")
     for row in found.rows:
         for seed, told in row.row.alarms.items():
             console.print(f"ALARM {row.row.address} at seed {seed}: {told}", style="red")

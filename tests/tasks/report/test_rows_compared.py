@@ -153,6 +153,7 @@ def test_the_terminal_keeps_to_its_width(
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
     assert "-5.0 [-7.5, -2.5]" in text
+    assert text.count("± is a standard error, [..] a 95 % interval, both over worlds.") == 1
     assert "ALARM segment/bandit at seed 1: kl at step 7" in text
 
 
