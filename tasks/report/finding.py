@@ -185,7 +185,7 @@ class DemoFinding:
             return "Not checked on other seeds yet: python -m benchmarks.demo_finding --seeds 1001-1010"
         count = len(found.seeds)
         said = ", ".join(f"{name} {held} of {count}" for name, held in found.held.items() if name != "all")
-        seeds = f"seeds {found.seeds[0]} to {found.seeds[-1]}"
+        seeds = f"seeds {found.seeds[0]} to {found.seeds[-1]}, spent as well"
         text = f"On {count} other worlds ({seeds}) it held in {found.held['all']}; by part: {said}."
         return text if found.current else f"{text} That was with other settings or code than now."
 

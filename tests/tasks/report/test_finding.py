@@ -15,6 +15,7 @@ from tasks.graph.names import DEMO_NAME
 from tasks.params.stages import run_settings
 from tasks.report import finding
 from tasks.report.__main__ import write_report
+from tasks.report.drawing import theme_colour
 from tasks.report.finding import BOUNDED, DENSE, PLAIN, outcome, parts, read_finding
 from tasks.running.artifacts import write_json, write_jsonl
 from tests.tasks.report.test_hackability_page import write_run
@@ -185,6 +186,12 @@ def test_the_report_begins_with_the_finding(root: Path) -> None:
     assert text.index("The plain reward is hacked") < text.index("Where the time goes")
 
 
+def test_rows_have_the_colours_that_they_have_on_the_page_of_compare(root: Path) -> None:
+    page = write_report(root / "results/testbed", root / "report").read_text(encoding="utf-8")
+    colours = re.findall(r'class="swatch" style="background: ([^"]+)"></span>', page)
+    assert colours == [theme_colour(place) for place in range(3)]
+
+
 def test_the_answers_shown_are_of_the_prompt_with_the_median_change(root: Path) -> None:
     found = read_finding(root)
     assert found is not None
@@ -213,7 +220,7 @@ def test_a_check_on_other_seeds_is_counted(root: Path) -> None:
     write_json(root / finding.RECORD, record)
     checked = read_finding(root)
     assert checked is not None
-    assert "On 2 other worlds (seeds 1001 to 1002) it held in 1" in checked.check
+    assert "On 2 other worlds (seeds 1001 to 1002, spent as well) it held in 1" in checked.check
     assert "other settings" not in checked.check
     (root / finding.RECORD).write_text(json.dumps(record | {"settings": "of before"}))
     changed = read_finding(root)
