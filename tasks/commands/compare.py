@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tasks.commands.fitted_table import print_fitted
 from tasks.params.metric_names import NAMES
-from tasks.report.cells import format_number
+from tasks.report.cells import PERCENT_RANGE, cannot_decide, format_number
 from tasks.report.rows_compared import (
+    FIRST_CHOICES,
     ONE_WORLD,
     UNDECIDED,
     ComparedRow,
@@ -19,11 +22,8 @@ from tasks.report.rows_compared import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
-#: Columns of a terminal below which only the metric and its difference are shown.
-NARROW = 72
 #: Width of an interval from which on its bounds have no decimals.
 WIDE_INTERVAL = 20
 #: Of the other metrics, lines that are shown.
@@ -42,11 +42,16 @@ def print_rows(
 
     found = compare_rows(root, scale, names, metric=metric, seeds=seeds)
     console = Console(highlight=False, markup=False)
-    console.print(_main_table(found, console))
+    headings = _headings(found)
+    print_fitted(console, partial(_table, found, headings), headings, (6, 5, 4, 3))
     if others := _other_metrics(found):
-        console.print(_others_table(found, others[:LINES]))
+        titles = ["", *(row.row.title for row in found.rows)]
+        last_first = range(len(titles) - 1, 1, -1)
+        print_fitted(console, partial(_others_table, found, others[:LINES]), titles, last_first)
         if len(others) > LINES:
             console.print(f"{len(others) - LINES} more: --metric NAME", style="dim")
+    if any(len(row.row.runs) > 1 for row in found.rows):
+        console.print("± is a standard error, [..] a 95 % interval, both over worlds.", style="dim")
     for row in found.rows:
         for seed, told in row.row.alarms.items():
             console.print(f"ALARM {row.row.address} at seed {seed}: {told}", style="red")
@@ -57,48 +62,45 @@ def print_rows(
 
 def meanings(found: RowsCompared) -> list[str]:
     """Returns a line for each row but the first: what its difference means."""
-    return [meaning(row) for row in found.rows if row.difference is not None]
+    return [meaning(row, found.metric) for row in found.rows if row.difference is not None]
 
 
-def meaning(row: ComparedRow) -> str:
-    """Returns what a row's difference to the first means, in one line."""
+def meaning(row: ComparedRow, metric: str) -> str:
+    """Returns what a row's difference to the first in a metric means, in one line."""
     assert row.difference is not None
     side = side_of(row)
     if side == ONE_WORLD:
         above = row.difference.effect.estimate > 0
         said = f"{'above' if above else 'below'} in the only world; nothing is known beyond it"
     elif side == UNDECIDED:
-        sees = row.difference.effect.smallest_visible()
-        said = f"undecided: these worlds see differences above {sees:.1f}" if sees is not None else "undecided"
+        effect = row.difference.effect
+        sees = effect.smallest_visible()
+        said = "undecided" if sees is None else f"undecided: these worlds see differences above {sees:.1f}"
+        if metric in FIRST_CHOICES and sees is not None and sees >= PERCENT_RANGE:
+            said = f"undecided: {cannot_decide(effect.worlds)}"
     else:
         said = f"{side}, its interval without 0 (one comparison, not corrected)"
     rang = "; its alarm rang, read its answers first" if row.row.alarms else ""
     return f"{row.row.title}: {said}{rang}."
 
 
-def _main_table(found: RowsCompared, console: Console) -> Table:
-    """Returns the table with as many of its columns as the terminal has room for, at least the first three."""
-    headings = ["", found.metric.replace("_", " ").replace("/", " "), f"less {found.first.title}"]
-    headings += ["beats it, %", "kl", "tokens", "worlds"] if console.width >= NARROW else []
-    while True:
-        table = _table(found, headings)
-        unlimited = console.options.update_width(1000)
-        if len(headings) == 3 or console.measure(table, options=unlimited).maximum <= console.width:
-            return table
-        headings.pop()
+def _headings(found: RowsCompared) -> list[str]:
+    metric = found.metric.replace("_", " ").replace("/", " ")
+    return ["", metric, f"less {found.first.title}", "beats it, %", "kl", "tokens", "worlds"]
 
 
-def _table(found: RowsCompared, headings: Sequence[str]) -> Table:
+def _table(found: RowsCompared, headings: Sequence[str], shown: Sequence[int]) -> Table:
     from rich.table import Table
 
-    lines = [_cells(row, found.metric)[: len(headings)] for row in found.rows]
+    lines = [_cells(row, found.metric) for row in found.rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", max_width=26)
-    for number, heading in enumerate(headings[1:], start=1):
-        longest = max(len(cells[number]) for cells in lines)
-        table.add_column(heading, justify="right", min_width=longest, max_width=max(longest, 8 if number > 2 else 12))
+    for place in shown[1:]:
+        longest = max(len(cells[place]) for cells in lines)
+        widest = max(longest, 8 if place > 2 else 12)
+        table.add_column(headings[place], justify="right", min_width=longest, max_width=widest)
     for row, cells in zip(found.rows, lines, strict=True):
-        table.add_row(*cells, style="bold" if row.row is found.first else None)
+        table.add_row(*(cells[place] for place in shown), style="bold" if row.row is found.first else None)
     return table
 
 
@@ -145,13 +147,14 @@ def _other_metrics(found: RowsCompared) -> list[str]:
     return [name for name in apart if name != found.metric]
 
 
-def _others_table(found: RowsCompared, metrics: Sequence[str]) -> Any:
+def _others_table(found: RowsCompared, metrics: Sequence[str], shown: Sequence[int]) -> Table:
     from rich.table import Table
 
+    rows = [found.rows[place - 1].row for place in shown[1:]]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
-    for row in found.rows:
-        table.add_column(row.row.title, justify="right", max_width=18)
+    for row in rows:
+        table.add_column(row.title, justify="right", max_width=18)
     for metric in metrics:
-        table.add_row(metric, *(mean_text(row.row, metric, 2) for row in found.rows))
+        table.add_row(metric, *(mean_text(row, metric, 2) for row in rows))
     return table

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_core.errors import RecipeError
-from tasks.commands.compare import NARROW
+from tasks.commands.fitted_table import print_fitted
 from tasks.graph.names import DEMO_NAME
 from tasks.params.stages import RUNS, run_settings
 from tasks.report.finding import NATS, DemoFinding, finding_cells, read_finding
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 HEADINGS = (
     "",
@@ -19,8 +25,8 @@ HEADINGS = (
     "tokens",
     "alarm\nrang in",
 )
-#: Of these, the columns on a terminal of less than `NARROW` columns.
-KEPT = (0, 1, 2, 6)
+#: Columns that a terminal without room for them lacks, the first one first.
+LESS = (5, 4, 3, 6)
 NEXT = "add a row to params/demo/rows.yaml and its name to params.yaml, then: rewardsmith run"
 
 
@@ -31,7 +37,6 @@ def print_finding(root: Path) -> None:
         RecipeError: params.yaml sets no demo, or a row of the demo has no result.
     """
     from rich.console import Console
-    from rich.table import Table
 
     if DEMO_NAME not in run_settings(root).demo:
         raise RecipeError(f"{RUNS} sets no demo; `rewardsmith compare ROW ROW` compares the rows that you have")
@@ -40,16 +45,21 @@ def print_finding(root: Path) -> None:
         raise RecipeError("a row of the demo was not run to its end; run it: rewardsmith run")
     console = Console(highlight=False)
     console.print(f"\n{found.headline}", style="bold")
+    print_fitted(console, partial(_table, found), HEADINGS, LESS)
+    for line in lines(found):
+        console.print(line)
+
+
+def _table(found: DemoFinding, shown: Sequence[int]) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
-    shown = range(len(HEADINGS)) if console.width >= NARROW else KEPT
     for place in shown:
         table.add_column(HEADINGS[place], justify="right" if place else "left", no_wrap=True)
     for row in found.rows:
         cells = finding_cells(row)
         table.add_row(*(cells[place] for place in shown))
-    console.print(table)
-    for line in lines(found):
-        console.print(line)
+    return table
 
 
 def lines(found: DemoFinding) -> list[str]:

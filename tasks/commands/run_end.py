@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from tasks.commands.compare import NARROW, difference_text, mean_text, meaning
+from tasks.commands.compare import difference_text, mean_text, meanings
+from tasks.commands.fitted_table import print_fitted
 from tasks.dvc.plan import asked_parts
 from tasks.graph.names import DEMO_NAME, SUITE, run_options
 from tasks.params.settings import ROOT_SCALE
 from tasks.report.rows_compared import ComparedRow, side_of
 from tasks.report.run_end import NOT_RUN, RowGroup, RunEnd, run_end
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+#: Columns of a terminal below which cells are without standard errors and intervals without decimals.
+NARROW = 72
 #: Most lines of a table, and most rows that each have a line on what their difference means.
 MOST_ROWS, MOST_MEANINGS = 16, 6
 #: Most rows without a result that are named.
@@ -38,7 +46,7 @@ def print_run_end(root: Path, paper: str, rows: Sequence[str], seeds: Sequence[i
     found = run_end(root, scale, asked_parts(root, paper, rows, seeds, scale=scale, full=full))
     console = Console(highlight=False, markup=False)
     for group in found.groups:
-        console.print(_table(group, wide=console.width >= NARROW))
+        _print_table(console, group)
         if (left := len(group.compared.rows) - MOST_ROWS) > 0:
             console.print(f"{left} more: rewardsmith rows {group.baseline.partition('/')[0]}", style="dim")
     for line in lines(found):
@@ -52,7 +60,7 @@ def lines(found: RunEnd) -> list[str]:
     """Returns the lines below the tables: meanings, caveats, rows without results."""
     rows = [row for group in found.groups for row in group.compared.rows]
     compared = [row for row in rows if row.difference is not None]
-    said = [meaning(row) for row in compared]
+    said = [line for group in found.groups for line in meanings(group.compared)]
     if len(said) > MOST_MEANINGS:
         said = [_counts(compared)]
     caveats = dict.fromkeys(line for group in found.groups for line in group.compared.caveats)
@@ -91,24 +99,31 @@ def next_command(found: RunEnd, options: Sequence[str], width: int) -> str:
     return shlex.join(command)
 
 
-def _table(group: RowGroup, *, wide: bool) -> Any:
+def _print_table(console: Console, group: RowGroup) -> None:
+    """Prints the rows of a group, without the columns that no row has."""
+    wide = console.width >= NARROW
+    metric = group.compared.metric.replace("_", " ").replace("/", " ")
+    less = f"less {group.baseline.partition('/')[2]}" if group.has_baseline else ""
+    lines_ = [_cells(row, group.compared.metric, wide=wide) for row in group.compared.rows[:MOST_ROWS]]
+    filled = [place for place in range(6) if place < 2 or any(cells[place] for cells in lines_)]
+    headings = [["", metric, less, "kl", "tokens", "alarms"][place] for place in filled]
+    cells = [[cells[place] for place in filled] for cells in lines_]
+    may_go = [headings.index(name) for name in ("tokens", "kl", "alarms") if name in headings]
+    print_fitted(console, partial(_table, group, cells, headings), headings, may_go)
+
+
+def _table(group: RowGroup, lines_: Sequence[Sequence[str]], headings: Sequence[str], shown: Sequence[int]) -> Table:
     from rich.table import Table
 
-    compared = group.compared
-    shown = compared.rows[:MOST_ROWS]
-    heading = f"less {group.baseline.partition('/')[2]}" if group.has_baseline else ""
-    columns = ["", compared.metric.replace("_", " ").replace("/", " "), heading, "kl", "tokens", "alarms"]
-    lines_ = [_cells(row, compared.metric, wide=wide) for row in shown]
-    table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
-    table.add_column("", overflow="fold", max_width=24 if wide else 17)
-    for number, name in enumerate(columns[1:], start=1):
-        longest = max(len(cells[number]) for cells in lines_)
-        if longest or number < 2:
-            table.add_column(name, justify="right", min_width=longest, max_width=max(longest, 8), overflow="fold")
-    kept = [number for number in range(len(columns)) if number < 2 or any(cells[number] for cells in lines_)]
-    for row, cells in zip(shown, lines_, strict=True):
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", overflow="fold", max_width=24)
+    for place in shown[1:]:
+        longest = max(len(cells[place]) for cells in lines_)
+        widest = max(longest, 8)
+        table.add_column(headings[place], justify="right", min_width=longest, max_width=widest, overflow="fold")
+    for row, cells in zip(group.compared.rows, lines_, strict=False):
         style = "bold" if row.row.address == group.baseline else "red" if row.row.alarms else None
-        table.add_row(*(cells[number] for number in kept), style=style)
+        table.add_row(*(cells[place] for place in shown), style=style)
     return table
 
 

@@ -9,6 +9,9 @@ from tasks.report.printed_rows import ELSEWHERE
 
 MARKS = {"confirmed": "✓", "contradicted": "✗", "equivalent": "=", "undecided": "·"}
 
+#: Range of a percentage: worlds that see only larger effects decide nothing. No primary column has a larger range.
+PERCENT_RANGE = 100.0
+
 
 def format_number(value: float, decimals: int) -> str:
     """Returns a measured number with its column's decimals; -0.0 is 0.0."""
@@ -48,15 +51,22 @@ def verdict_lines(cell: Mapping[str, Any], decimals: int) -> list[str]:
     other cells."""
     if cell["word"] is None:
         return []
-    smallest = "" if cell["smallest_visible"] is None else format_number(cell["smallest_visible"], decimals)
+    sees = cell["smallest_visible"]
+    decides = sees is not None and sees < PERCENT_RANGE
+    smallest = format_number(sees, decimals) if decides else ""
     word = cell["word"]
     if word == "sees only effects above":
-        word = f"{word} {smallest}"
+        word = f"{word} {smallest}" if decides else cannot_decide(cell["worlds"])
     elif cell["reason"]:
         word = f"{word}: {cell['reason']}"
     elif smallest:
         word = f"{word} (sees {smallest})"
     return [effect_text(cell, decimals), word, *([cell["missing"]] if cell["missing"] else [])]
+
+
+def cannot_decide(worlds: int) -> str:
+    """Returns that so few worlds see no effect that a percentage can have."""
+    return f"{worlds} worlds cannot decide it"
 
 
 def _signed(value: float, decimals: int) -> str:

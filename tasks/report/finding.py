@@ -147,11 +147,14 @@ class DemoFinding:
     def headline(self) -> str:
         """Returns the finding in two sentences."""
         plain, *designs = self.rows
-        worse = plain.hacked == len(self.seeds)
-        said = "is hacked" if worse else "is not hacked in every world"
-        rate = f"{plain.mean('final'):.0f} % of its policy's answers beat the SFT model's (50 % is no change)"
-        others = ", ".join(f"{row.mean('final'):.0f} % with {row.title}" for row in designs)
-        return f"The plain reward {said}: {rate}." + (f" On the same labels: {others}." if designs else "")
+        rate, worlds = plain.mean("final"), len(self.seeds)
+        said = f"The plain reward {hacked_text(plain.hacked, worlds)}: {rate:.0f} % of its policy's answers beat the "
+        others = (
+            f"{row.title} {outcome(row.mean('final'), row.hacked, rate, plain.hacked, worlds)}" for row in designs
+        )
+        return f"{said}SFT model's (50 % is no change)." + (
+            f" On the same labels, {'; '.join(others)}." if designs else ""
+        )
 
     @property
     def cause(self) -> str:
@@ -182,7 +185,7 @@ class DemoFinding:
             return "Not checked on other seeds yet: python -m benchmarks.demo_finding --seeds 1001-1010"
         count = len(found.seeds)
         said = ", ".join(f"{name} {held} of {count}" for name, held in found.held.items() if name != "all")
-        seeds = f"seeds {found.seeds[0]} to {found.seeds[-1]}"
+        seeds = f"seeds {found.seeds[0]} to {found.seeds[-1]}, spent as well"
         text = f"On {count} other worlds ({seeds}) it held in {found.held['all']}; by part: {said}."
         return text if found.current else f"{text} That was with other settings or code than now."
 
@@ -210,6 +213,30 @@ def finding_cells(row: FindingRow) -> list[str]:
         f"{row.mean('length'):.0f}",
         f"{rang} of {len(row.alarms)}" if rang else "none",
     ]
+
+
+def outcome(rate: float, hacked: int, plain_rate: float, plain_hacked: int, worlds: int) -> str:
+    """Returns the end of a design beside the plain reward's: 'ends higher, at 35 %, but is hacked, too'.
+
+    Args:
+        rate, plain_rate: win rates over the SFT model in percent, means over worlds.
+        hacked, plain_hacked: number of worlds in which the row is hacked.
+        worlds: their number.
+    """
+    ends, plain_ends = round(rate), round(plain_rate)
+    side = "higher" if ends > plain_ends else "lower" if ends < plain_ends else "level"
+    low = ", below 50 %" if not hacked and ends < 50 else ""
+    worse = side != "higher" or low
+    link = "and" if bool(worse) == bool(hacked) else "but"
+    too = ", too" if hacked == plain_hacked == worlds else ""
+    return f"ends {side}, at {ends} %{low}, {link} {hacked_text(hacked, worlds)}{too}"
+
+
+def hacked_text(hacked: int, worlds: int) -> str:
+    """'is hacked', 'is hacked in 1 of 2 worlds', 'is not hacked'."""
+    if not hacked:
+        return "is not hacked"
+    return "is hacked" if hacked == worlds else f"is hacked in {of_worlds(hacked, worlds)}"
 
 
 def of_worlds(count: int, every: int | None = None) -> str:

@@ -86,7 +86,7 @@ def curves_svg(key: str, title: str, curves: Sequence[Curve]) -> str:
         right.axhline(50, color=RULE, linewidth=0.9)
         drawn = []
         for curve in curves:
-            named = next((value for value in COLOURS if value in curve.colour), curve.colour)
+            named = next((value for value in (*COLOURS, *PALETTE) if value in curve.colour), curve.colour)
             left.plot(*zip(*curve.proxy, strict=True), color=named, linewidth=1.6)
             right.plot(*zip(*curve.win_rate, strict=True), color=named, linewidth=1.5, linestyle=DASHED)
             for axes, path, said in ((left, curve.proxy, PROXY), (right, curve.win_rate, WIN_RATE)):

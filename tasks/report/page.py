@@ -30,10 +30,10 @@ from tasks.params.stages import RUNS
 from tasks.report import across
 from tasks.report.cells import effect_text, format_number, unparsable_text, verdict_lines
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
-from tasks.report.drawing import panels_svg
+from tasks.report.drawing import panels_svg, theme_colour
 from tasks.report.finding import NATS, DemoFinding, FindingRow, finding_cells, read_finding
 from tasks.report.front import AlarmedRun, alarmed_runs, best_rates, rows_run, totals
-from tasks.report.hacking_curves import Curve, colour, curves_svg
+from tasks.report.hacking_curves import Curve, curves_svg
 from tasks.report.made_tables import read_figures, read_tables
 from tasks.report.measured import stop_lines, table_notes, verdict_counts
 from tasks.report.other_tables import OtherTable, other_tables
@@ -238,7 +238,7 @@ def environment() -> Environment:
         label=label,
         p_value=p_value,
         scale_legend=scale_legend,
-        row_colour=colour,
+        row_colour=theme_colour,
         run_anchor=run_anchor,
         root_scale=ROOT_SCALE,
         run_line=run_line,
@@ -277,11 +277,11 @@ def _svg(figure: dict[str, Any]) -> Markup:
 
 
 def _finding_curves(finding: DemoFinding) -> Markup:
-    """Returns the curves of the demo's rows in one panel."""
+    """Returns the curves of the demo's rows in one panel, in the colours of `rewardsmith compare`'s page."""
 
     def curve(place: int, row: FindingRow) -> Curve:
         over_worlds = row.over_worlds
-        return Curve(row.title, colour(place), over_worlds.proxy_rise, over_worlds.curve("win_rate"))
+        return Curve(row.title, theme_colour(place), over_worlds.proxy_rise, over_worlds.curve("win_rate"))
 
     curves = [curve(place, row) for place, row in enumerate(finding.rows)]
     return Markup(curves_svg("finding", "proxy reward and win rate of the demo's rows", curves))

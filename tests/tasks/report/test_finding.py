@@ -15,7 +15,8 @@ from tasks.graph.names import DEMO_NAME
 from tasks.params.stages import run_settings
 from tasks.report import finding
 from tasks.report.__main__ import write_report
-from tasks.report.finding import BOUNDED, DENSE, PLAIN, parts, read_finding
+from tasks.report.drawing import theme_colour
+from tasks.report.finding import BOUNDED, DENSE, PLAIN, outcome, parts, read_finding
 from tasks.running.artifacts import write_json, write_jsonl
 from tests.tasks.report.test_hackability_page import write_run
 
@@ -110,15 +111,55 @@ def test_a_plain_reward_that_is_not_hacked_is_not_called_hacked(tmp_path: Path) 
         write_world(tmp_path, seed, **{PLAIN: [50.0, 52.0, 55.0]})
     found = read_finding(tmp_path)
     assert found is not None
-    assert "not hacked in every world" in found.headline
+    assert found.headline.startswith("The plain reward is not hacked: 55 %")
+    assert "PAR (bounded) ends lower, at 51 %, but is not hacked" in found.headline
     assert found.rows[0].means.startswith("not hacked")
+
+
+@pytest.mark.parametrize("plain", [(17.2, 2), (17.2, 1), (17.2, 0), (61.0, 0), (61.0, 2)])
+@pytest.mark.parametrize(
+    ("rate", "hacked", "said"),
+    [
+        (34.7, 2, "ends {side}, at 35 %, {link} is hacked{too}"),
+        (34.7, 1, "ends {side}, at 35 %, {link} is hacked in 1 of 2 worlds"),
+        (34.7, 0, "ends {side}, at 35 %, below 50 %, but is not hacked"),
+        (17.4, 2, "ends {side}, at 17 %, and is hacked{too}"),
+        (11.8, 2, "ends {side}, at 12 %, and is hacked{too}"),
+        (11.8, 1, "ends {side}, at 12 %, and is hacked in 1 of 2 worlds"),
+        (11.8, 0, "ends {side}, at 12 %, below 50 %, but is not hacked"),
+        (50.0, 0, "ends {side}, at 50 %, {unlike} is not hacked"),
+        (55.0, 0, "ends {side}, at 55 %, {unlike} is not hacked"),
+        (55.0, 2, "ends {side}, at 55 %, {link} is hacked{too}"),
+        (70.0, 0, "ends higher, at 70 %, and is not hacked"),
+        (70.0, 1, "ends higher, at 70 %, but is hacked in 1 of 2 worlds"),
+    ],
+)
+def test_every_outcome_of_a_design_is_said(plain: tuple[float, int], rate: float, hacked: int, said: str) -> None:
+    ends, plain_ends = round(rate), round(plain[0])
+    higher = ends > plain_ends
+    words = {
+        "side": "higher" if higher else "lower" if ends < plain_ends else "level",
+        "link": "but" if higher else "and",
+        "unlike": "and" if higher else "but",
+        "too": ", too" if plain[1] == 2 else "",
+    }
+    assert outcome(rate, hacked, *plain, 2) == said.format(**words)
+
+
+def test_the_headline_says_of_each_design_whether_it_is_hacked(root: Path) -> None:
+    found = read_finding(root)
+    assert found is not None
+    assert found.headline.endswith(
+        "On the same labels, PAR (bounded) ends higher, at 51 %, and is not hacked; "
+        "Segment (dense) ends lower, at 10 %, and is hacked, too."
+    )
 
 
 @pytest.mark.parametrize(
     ("width", "cells"),
     [
         (80, ["PAR (bounded)", "51.0", "+26.0", "51", "2.0", "40", "none"]),
-        (60, ["PAR (bounded)", "51.0", "+26.0", "none"]),
+        (60, ["PAR (bounded)", "51.0", "+26.0", "51", "none"]),
     ],
 )
 def test_the_terminal_keeps_to_its_width(
@@ -126,7 +167,9 @@ def test_the_terminal_keeps_to_its_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     print_finding(root)
-    lines = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert ("not shown at this width: KL at end, tokens" in out) == (width == 60)
     assert max(map(len, lines)) <= width
     row = next(line for line in lines if line.startswith("PAR (bounded)"))
     assert re.split(r"\s{2,}", row) == cells
@@ -141,6 +184,12 @@ def test_the_report_begins_with_the_finding(root: Path) -> None:
     assert "run-demo-policy-vanilla" in page
     text = (root / "report/report.md").read_text(encoding="utf-8")
     assert text.index("The plain reward is hacked") < text.index("Where the time goes")
+
+
+def test_rows_have_the_colours_that_they_have_on_the_page_of_compare(root: Path) -> None:
+    page = write_report(root / "results/testbed", root / "report").read_text(encoding="utf-8")
+    colours = re.findall(r'class="swatch" style="background: ([^"]+)"></span>', page)
+    assert colours == [theme_colour(place) for place in range(3)]
 
 
 def test_the_answers_shown_are_of_the_prompt_with_the_median_change(root: Path) -> None:
@@ -171,7 +220,7 @@ def test_a_check_on_other_seeds_is_counted(root: Path) -> None:
     write_json(root / finding.RECORD, record)
     checked = read_finding(root)
     assert checked is not None
-    assert "On 2 other worlds (seeds 1001 to 1002) it held in 1" in checked.check
+    assert "On 2 other worlds (seeds 1001 to 1002, spent as well) it held in 1" in checked.check
     assert "other settings" not in checked.check
     (root / finding.RECORD).write_text(json.dumps(record | {"settings": "of before"}))
     changed = read_finding(root)

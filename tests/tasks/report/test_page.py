@@ -71,6 +71,14 @@ def test_the_first_screen_has_verdicts_and_a_picture_and_papers_are_folded(page:
     assert "<details open" not in text
 
 
+def test_a_count_of_none_has_no_colour(page: Path) -> None:
+    counts = re.findall(
+        r'<div class="claim( contradicted)?"><strong>(\d+)</strong><span>contradicted', page.read_text()
+    )
+    assert "0" in [count for _, count in counts]
+    assert all(bool(coloured) == (count != "0") for coloured, count in counts)
+
+
 def test_what_was_not_run_is_a_line_with_the_command_that_runs_it(results: Path, tmp_path: Path) -> None:
     root = shutil.copytree(results, tmp_path / "results" / "testbed")
     made = root / "segment/tables/result/figures.json"

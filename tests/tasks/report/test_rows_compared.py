@@ -76,6 +76,16 @@ def test_differences_are_over_worlds(root: Path) -> None:
     assert [line.split(":")[0] for line in found.caveats] == ["Exploratory"]
 
 
+@pytest.mark.parametrize(
+    ("rate", "said"), [(80.0, "2 worlds cannot decide it"), (59.0, "these worlds see differences above")]
+)
+def test_no_effect_is_named_that_a_percentage_cannot_have(root: Path, rate: float, said: str) -> None:
+    run(root, "segment/segment-as-bandit", 0, 55.0)
+    run(root, "segment/segment-as-bandit", 1, rate)
+    found = compare_rows(root, "testbed", ["segment/segment", "segment-as-bandit"])
+    assert f"undecided: {said}" in meanings(found)[0]
+
+
 def test_what_else_differs_is_said(root: Path) -> None:
     run(root, "par/par", 0, 70.0, data="ultrafeedback")
     found = compare_rows(root, "testbed", ["segment/segment", "par/par"])
@@ -157,6 +167,7 @@ def test_the_terminal_keeps_to_its_width(
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
     assert "-5.0 [-7.5, -2.5]" in text
+    assert text.count("± is a standard error, [..] a 95 % interval, both over worlds.") == 1
     assert "ALARM segment/bandit at seed 1: kl at step 7" in text
 
 
@@ -168,10 +179,12 @@ def test_a_column_is_shown_whole_or_not_at_all(
         run(root, "segment/segment-as-bandit", seed, 50.0 + lead)
     monkeypatch.setenv("COLUMNS", str(width))
     print_rows(root, "testbed", ["segment/segment", "segment-as-bandit"])
-    heading = capsys.readouterr().out.split("Segment (Ours)\n")[0].split("Segment (Ours)  ")[0]
+    out = capsys.readouterr().out
+    heading = out.split("Segment (Ours)\n")[0].split("Segment (Ours)  ")[0]
     known = {"win", "rate", "vs", "sft", "less", "Segment", "(Ours)", "beats", "it,", "%", "kl", "tokens", "worlds"}
     assert set(heading.split()) <= known
     assert "tokens" in heading
+    assert ("not shown at this width: worlds\n" in out) == ("worlds" not in heading)
 
 
 def test_rows_are_listed_with_their_seeds(root: Path, capsys: pytest.CaptureFixture) -> None:

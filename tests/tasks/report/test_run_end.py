@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -143,3 +144,18 @@ def test_headline_rows_of_several_papers_have_their_own_baselines(
 )
 def test_baselines(paper: str, row: str, expected: tuple[str, ...]) -> None:
     assert baselines(PROJECT, paper, row) == expected
+
+
+@pytest.mark.parametrize("width", [50, 60, *range(72, 92, 3)])
+def test_a_column_is_shown_whole_or_named(
+    root: Path, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, lead in enumerate((40.0, -30.0, 20.0)):
+        run(root, "segment/segment", seed, 60.0, hacking_alarms=0)
+        run(root, "segment/segment-as-bandit", seed, 50.0 + lead, hacking_alarms=0)
+    monkeypatch.setenv("COLUMNS", str(width))
+    table, _, after = ended(root, capsys, "segment", "segment-as-bandit").partition("\nsegment-as-bandit")
+    told = re.findall("not shown at this width: ((?:kl|tokens|alarms|, )+)", " ".join(after.split()))
+    left_out = told[0].split(", ") if told else []
+    shown = [name for name in ("alarms", "tokens", "kl") if name in table.split()]
+    assert sorted(shown + left_out) == ["alarms", "kl", "tokens"]
