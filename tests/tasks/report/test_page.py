@@ -111,7 +111,7 @@ def test_only_primary_cells_show_an_effect_with_its_verdict(page: Path, results:
     made = read_json(results / "segment" / "tables" / "result" / "tables.json")["tables"][0]
     compared = [row["cells"]["lc_win_rate_vs_sft"] for row in made["rows"] if not row["is_main"]]
     assert len(re.findall(r'<span class="se effect">[-+]\d+\.\d+ \[', table)) == len(compared) == 6
-    words = r'<span class="se effect">(?:above|below|sees only effects above \d)'
+    words = r'<span class="se effect">(?:above|below|sees only effects above \d|2 worlds cannot decide it)'
     assert len(re.findall(words, table)) == len(compared)
     assert "<sup>" not in table
     assert table.count("exploratory: settings were made while looking at these seeds.") == 1
