@@ -116,11 +116,13 @@ class FindingCheck:
     Attributes:
         seeds: those checked.
         held: number of seeds on which each part held; under `all`, every part.
+        lead: of PAR over the plain reward in the final win rate, in points.
         current: whether it was checked with the present settings and code versions.
     """
 
     seeds: tuple[int, ...]
     held: Mapping[str, int]
+    lead: Effect
     current: bool
 
 
@@ -187,6 +189,8 @@ class DemoFinding:
         said = ", ".join(f"{name} {held} of {count}" for name, held in found.held.items() if name != "all")
         seeds = f"seeds {found.seeds[0]} to {found.seeds[-1]}, spent as well"
         text = f"On {count} other worlds ({seeds}) it held in {found.held['all']}; by part: {said}."
+        if (lead := found.lead.interval()) is not None:
+            text += f" There PAR less plain is {lead.estimate:+.1f} [{lead.lower:+.1f}, {lead.upper:+.1f}] points."
         return text if found.current else f"{text} That was with other settings or code than now."
 
 
@@ -283,7 +287,9 @@ def read_check(root: Path) -> FindingCheck | None:
     names = next(iter(by_seed.values()))
     held = {name: sum(each[name] for each in by_seed.values()) for name in names}
     held["all"] = sum(all(each.values()) for each in by_seed.values())
-    return FindingCheck(tuple(sorted(by_seed)), held, record["settings"] == settings_digest(root))
+    ends = {name: {seed: [rows[name]["final"]] for seed, rows in record["seeds"].items()} for name in (BOUNDED, PLAIN)}
+    lead = paired(ends, BOUNDED, PLAIN)
+    return FindingCheck(tuple(sorted(by_seed)), held, lead, record["settings"] == settings_digest(root))
 
 
 def read_finding(root: Path) -> DemoFinding | None:

@@ -221,6 +221,7 @@ def test_a_check_on_other_seeds_is_counted(root: Path) -> None:
     checked = read_finding(root)
     assert checked is not None
     assert "On 2 other worlds (seeds 1001 to 1002, spent as well) it held in 1" in checked.check
+    assert "There PAR less plain is +9.0 [-245.1, +263.1] points." in checked.check
     assert "other settings" not in checked.check
     (root / finding.RECORD).write_text(json.dumps(record | {"settings": "of before"}))
     changed = read_finding(root)
