@@ -88,7 +88,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 #: Commands that run in any folder.
 ANYWHERE = {
     project_app.init, project_app.doctor, project_app.migrate, results_app.table, results_app.export,
-    reward_app.explain, reward_app.bench_reward,
+    reward_app.explain, reward_app.bench_reward, reward_app.try_reward,
 }  # fmt: skip
 for command in COMMANDS:
     commands.command(cls=None if command in ANYWHERE else InProject)(command)

@@ -98,7 +98,10 @@ def try_reward(
     Example: `rewardsmith try-reward my_rewards:brevity --rows 12`.
     """
     from tasks.commands.try_reward import print_tried_reward
+    from tasks.graph.names import refuse_other_folder
 
+    if prompts is None:
+        refuse_other_folder(Path.cwd())
     print_tried_reward(Path.cwd(), scale, function, rows, prompts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import shutil
@@ -119,6 +120,15 @@ def test_another_folder_is_refused_by_every_command_that_needs_the_repository(tm
     done = rewardsmith(*words, root=tmp_path)
     assert (done.returncode, done.stderr.split(" in ")[0]) == (2, "error: no params.yaml"), done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reward_is_tried_on_given_rows_in_any_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def brevity(batch):\n    return [-len(text) for text in batch.texts]\n")
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"Say {i}.", "response": "a" * i}) + "\n" for i in range(1, 5))
+    )
+    done = rewardsmith("try-reward", "mine:brevity", "--prompts", "pairs.jsonl", root=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_is_shown_in_any_folder(tmp_path: Path) -> None:
