@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,17 @@ def _entries(root: Path) -> dict[str, Any]:
     sizes = ("size", "nfiles", "isexec")
     return {
         name: {
-            part: [_without(one, sizes) for one in parts] if isinstance(parts, list) else parts
+            part: _by_path([_without(one, sizes) for one in parts]) if isinstance(parts, list) else parts
             for part, parts in entry.items()
         }
         for name, entry in kept.items()
     }
+
+
+def _by_path(parts: Sequence[Any]) -> list[Any]:
+    """Returns the parts of a lock's entry by path; of two with one path DVC reads the last."""
+    last = {str(part.get("path") if isinstance(part, dict) else part): part for part in parts}
+    return [last[path] for path in sorted(last)]
 
 
 def _without(part: Any, names: Collection[str]) -> Any:
