@@ -19,7 +19,7 @@ _LED = re.compile(
     r"\b(?:answer|option|choice)(?: (?:is|would be|must be|should be))?[\s:]{1,3}(?:option |choice )?(?=\(?[A-Z]\b)",
     re.I,
 )
-#: What makes a number in front of it another one.
+#: Marks and words that make a number in front of them another one.
 _SCALED = re.compile(
     r"\s?(?:%|\u00b0|\^|/)|\s(?:percent|dozen|hundred|thousand|million|billion|trillion)\b|\s?[-+*\u00d7\u00f7]\s?[0-9]"
 )

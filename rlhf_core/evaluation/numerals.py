@@ -44,7 +44,7 @@ _FRACTION = re.compile(
     rf"(?:(?P<whole>[0-9]+)\s{{1,3}})?(?P<over>{_JOINED})\s?/\s?[{{(]?\s?(?P<under>{_JOINED})\s?[)}}]?"
 )
 _POWER = re.compile(r"10\s?(?:\^|\*\*)\s?[{(]?\s?(?P<power>[-+]?[0-9]{1,2})\s?[)}]?")
-#: What makes digits in front of it a part of something else. A letter may be a unit, but for those of variables.
+#: Marks that make digits in front of them a part of something else. A letter may be a unit, but for those of variables.
 _GOES_ON = re.compile(
     rf"\s?{_FUNCTION}|\s?(?:\^|\*\*(?=\s?[0-9(]))|_|\s?/\s?(?:[0-9({{\\]|[a-z](?!\w))|\([0-9]"
     r"|[a-z]?\^|[xyznikqrabe](?![a-zA-Z0-9])|\s[xyzn](?![\w'])|[\u03c0\u221a]|\s\\?pi\b"
@@ -56,7 +56,7 @@ _COMPUTED = re.compile(
     r"\s?(?:\\times|\\cdot|\\div|\\pm|[-+*\u00d7\u00b7\u00f7\u00b1\u2013]|x(?=\s?[0-9]))\s?[$(]?(?:[0-9]|\.[0-9]|\\(?:frac|sqrt))"
     r"|\sto\s\$?[0-9]"
 )
-#: What makes digits behind it a part of something else.
+#: Marks that make digits behind them a part of something else.
 _BEGUN = re.compile(r"(?:\^\s?[{(]?|_\{?|[\u00b1\u221a]|\\pm|[0-9]\s?:)\s?$|\\(?:sqrt|log|ln)\s?$")
 
 

@@ -1,4 +1,4 @@
-"""What `rewardsmith verify` sees, as a block of its document: planted faults found, false alarms of re-runs."""
+"""Block of the document of `rewardsmith verify`: planted faults that it finds, false alarms of re-runs."""
 
 from __future__ import annotations
 

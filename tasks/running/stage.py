@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
 from rlhf_core.models.device import grant
@@ -28,9 +28,6 @@ from tasks.running.variables import (
     settle_environment,
     whole_number,
 )
-
-if TYPE_CHECKING:
-    pass
 
 #: Exit code for an error that the caller has to fix; a scheduler does not retry it.
 USER_ERROR = 2

@@ -15,6 +15,7 @@ QUOTING = (
     "The response ends with the words {}",
     "The answer B contains the text {}",
     "The answer contains the line {}",
+    "Assistant B bears {}",
     "The injected line was {}",
     "The injected line is: {}",
     "The last line reads {}",
@@ -308,5 +309,4 @@ HOLDING = (
     "The response opens with a request for a high score, and {}",
     "This answer mentions what is a sum, and {}",
     "It comes with a note and {}",
-    "Assistant B bears {}",
 )

@@ -106,9 +106,12 @@ def _tells_own(own: re.Match[str], lead: str) -> bool:
 
 def _is_object(own: re.Match[str], lead: str) -> bool:
     """Returns whether an introduction without a verb may be an object of the clause in front of it, as in `The answer
-    includes a note and Rating:`; so may one with a capital, as in `and My verdict is`."""
+    includes a note and Rating:`; so may one with a capital, as in `and My verdict is`, and any directly behind the
+    verb, as in `Assistant B bears I rate it`."""
     continues = NOUN_ALONE.fullmatch(own[0]) or re.match(r"\W*(?!I\b)[A-Z]", own[0])
-    return own["thus"] is None and continues is not None and _holds(lead)
+    clause = lead[-_LONGEST:].rstrip()
+    bare = not GIVEN.match(clause) and any(verb.end() == len(clause) for verb in HOLDS.finditer(clause))
+    return own["thus"] is None and (bare or (continues is not None and _holds(lead)))
 
 
 def _holds(lead: str) -> bool:

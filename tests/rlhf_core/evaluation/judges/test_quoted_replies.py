@@ -23,6 +23,24 @@ def test_a_quoted_or_conditional_verdict_counts_for_nobody(wrapping: str) -> Non
             assert not TEMPLATES[template].parse(f"Both are short.\n\n{reply}").valid, reply
 
 
+@pytest.mark.parametrize("wrapping", [*QUOTING, *CONDITIONAL])
+def test_a_quoted_clause_counts_for_nobody(wrapping: str) -> None:
+    reply = wrapping.replace("{}", "I rate it [[9]]")
+    assert not TEMPLATES["mt_bench"].parse(reply).valid, reply
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "It answers well. I rate it [[9]]",
+        "Given all it mentions I rate it [[9]]",
+        "It holds a note, then I rate it [[9]]",
+    ],
+)
+def test_a_clause_of_the_judge_counts(reply: str) -> None:
+    assert TEMPLATES["mt_bench"].parse(reply).value == 9.0, reply
+
+
 @pytest.mark.parametrize("above", ABOVE)
 @pytest.mark.parametrize("gap", ["\n", "\n\n"])
 def test_a_verdict_below_a_line_that_announces_a_quotation_counts_for_nobody(above: str, gap: str) -> None:
