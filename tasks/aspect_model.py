@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +44,7 @@ from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder
+from tasks.running.shared_training import shared_training
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
@@ -51,6 +54,19 @@ STAGE = "aspect_model"
 
 
 History = list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What a training is continued from: its checkpoints, and the inputs and seed by which stages share it."""
+
+    checkpoints: RunCheckpoints
+    inputs: Sequence[Path | str]
+    seed: int
+
+    def shared(self, rows: Sequence[object]) -> AbstractContextManager[RunCheckpoints | None]:
+        """Returns what a training on these rows is shared by."""
+        return shared_training(STAGE, VERSION, self.inputs, rows, self.seed)
 
 
 def train_aspect_model(
@@ -70,7 +86,8 @@ def train_aspect_model(
         encoder = load_encoder(data, sft / "model")
         model = ScalarModel.from_language_model(load_language_model(sft / "model"), seed=seed).to(device())
         fit = _fit_pairs if Density(spec.density) is Density.SEQUENCE else _fit_slices
-        metrics, history = fit(model, spec, config, data, encoder, seed, checkpoints)
+        training = _Training(checkpoints, [spec_path, scale_path, sft / "model"], seed)
+        metrics, history = fit(model, spec, config, data, encoder, training)
         facts = read_json(data / "data.json")
         described = {key: facts[key] for key in ("template", "limits")}
         if not distributed.rank():
@@ -115,8 +132,7 @@ def _fit_slices(
     config: TrainingConfig,
     data: Path,
     encoder: Encoder,
-    seed: int,
-    checkpoints: RunCheckpoints,
+    training: _Training,
 ) -> tuple[dict[str, float], History]:
     rows, held_out = (
         labelled_sequences(spec, encoder, data / f"labelled.{split}.jsonl") for split in ("train", "validation")
@@ -137,14 +153,15 @@ def _fit_slices(
         return float(sum(len(rows[i].right) for i in indices))
 
     lengths = [len(row.sequence.sequence) for row in rows]
-    batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
+    batches = LengthBucketedBatches(lengths, seed=training.seed, rows_per_batch=config.batch)
     steps = config.steps(len(rows))
     settle_supervised(model, config, max(lengths))
-    label = f"aspect {spec.aspect} seed {seed}"
-    with numeric_errors_name(data / "labelled.train.jsonl"):
+    label = f"aspect {spec.aspect} seed {training.seed}"
+    with numeric_errors_name(data / "labelled.train.jsonl"), training.shared(rows) as shared:
         history = train_resumably(
-            model, loss, batches, steps, config, weight, checkpoints=checkpoints, label=label, every=5
-        )
+            model, loss, batches, steps, config, weight,
+            checkpoints=training.checkpoints, label=label, every=5, shared=shared,
+        )  # fmt: skip
     logits = all_slice_logits(model, [row.sequence for row in held_out], encoder.pad_id)
     said = [value > 0 for row in logits for value in row]
     return classification_scores(said, [right for row in held_out for right in row.right]), history
@@ -156,8 +173,7 @@ def _fit_pairs(
     config: TrainingConfig,
     data: Path,
     encoder: Encoder,
-    seed: int,
-    checkpoints: RunCheckpoints,
+    training: _Training,
 ) -> tuple[dict[str, float], History]:
     def pairs(split: str) -> tuple[list[SegmentedSequence], list[SegmentedSequence]]:
         file = data / f"{spec.aspect}.{split}.jsonl"
@@ -174,14 +190,15 @@ def _fit_pairs(
         return pair_loss(model, [chosen[i] for i in indices], [rejected[i] for i in indices], encoder.pad_id)
 
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
-    batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
+    batches = LengthBucketedBatches(lengths, seed=training.seed, rows_per_batch=config.batch)
     steps = config.steps(len(chosen))
     settle_supervised(model, config, 2 * max(lengths))
-    label = f"aspect {spec.aspect} seed {seed}"
-    with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"):
+    label = f"aspect {spec.aspect} seed {training.seed}"
+    pairs_in_order = list(zip(chosen, rejected, strict=True))
+    with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"), training.shared(pairs_in_order) as shared:
         history = train_resumably(
             model, loss, batches, steps, config, lambda indices: float(len(indices)),
-            checkpoints=checkpoints, label=label, every=5,
+            checkpoints=training.checkpoints, label=label, every=5, shared=shared,
         )  # fmt: skip
     e, _ = score_all(model, [*better, *worse], encoder.pad_id)
     accuracy = pairwise_accuracy(e[: len(better)], e[len(better) :])

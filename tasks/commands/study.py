@@ -18,7 +18,7 @@ from tasks.studies.committed import read_records
 from tasks.studies.design import design_of
 from tasks.studies.record_format import read_record
 from tasks.studies.registration import RECORDS, registration_of
-from tasks.studies.shared_sft import SharedSft
+from tasks.studies.shared_stages import SharedStage
 from tasks.studies.start_log import abandoned
 from tasks.studies.trial_records import read_tuning
 from tasks.studies.tuned import tuned_rows
@@ -62,7 +62,7 @@ def print_plan(root: Path, name: str) -> None:
     _print_cost(root, file, spec, planned.shared)
 
 
-def _print_cost(root: Path, file: Path, spec: StudySpec, shared: list[SharedSft]) -> None:
+def _print_cost(root: Path, file: Path, spec: StudySpec, shared: list[SharedStage]) -> None:
     """Prints core-hours: those of tuning and worlds that have run, of what is left, and of shared trainings."""
     paths = sorted((root / RECORDS / file.stem).glob("pilot-*.json"))
     pilots = [read_record(root, path.relative_to(root)) for path in paths]

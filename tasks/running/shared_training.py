@@ -1,4 +1,4 @@
-"""Finished trainings that stages of one tree share, such as the SFT model of cells that differ in labels alone.
+"""Finished trainings that stages of one tree share, such as those of cells that differ in labels unread by them.
 
 In a tree that has the folder `FOLDER`, as a study's world has, the first stage leaves the state after its last step
 there. A stage that trains the same goes on from it, takes no further step, and is evaluated on its own data. The key is
@@ -19,7 +19,6 @@ from tasks.running.artifacts import Inputs, source_digest
 from tasks.running.exclusive import in_turn
 
 if TYPE_CHECKING:
-    from rlhf_core.data.encoding import EncodedSequence
     from tasks.running.checkpoints import RunCheckpoints
 
 FOLDER = Path(".work") / "shared_training"
@@ -27,14 +26,14 @@ FOLDER = Path(".work") / "shared_training"
 
 @contextmanager
 def shared_training(
-    stage: str, version: int, inputs: Sequence[Path | str], rows: Sequence[EncodedSequence], seed: int
+    stage: str, version: int, inputs: Sequence[Path | str], rows: Sequence[object], seed: int
 ) -> Iterator[RunCheckpoints | None]:
     """Yields what a stage's training is shared by, one stage at a time; None where the tree shares nothing.
 
     Args:
         stage, version: of the stage.
         inputs: files, folders and entries of pages that its training reads, beside the rows.
-        rows: that it trains on; what a file says of them beside prompt and response, such as true rewards, is not read.
+        rows: that it trains on, of token ids; what a file says beside these, such as true rewards, is not read.
         seed: of the training.
     """
     if not FOLDER.is_dir() or distributed.world_size() > 1:

@@ -17,7 +17,7 @@ from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import StudySpec
 from tasks.studies.caveats import compared
 from tasks.studies.origins import WORDS
-from tasks.studies.shared_sft import SharedSft, shared_sft
+from tasks.studies.shared_stages import SharedStage, shared_stages
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.trials import trained_kinds
 from tasks.studies.world_seeds import TUNING
@@ -29,11 +29,11 @@ class PlannedStages:
 
     Attributes:
         counts: of each kind.
-        shared: SFT models that several cells share.
+        shared: trainings that several cells share.
     """
 
     counts: Counter[str]
-    shared: list[SharedSft]
+    shared: list[SharedStage]
 
 
 def check_study(root: Path, name: str, spec: StudySpec) -> PlannedStages:
@@ -59,7 +59,7 @@ def check_study(root: Path, name: str, spec: StudySpec) -> PlannedStages:
         for cell in spec.cells:
             _check_measured(world, cell)
             _check_different(world, cell)
-        shared = shared_sft(world)
+        shared = shared_stages(world)
     stages = sorted({f"{item.module}/{item.name}" for item in items.values()})
     for metric in spec.shows:
         if not is_metric(metric) and not any(metric.startswith(f"{stage}/") for stage in stages):

@@ -1,4 +1,4 @@
-"""Cells that differ in labels alone are foreseen to share their SFT model, and their data have the same texts."""
+"""Cells are foreseen to share trainings that do not read what differs, and relabelled data have the same texts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from tasks.params.settings import ROOT_SCALE
 from tasks.params.studies import read_study
 from tasks.prepare import make_sets
 from tasks.studies.checks import check_study
-from tasks.studies.shared_sft import RELABELLING, SharedSft
+from tasks.studies.shared_stages import RELABELLING, SharedStage
 
 PROJECT = Path(__file__).parents[3]
 
 
-def shared(study: str) -> list[SharedSft]:
+def shared(study: str) -> list[SharedStage]:
     return check_study(PROJECT, study, read_study(PROJECT / "studies" / f"{study}.yaml")).shared
 
 
-def test_cells_that_relabel_share_and_those_with_other_texts_do_not() -> None:
-    (gate,) = shared("gate")
-    assert gate == SharedSft(
-        "sft/alarm-qa", ("quiet-accurate", "quiet-inaccurate", "noisy-accurate", "noisy-inaccurate")
-    )
-    assert gate.saved == 3
+def test_cells_share_the_trainings_that_do_not_read_what_differs() -> None:
+    cells = ("quiet-accurate", "quiet-inaccurate", "noisy-accurate", "noisy-inaccurate")
+    gate = {(one.stage, one.cells): one.saved for one in shared("gate")}
+    aspects = [f"aspect_model/{name}" for name in ("completeness", "factuality", "relevance")]
+    assert gate == {
+        ("sft/alarm-qa", cells): 3,
+        ("reward_model/holistic-qa", cells[:2]): 1,
+        ("reward_model/holistic-qa", cells[2:]): 1,
+        **{(aspect, cells[start::2]): 1 for aspect in aspects for start in (0, 1)},
+    }
     assert [one.cells for one in shared("credit")] == [("short-sum", "short-mean"), ("long-sum", "long-mean")]
     assert shared("shaping") == [], "its flaws pad compared responses, of which the tokenizer is made"
 
@@ -60,7 +64,7 @@ def test_settings_that_relabel_change_no_text_that_tokenizer_or_sft_learn_from(
 
 
 def test_saved_hours_are_those_of_the_longest_stage() -> None:
-    one = SharedSft("sft/a", ("x", "y", "z"))
+    one = SharedStage("sft/a", ("x", "y", "z"))
 
     def record(*seconds: float) -> dict[str, Any]:
         cells = {cell: {"above": {"sft/a": {"seconds": each}}} for cell, each in zip("xyz", seconds, strict=False)}
