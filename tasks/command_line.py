@@ -9,15 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
 from rlhf_core.named import own_error
 from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app, watch_app
-from tasks.graph.names import refuse_other_folder
+from tasks.commands.in_project import InProject
 from tasks.running.machine import disk_problem
 from tasks.running.variables import refuse_bad_environment, settle_environment
 
@@ -44,14 +42,6 @@ def before(context: typer.Context) -> None:
         from tasks.graph.rows import refuse_old_tree
 
         refuse_old_tree(Path.cwd())
-
-
-class InProject(TyperCommand):
-    """A command that needs the repository or a project as its working folder."""
-
-    def invoke(self, ctx: Any) -> Any:
-        refuse_other_folder(Path.cwd())
-        return super().invoke(ctx)
 
 
 #: The commands in the order of `rewardsmith --help`.

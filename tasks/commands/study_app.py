@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tasks.commands.in_project import InProject
 from tasks.commands.options import Verbose
 from tasks.commands.processes import run_module
 
@@ -14,7 +15,7 @@ studies = typer.Typer(no_args_is_help=True, help="Registered questions, answered
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The name of studies/STUDY.yaml.")]
 
 
-@studies.command(name="list")
+@studies.command(name="list", cls=InProject)
 def list_studies() -> None:
     """List the studies with their worlds and primary findings."""
     from tasks.commands.study import print_studies
@@ -22,7 +23,7 @@ def list_studies() -> None:
     print_studies(Path.cwd())
 
 
-@studies.command(name="plan")
+@studies.command(name="plan", cls=InProject)
 def plan_study(name: StudyName) -> None:
     """Show the cells, rows and worlds of a study and what they should cost."""
     from tasks.commands.study import print_plan as print_study_plan
@@ -30,7 +31,7 @@ def plan_study(name: StudyName) -> None:
     print_study_plan(Path.cwd(), name)
 
 
-@studies.command(name="run")
+@studies.command(name="run", cls=InProject)
 def run_study(
     name: StudyName,
     worlds: Annotated[int, typer.Option(min=1, help="How many of the worlds without a record.")] = 1,
@@ -52,7 +53,7 @@ def run_study(
     raise typer.Exit(run_module("flows.study", [name, *options, *(["--keep"] if keep else [])], verbose=verbose))
 
 
-@studies.command(name="show")
+@studies.command(name="show", cls=InProject)
 def show_study(name: StudyName) -> None:
     """Print the findings of a study, once all its worlds have run."""
     from tasks.commands.study import print_study

@@ -114,6 +114,7 @@ def test_a_model_that_is_trained_at_other_seeds_names_them(tmp_path: Path, monke
     [
         ["finding"], ["report"], ["verify"], ["try-reward", "mine:brevity"], ["graph"], ["times"], ["watch"], ["run"],
         ["compare", "bandit"], ["hackability"], ["atlas"], ["explain", "--prompt", "Hi", "--response", "Hello."],
+        ["study", "list"], ["study", "plan", "gate"], ["tune", "gate"],
     ],
 )  # fmt: skip
 def test_another_folder_is_refused_by_every_command_that_needs_the_repository(tmp_path: Path, words: list[str]) -> None:
