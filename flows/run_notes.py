@@ -31,7 +31,7 @@ def noted(root: Path) -> Iterator[None]:
     """Notes this process as the one of the present flow run, while it lasts, and this machine on the run itself.
 
     It belongs around all that a flow does: a run without a living process is dead. A run that is cancelled ends itself
-    where no worker does it.
+    where no worker does it. The machine's tag does not pass to the run's tasks.
     """
     from prefect.runtime import flow_run
 
@@ -43,11 +43,24 @@ def noted(root: Path) -> Iterator[None]:
     if path is not None:
         write_private(path, note_of(os.getpid()) | {"root": str(root.resolve())})
     try:
-        with ends_when_cancelled(UUID(flow_run.id)):
+        with ends_when_cancelled(UUID(flow_run.id)), _tasks_without_place():
             yield
     finally:
         if path is not None:
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _tasks_without_place() -> Iterator[None]:
+    """Keeps the tag of this machine from tasks that are submitted in the block.
+
+    Before a tagged task begins, Prefect asks the server for limits of its tags. SQLite is then busy with the events of
+    the same task, the server answers 503, and Prefect waits for two seconds.
+    """
+    from prefect.context import TagsContext
+
+    with TagsContext(current_tags=TagsContext.get().current_tags - {host_tag()}):
+        yield
 
 
 def tag_place() -> None:

@@ -210,6 +210,7 @@ class _Run:
         self.running = RunningStages()
         self.summary = summary or RunSummary()
         self.bar: Any = None  # in Prefect's pages; `display` is on the terminal
+        self.shown_left = len(stale)
         if stale:
             self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
 
@@ -272,7 +273,6 @@ class _Run:
         grant = self.grants.pop(address)
         self.slots.give_back(grant)
         self.futures[address].wait()
-        self._advance()
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
         completed = result if state.is_completed() and isinstance(result, StageDone) else None
@@ -298,10 +298,11 @@ class _Run:
         )
 
     def _advance(self) -> None:
-        """Updates the progress bar in Prefect's pages."""
-        if self.bar is not None:
-            left = len(self.waiting) + len(self.grants)
+        """Updates the progress bar in Prefect's pages, if a stage has ended since the last update."""
+        left = len(self.waiting) + len(self.grants)
+        if self.bar is not None and left != self.shown_left:
             update_progress_artifact(self.bar, progress=100.0 * (1 - left / len(self.stale)))
+            self.shown_left = left
 
     def seconds_left(self) -> float | None:
         """Returns the expected seconds until the end, None if the time of a stage is unknown."""
@@ -325,8 +326,10 @@ class _Run:
         try:
             while self.waiting or self.grants:
                 self.start_ready()
+                self._advance()  # no stage waits for the server's answer
                 self.display.look()
                 self.handle_one_end(log)
+            self._advance()
         finally:
             self.running.end_all()
             if self.server is not None:

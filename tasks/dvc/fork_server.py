@@ -71,6 +71,7 @@ OF_DVC = (
     "configobj",
     "ruamel.yaml",
     "scmrepo.git",
+    "tabulate",  # by torch, too, at the end of every process
     "tasks.graph.declared",
 )
 

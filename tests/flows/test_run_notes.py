@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import prefect.runtime
 import pytest
-from prefect import flow
+from prefect import flow, tags, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.states import Pending, Running
 from prefect.testing.utilities import prefect_test_harness
 
@@ -148,3 +150,24 @@ def test_what_follows_a_run_is_marked_and_ends_with_it(
         (problem,) = run()
         assert "bad failed with exit code 1: no such thing" in problem
     assert marked_groups(tmp_path) == {}
+
+
+@task(persist_result=False, cache_policy=NO_CACHE)
+def own_tags() -> list[str]:
+    return list(prefect.runtime.task_run.tags)
+
+
+@pytest.mark.platform
+@pytest.mark.usefixtures("server")
+def test_the_tag_of_the_machine_is_the_runs_and_not_its_tasks(tmp_path: Path) -> None:
+    """A tagged task waits, often for two seconds, until the server says that its tags have no limits."""
+
+    @flow(persist_result=False)
+    def run() -> tuple[list[str], list[str]]:
+        with run_notes.noted(tmp_path), get_client(sync_client=True) as client:
+            return client.read_flow_run(UUID(prefect.runtime.flow_run.id)).tags, own_tags.submit().result()
+
+    with tags("mine", host_tag()):
+        of_run, of_task = run()
+    assert set(of_run) == {"mine", host_tag()}
+    assert of_task == ["mine"]
