@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 
+from tasks.dvc.lock_files import readable_lock, readable_text
 from tasks.dvc.one_stage import MARK
-from tasks.dvc.stale import cache_folder, readable_lock, readable_text
+from tasks.dvc.stale import cache_folder
 from tasks.params.yaml_files import write_whole
 from tasks.running.platform_state import alive, note_of
 
