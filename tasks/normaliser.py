@@ -41,9 +41,9 @@ from tasks.running.checked_results import read_rows
 from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -130,7 +130,7 @@ def fit_normalisers(
         sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
             sentences.
     """
-    set_threads()
+    prepare_process()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
@@ -175,7 +175,7 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Compares metrics.json with normaliser.json; yields a message for each value that differs, for `rewardsmith
     verify`."""
     file = finished.result / "normaliser.json"
-    fitted = read_object(file) if exists_in_result(file) else {}
+    fitted = read_object(file) if exists_as_recorded(file) else {}
     if fitted:
         yield from finished.of_metrics(flat_metrics(fitted))
 

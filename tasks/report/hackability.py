@@ -27,7 +27,7 @@ from tasks.report.hacking_runs import LEVEL, MitigationResult, read_run, sft_use
 from tasks.report.page import render_page, template_text
 from tasks.report.records import Provenance, Run, provenance, record_of
 from tasks.running.checked_results import read_metrics
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.stage import run_stage
 
 Range = tuple[float, float]
@@ -154,7 +154,7 @@ def compare(
             runs = [run for run in (read_run(out, seed) for out, seed in outs) if run is not None]
             cells.append(MitigationResult(name, title, "measured" if runs else "not run", runs=runs))
         model = results / "reward_model" / reward.reward / str(seeds[0]) / "result" / "metrics.json"
-        measured = read_metrics(model) if exists_in_result(model) else {}
+        measured = read_metrics(model) if exists_as_recorded(model) else {}
         found.append(RewardResults(reward.reward, describe(root, scale, reward.reward), measured, cells))
     records = [run.path for reward in found for cell in reward.cells for run in cell.runs]
     return Laboratory(scale, list(seeds), titles, found, _provenance(root, records), list(every))

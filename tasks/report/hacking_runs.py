@@ -12,7 +12,7 @@ from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import record_of
 from tasks.running.checked_results import read_checked, read_metrics
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import HackingPoint
 
 #: Measures of a run, each with its metric of metrics.json; `rlhf_core/evaluation/overoptimisation.py` defines them.
@@ -153,13 +153,13 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
         DataError: a result without the measures of hacking.
     """
     result = out / "result"
-    if not exists_in_result(result / "metrics.json"):
+    if not exists_as_recorded(result / "metrics.json"):
         return None
     metrics = read_metrics(result / "metrics.json")
     if MEASURES["final"] not in metrics:
         file = str(result / "metrics.json")
         raise DataError("the win rate is missing", file=file, field=MEASURES["final"], remedy="Run its stage again")
-    if not exists_in_result(result / "hacking.jsonl"):
+    if not exists_as_recorded(result / "hacking.jsonl"):
         raise DataError(
             "this run has no measures of hacking",
             file=str(result),

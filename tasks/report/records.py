@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.running.checked_results import read_checked, read_of_kind
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import Generation, StageRecord
 from tasks.tracking.searches import Search, run_search
 
@@ -76,7 +76,7 @@ def _first_answers(out: Path) -> tuple[ShownAnswer, ...]:
     """Returns the first answers of a stage's folder; empty where it has none, as a measured reward model has."""
     path = out / "result" / "generations.jsonl"
     kind: type[Any] = Generation
-    rows = read_checked(path, kind, ("benchmark", "id")) if exists_in_result(path) else []
+    rows = read_checked(path, kind, ("benchmark", "id")) if exists_as_recorded(path) else []
     answers = [row for row in rows[:ANSWERS] if "response" in row]
     return tuple(ShownAnswer(str(row["prompt"]), str(row["response"]), row.get("true_reward")) for row in answers)
 
