@@ -14,7 +14,7 @@ from tasks import tables
 from tasks.report.made_tables import read_figures, read_tables
 from tasks.report.outputs import ResultTree
 from tasks.report.page import read_report
-from tasks.report.records import record_of
+from tasks.report.records import stage_record
 from tasks.running.artifacts import read_json, read_jsonl, write_json
 from tasks.running.recorded import check_result, digests_of, exists_as_recorded
 from tests.tasks.report.fixture_results import make_results, sign
@@ -161,7 +161,7 @@ def test_a_record_with_a_value_of_another_type_is_named(tmp_path: Path, record: 
     (tmp_path / "record").mkdir()
     (tmp_path / "record" / "record.json").write_text(record)
     with pytest.raises(DataError, match=r"record.json, field '(commit|seconds|inputs)'"):
-        record_of(tmp_path)
+        stage_record(tmp_path)
 
 
 def test_made_tables_are_read_back_as_they_were_written(results: Path) -> None:
