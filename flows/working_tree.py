@@ -37,9 +37,9 @@ def mark(root: Path, name: str) -> dict[str, str]:
     return {MARK: json.dumps({"root": str(root.resolve()), "stage": name, **note_of(os.getpid())})}
 
 
-def mark_own_processes(root: Path) -> None:
-    """Marks the processes that this one starts from now on, so that a later run finds and ends those left over if this
-    one is killed.
+def mark_for_clean_up(root: Path) -> None:
+    """Marks the processes that this one starts from now on: if this one is killed, the clean-up of a later run (`tidy`)
+    finds and ends those left over.
 
     Args:
         root: the tree that this process works in.

@@ -24,7 +24,7 @@ from tasks.studies.origins import origins_of
 from tasks.studies.provenance import environment_of, settings_digest
 from tasks.studies.registration import Registration, record_file
 from tasks.studies.right_selection import right_selection
-from tasks.studies.start_log import PILOT, REGISTERED
+from tasks.studies.start_log import PILOT, VERDICT
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
 
@@ -87,13 +87,13 @@ def _drawn(tree: Path, item: Item) -> bool:
     return item.module == "sft" and any(one.get("source") is None or one.get("training") for one in settings)
 
 
-def record_of(
+def world_record(
     world: WorldTree,
     own: Registration,
     *,
     pilot: bool,
     diverged: Mapping[str, Divergence] | None = None,
-    dirty: Sequence[str] = (),
+    uncommitted: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the record of a world whose stages have all run.
 
@@ -102,7 +102,7 @@ def record_of(
         own: the study's registration.
         pilot: its seed is of tuning.
         diverged: stages without a result by address, since numbers diverged in them or above.
-        dirty: files of code and settings that no commit has.
+        uncommitted: files of code and settings that no commit has as they are.
     """
     cells: dict[str, Any] = {}
     machine: dict[str, Any] = {}
@@ -131,9 +131,9 @@ def record_of(
         "study": own.study,
         "digest": own.digest,
         "commit": own.commit,
-        "kind": PILOT if pilot else REGISTERED,
-        "world": world.number,
-        "dirty": list(dirty),
+        "kind": PILOT if pilot else VERDICT,
+        "world": world.seed,
+        "dirty": list(uncommitted),
         "settings": settings_digest(world),
         "machine": {name: machine[name] for name in MACHINE},
         "environments": environments,
