@@ -35,7 +35,7 @@ from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.policy import VERSION
 from tasks.report.atlas_markdown import table
 from tasks.running.artifacts import read_json, read_jsonl, write_json
-from tasks.running.stage import set_threads
+from tasks.running.stage import prepare_process
 from tasks.studies.tree import WorldTree, write_tree
 
 SPEC = Path(__file__).with_suffix(".yaml")
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     project, seeds = Path.cwd(), seeds_of(options.seeds)
     refuse_seeds(seeds)
     if not options.no_train:
-        set_threads()
+        prepare_process()
         ends = time.monotonic() + 60 * options.minutes
         for seed in seeds:
             file = project / options.records / f"{seed}.json"

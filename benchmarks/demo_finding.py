@@ -30,7 +30,7 @@ from tasks.graph.scale import Scale
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import run_settings
 from tasks.report.finding import RECORD, parts, settings_digest
-from tasks.report.hacking_runs import read_run
+from tasks.report.hacking_runs import read_hacking_run
 from tasks.running.artifacts import read_json, write_json
 
 #: Seeds that no verdict may use: docs/evidence.md.
@@ -98,7 +98,7 @@ def train_world(root: Path, work: Path, seed: int) -> dict[str, dict[str, float]
         print(f"seed {seed}: {item.stage}", flush=True)
     found = {}
     for name in run_settings(root).demo[DEMO_NAME].rows:
-        run = read_run(root / folder / DEMO_NAME / "policy" / name / str(seed), seed)
+        run = read_hacking_run(root / folder / DEMO_NAME / "policy" / name / str(seed), seed)
         if run is None:
             raise DataError(f"seed {seed}: row '{name}' has no result")
         found[name] = dict(run.measures)

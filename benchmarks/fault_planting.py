@@ -224,9 +224,9 @@ def evaluate_again(root: Path, stage: str, result: Path, settings: Change) -> No
     from tasks.params.settings import typed
     from tasks.policy_run.run import start_run
     from tasks.running.loading import load_policy
-    from tasks.running.stage import set_threads
+    from tasks.running.stage import prepare_process
 
-    set_threads()
+    prepare_process()
     take_notes()
     command = commands(root)[stage]
     given = dict(pairwise(command))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlhf_core.segmentation import SaT
 from tasks.running.artifacts import read_jsonl
-from tasks.running.stage import set_threads
+from tasks.running.stage import prepare_process
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("texts", type=Path)
     parser.add_argument("--rows", type=int, default=500)
     given = parser.parse_args()
-    set_threads()
+    prepare_process()
     rows = read_jsonl(given.texts)[: given.rows]
     texts = list(dict.fromkeys(next(r[name] for name in ("text", "response", "chosen") if name in r) for r in rows))
     segmenter = SaT(given.model)

@@ -29,7 +29,7 @@ from flows.fork_server import begun
 from flows.run_notes import host_tag, noted
 from flows.same_code import check_server
 from flows.scheduler import RunFailed, RunSummary, ended, run_stale
-from flows.working_tree import mark_own_processes
+from flows.working_tree import mark_for_clean_up
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
 from tasks.dvc import plan
@@ -207,7 +207,7 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, end_on_signal)
-    mark_own_processes(Path.cwd())
+    mark_for_clean_up(Path.cwd())
     try:
         if options.pool:
             check_server()

@@ -4,11 +4,13 @@
     python -m flows.study credit --pilot 100    a pilot, on a seed reserved for tuning (100 to 199)
 
 The same command continues an interrupted world. Worlds run in a fixed order, so nobody can choose which of them
-count. A world runs from committed code and settings; a pilot may run with changes, which its record lists (`dirty`).
+count. A world runs from committed code and settings; a pilot may run with uncommitted ones, which its record lists
+(field `dirty`).
 
-A world is one independent draw of all that is random, from one seed; a cell is one combination of levels of the dials
-that the study varies; a tree is the repository in which a world is trained. The log of starts names each start
-`verdict` (a registered world, which counts) or `pilot` (which does not).
+A world is one independent draw of all that is random, from one seed. A dial is a setting of the world that the study
+varies, and a cell is one combination of levels of the dials. Twins are one row trained twice in one world; a study of
+twins has seeds of its own. A tree is a throw-away repository in .work/studies/, in which a world is trained. The log of
+starts names each start `verdict` (a registered world, which counts) or `pilot` (which does not).
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ from prefect import flow, get_run_logger, tags
 from flows.paper import end_on_signal
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, run_stale
-from flows.working_tree import mark_own_processes
+from flows.working_tree import mark_for_clean_up
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.exclusive import only_one
 from tasks.studies.checks import check_study
 from tasks.studies.committed import read_records
-from tasks.studies.divergence import divergences
-from tasks.studies.provenance import changed_code, refuse_dirty_record, refuse_uncommitted_code
-from tasks.studies.records import record_of, write_record
+from tasks.studies.divergence import diverged_stages
+from tasks.studies.provenance import refuse_record_of_uncommitted_code, refuse_uncommitted_code, uncommitted_code
+from tasks.studies.records import world_record, write_record
 from tasks.studies.registration import Registration, record_file, registration_of
-from tasks.studies.start_log import PILOT, REGISTERED, check_log, check_unchanged, note_start
+from tasks.studies.start_log import PILOT, VERDICT, check_unchanged, note_start, refuse_edited_log
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.world_seeds import check_world_seed
 
@@ -46,45 +48,54 @@ WORK = Path(".work") / "studies"
 def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int, *, pilot: bool, keep: bool) -> Path:
     """Logs the start of a world, trains it and writes its record; returns the record's file. Call it inside a flow.
 
+    Args:
+        root: the repository.
+        registration: of the study, at the commit from which the world runs.
+        spec: the study.
+        seed: of the world.
+        pilot: whether it is a pilot, which may run from uncommitted code and never counts.
+        keep: leave the world's tree.
+
     Raises:
         RewardsmithError: another process trains the world, or it was finished meanwhile.
         RunFailed: a stage failed for a reason other than divergence.
     """
     world = WorldTree(registration.study, spec, seed, root / WORK / registration.study / str(seed))
-    busy, file = (
-        f"world {seed} of study '{registration.study}' is being trained",
-        record_file(registration.study, seed, pilot=pilot),
-    )
-    with only_one(world.tree.with_suffix(".lock"), busy, "Wait for it; its record will be in " + str(file)):
+    file = record_file(registration.study, seed, pilot=pilot)
+    busy = f"world {seed} of study '{registration.study}' is being trained"
+    with only_one(world.tree.with_suffix(".lock"), busy, f"Wait for it; its record will be in {file}"):
         if (root / file).exists():
             raise RewardsmithError(f"world {seed} of study '{registration.study}' was finished by another run: {file}")
         if not pilot:
             refuse_uncommitted_code(root)
-        dirty = changed_code(root)
-        note_start(root, registration, [seed], PILOT if pilot else REGISTERED)
+        uncommitted = uncommitted_code(root)
+        note_start(root, registration, [seed], PILOT if pilot else VERDICT)
         write_tree(root, world)
-        record = _trained(world, registration, pilot=pilot, dirty=dirty if pilot else ())
+        record = _trained(world, registration, pilot=pilot, uncommitted=uncommitted if pilot else ())
         if not pilot:
-            refuse_dirty_record(str(file), record, f"Delete {world.tree} and run the world again from committed code")
+            remedy = f"Delete {world.tree} and run the world again from committed code"
+            refuse_record_of_uncommitted_code(str(file), record, remedy)
         write_record(root, record)
         if not keep:
             shutil.rmtree(world.tree)
     return file
 
 
-def _trained(world: WorldTree, registration: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
-    """Trains a world; returns its record. A row that diverged has its last evaluation before that.
+def _trained(
+    world: WorldTree, registration: Registration, *, pilot: bool, uncommitted: Sequence[str]
+) -> dict[str, Any]:
+    """Trains a world; returns its record. A row that diverged is recorded with its last evaluation before it did.
 
     Raises:
         RunFailed: a stage failed for a reason other than divergence.
     """
     summary = run_stale(world.tree, world.pipelines)
-    get_run_logger().info("world %d: %s", world.number, summary.line())
-    failed_after = {time.stage: time.seconds for time in summary.times.stages if time.stage in summary.failed}
-    diverged = divergences(summary.failed, summary.skipped, failed_after)
-    if others := [message for address, message in summary.failed.items() if address not in diverged]:
-        raise RunFailed(f"world {world.number}: {summary.line()}. " + "; ".join(others))
-    return record_of(world, registration, pilot=pilot, diverged=diverged, dirty=dirty)
+    get_run_logger().info("world %d: %s", world.seed, summary.line())
+    seconds_until_failure = {time.stage: time.seconds for time in summary.times.stages if time.stage in summary.failed}
+    diverged = diverged_stages(summary.failed, summary.skipped, seconds_until_failure)
+    if others := [message for stage, message in summary.failed.items() if stage not in diverged]:
+        raise RunFailed(f"world {world.seed}: {summary.line()}. " + "; ".join(others))
+    return world_record(world, registration, pilot=pilot, diverged=diverged, uncommitted=uncommitted)
 
 
 @flow(
@@ -99,15 +110,16 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     Args:
         name: of the study, studies/<name>.yaml.
         worlds: how many of those that have no record.
-        pilots: tuning seeds to run as pilots instead.
+        pilots: tuning seeds to run as pilots instead (`--pilot`).
         keep: leave the worlds' trees in .work/studies/, with weights.
         root: the repository.
     """
     folder = Path(root).resolve()
     file = study_file(folder, name)
     spec, registration = read_study(file), registration_of(folder, file)
-    check_log(folder)
+    refuse_edited_log(folder)
     check_unchanged(folder, registration)
+    # A pilot may run before hypotheses and tuning are settled; `write_tree` checks its rows and settings.
     if not pilots:
         refuse_uncommitted_code(folder)
         check_study(folder, name, spec)
@@ -123,6 +135,7 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
         return f"{registration.study}: every world has its record"
     made = []
     for seed in seeds:
+        # Registered again: while the world before was trained, the file may have changed or HEAD moved.
         made.append(run_world(folder, registration_of(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
     return (
         f"{registration.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"
@@ -141,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.worlds < 1:
         parser.error(f"--worlds is {options.worlds}; it must be at least 1")
     signal.signal(signal.SIGTERM, end_on_signal)
-    mark_own_processes(Path.cwd())
+    mark_for_clean_up(Path.cwd())
     with tags(host_tag()):
         print(study(options.name, options.worlds, options.pilot, options.keep))
     return 0

@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 
+from tasks.dvc.lock_files import readable_lock, readable_text
 from tasks.dvc.one_stage import MARK
-from tasks.dvc.stale import cache_folder, readable_lock, readable_text
+from tasks.dvc.stale import cache_folder
 from tasks.params.yaml_files import write_whole
 from tasks.running.platform_state import alive, note_of
 
@@ -36,9 +37,9 @@ def mark(root: Path, name: str) -> dict[str, str]:
     return {MARK: json.dumps({"root": str(root.resolve()), "stage": name, **note_of(os.getpid())})}
 
 
-def mark_own_processes(root: Path) -> None:
-    """Marks the processes that this one starts from now on, so that a later run finds and ends those left over if this
-    one is killed.
+def mark_for_clean_up(root: Path) -> None:
+    """Marks the processes that this one starts from now on: if this one is killed, the clean-up of a later run (`tidy`)
+    finds and ends those left over.
 
     Args:
         root: the tree that this process works in.

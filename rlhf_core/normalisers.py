@@ -247,7 +247,7 @@ class NormaliserChoice:
     Args:
         build: (what `fit` gave, regression) -> normaliser.
         fit: the numbers that it keeps of a calibration set, None where it keeps none.
-        of_segments: whether it is fitted to the worth of segments (`docs/vocabulary.md`).
+        of_segments: whether it is fitted to the worth of segments (see `Aggregated.worth`).
         of_selection: whether its numbers are the selection stage's, of the initial policy's pure samples.
     """
 
@@ -320,7 +320,7 @@ NORMALISERS = Choices(
 )
 
 
-def calibrate(
+def fit_statistics(
     signals: list[Segments],
     sequence_values: Floats,
     *,
@@ -363,8 +363,8 @@ def calibrate(
     return fitted
 
 
-def build_normaliser(name: str, calibration: Mapping[str, Any] | None, estimator: str = "huber") -> Normaliser:
-    """Returns the normaliser of a name from what `calibrate` returned.
+def build_normaliser(name: str, fitted: Mapping[str, Any] | None, estimator: str = "huber") -> Normaliser:
+    """Returns the normaliser of a name from what `fit_statistics` returned.
 
     Raises:
         RecipeError: unknown name, or no calibration for one that needs it. Normalising by (0, 1) in silence
@@ -373,6 +373,6 @@ def build_normaliser(name: str, calibration: Mapping[str, Any] | None, estimator
     choice = NORMALISERS[name]
     if choice.fit is None and not choice.of_selection:
         return choice.build({}, estimator)
-    if calibration is None or name not in calibration:
+    if fitted is None or name not in fitted:
         raise RecipeError(f"normaliser '{name}' has no calibration coefficients; run the normaliser stage first")
-    return choice.build(calibration[name], estimator)
+    return choice.build(fitted[name], estimator)

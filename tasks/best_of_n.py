@@ -25,7 +25,7 @@ from tasks.running.checked_results import read_rows
 from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -99,7 +99,7 @@ def choose(
     sentences: Path | None = None,
 ) -> None:
     """Chooses by the reward model and compares with greedy answers."""
-    set_threads()
+    prepare_process()
     spec = typed(BestOfNSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, pool, entropies, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:

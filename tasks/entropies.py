@@ -20,8 +20,8 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
 from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.recorded import exists_in_result
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.recorded import exists_as_recorded
+from tasks.running.stage import command_line, prepare_process, run_stage
 from tasks.scoring.entropies import response_entropies
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -50,7 +50,7 @@ def levels(train: torch.Tensor) -> dict[str, float]:
 
 def measure(spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Path, out: Path) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
-    set_threads()
+    prepare_process()
     spec = typed(EntropySpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, sft, data]) as result:
         encoder = load_encoder(data, sft / "model")
@@ -78,7 +78,7 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     not theirs."""
     data, sft, spec = finished.above("prepare"), finished.above("sft"), finished.settings(EntropySpec)
     path = finished.result / "entropies.safetensors"
-    if data is None or sft is None or spec is None or not exists_in_result(path):
+    if data is None or sft is None or spec is None or not exists_as_recorded(path):
         return
     stored, encoder = read_tensors(path), load_encoder(data, sft / "model")
     for split in SPLITS:

@@ -44,7 +44,7 @@ from tasks.running.contradictions import FinishedStage
 from tasks.running.device_settings import settle_supervised
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, numeric_errors_name, run_stage, set_threads
+from tasks.running.stage import command_line, numeric_errors_name, prepare_process, run_stage
 from tasks.running.supervised import train_resumably
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
@@ -280,7 +280,7 @@ def train_generative_model(
     out: Path,
 ) -> None:
     """Trains a generative reward model, has it correct the wrong samples, and scores the tokens of all."""
-    set_threads()
+    prepare_process()
     spec = typed(GenerativeModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))
     training = config.training_config(spec, f"{scale_path}, {spec_path}")

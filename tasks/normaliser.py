@@ -1,6 +1,7 @@
 """Stage `normaliser`: fits normalisers to a reward model's rewards of training responses.
 
-Segments of chosen and rejected responses are pooled. A segment's reward is here its worth (docs/vocabulary.md).
+Segments of chosen and rejected responses are pooled. A segment's reward is here its worth: what it contributes to the
+response's reward; under a plain mean, its own reward, undivided.
 p = (t + 1) / T is its relative place in the response: t is its index from 0, T the number of segments. One pass fits
 all normalisers of the paper Segment, so comparing them needs no second pass:
 
@@ -26,14 +27,14 @@ import torch
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.normalisers import calibrate
+from rlhf_core.normalisers import fit_statistics
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.signals import Segments
 from tasks.params.pages import Address, read_settings
-from tasks.params.reward_model import CalibrationSpec
+from tasks.params.reward_model import NormaliserSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_object, stage_output, write_json
@@ -41,9 +42,9 @@ from tasks.running.checked_results import read_rows
 from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -54,7 +55,7 @@ VERSION = 3
 STAGE = "normaliser"
 
 
-def calibration_indices(spec: CalibrationSpec, pairs: int) -> list[int]:
+def calibration_indices(spec: NormaliserSpec, pairs: int) -> list[int]:
     """Returns the indices, in order, of the training pairs that normalisers are fitted to."""
     count = min(spec.pairs, pairs)
     return sorted(random.Random("calibration").sample(range(pairs), count)) if spec.drawn else list(range(count))
@@ -68,9 +69,16 @@ def _segment_rewards(
     training_pairs: list[PreferencePair],
     indices: list[int],
 ) -> tuple[Segments, torch.Tensor]:
-    """Returns the rewards of segments and of whole responses [responses]: of all chosen ones, then of all rejected."""
+    """Returns the rewards of segments and of whole responses [responses]: of all chosen ones, then of all rejected.
+
+    Args:
+        reward_model, data, entropies, sentences: as of `fit_normalisers`; `sentences` is the folder of a SaT model.
+        training_pairs: all pairs of the data.
+        indices: of those in the calibration set.
+    """
     model, training_settings = ScalarModel.load(reward_model / "model")
     encoder = load_encoder(data, reward_model / "model")
+    # The special token <END> behind every sentence, where the reward model was trained with it.
     end_token = end_token_id(encoder.tokenizer) if training_settings.get("end_token") else None
     aggregation = build_aggregation(training_settings["aggregation"])
     model.to(device())
@@ -120,8 +128,12 @@ def fit_normalisers(
 ) -> None:
     """Writes normaliser.json: statistics of each normaliser, location bins, and counts of segments, responses, bins.
 
+    For a zero-shot reward model normaliser.json and metrics.json are empty objects: its policies use statistics over
+    pure samples, the SFT model's own answers, which stage `selection` (of aspects) has computed.
+
     Args:
-        scale_path: settings of the calibration set and of the fit, an address in params/scales/.
+        scale_path: settings of the calibration set and of the fit, an address in params/scales/. A parameter `..._path`
+            is an address of settings, `--scale` on the command line (see `argument_parser`).
         data: prepared data with the training pairs.
         sft: the SFT model whose entropies are given; the result is stale when it changes.
         entropies: of the responses' tokens, for a reward model that cuts by entropies.
@@ -130,13 +142,11 @@ def fit_normalisers(
         sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
             sentences.
     """
-    set_threads()
-    spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
+    prepare_process()
+    spec = typed(NormaliserSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        if is_zero_shot(
-            reward_model
-        ):  # policies use statistics over pure samples, which stage `selection` (of aspects) has computed
+        if is_zero_shot(reward_model):
             write_json(result / "normaliser.json", {})
             write_json(result / "metrics.json", {})
             return
@@ -144,13 +154,13 @@ def fit_normalisers(
         warn_too_few_rows(spec.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
         indices = calibration_indices(spec, len(training_pairs))
         if is_hub_classifier(reward_model):
-            signal, sequence_values = _classifier_rewards(reward_model, [training_pairs[i] for i in indices])
+            segment_rewards, sequence_values = _classifier_rewards(reward_model, [training_pairs[i] for i in indices])
         else:
-            signal, sequence_values = _segment_rewards(
+            segment_rewards, sequence_values = _segment_rewards(
                 reward_model, data, entropies, sentences, training_pairs, indices
             )
-        fitted = calibrate(
-            [signal],
+        fitted = fit_statistics(
+            [segment_rewards],
             sequence_values.double().numpy(),
             floor_fraction=spec.floor_fraction,
             min_samples=spec.min_samples,
@@ -162,7 +172,9 @@ def fit_normalisers(
 
 def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     """Returns the counts, the moments of `global` and `sequence`, and the coefficients, flat: as `segments`,
-    `global_mean`, or `huber_w_mean`, the slope by Huber regression of Mean(p) = w_mean log p + b_mean."""
+    `global_mean`, or `huber_w_mean`, the slope by Huber regression of Mean(p) = w_mean log p + b_mean.
+
+    Bins and the moments of `last` are in normaliser.json alone."""
     metrics = dict(fitted["counts"])
     for name in ("global", "sequence"):
         metrics |= {f"{name}_mean": fitted[name]["mean"], f"{name}_std": fitted[name]["std"]}
@@ -175,7 +187,7 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Compares metrics.json with normaliser.json; yields a message for each value that differs, for `rewardsmith
     verify`."""
     file = finished.result / "normaliser.json"
-    fitted = read_object(file) if exists_in_result(file) else {}
+    fitted = read_object(file) if exists_as_recorded(file) else {}
     if fitted:
         yield from finished.of_metrics(flat_metrics(fitted))
 

@@ -22,7 +22,7 @@ from tasks.running.checked_results import read_rows
 from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -37,7 +37,7 @@ def draw_pool(
     out: Path,
 ) -> None:
     """Answers the benchmarks' prompts greedily and by sampling."""
-    set_threads()
+    prepare_process()
     spec = typed(PoolSpec, read_settings(scale_path), str(scale_path))
     sampling = spec.sampling
     greedy = Sampling(sampling.max_new_tokens, temperature=0, engine=sampling.engine)

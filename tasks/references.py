@@ -37,8 +37,8 @@ from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
-from tasks.running.recorded import exists_in_result
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.recorded import exists_as_recorded
+from tasks.running.stage import command_line, prepare_process, run_stage
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 
@@ -157,7 +157,7 @@ def make_references(
         sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
             sentences.
     """
-    set_threads()
+    prepare_process()
     spec = typed(ReferencesSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
@@ -192,7 +192,7 @@ def make_references(
 def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics and lists that do not fit the lengths of the stored responses."""
     path = finished.result / "references.safetensors"
-    if not exists_in_result(path):
+    if not exists_as_recorded(path):
         return
     stored, names = read_tensors(path), read_object(finished.result / "references.json")["prompts"]
     lengths = stored["lengths"].double()

@@ -21,7 +21,7 @@ from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import load_world
 from tasks.running.result_rows import BenchmarkPair
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -78,7 +78,7 @@ def bench(
     sentences: Path | None = None,
 ) -> None:
     """Measures a reward model on the benchmark."""
-    set_threads()
+    prepare_process()
     spec = typed(RewardBenchSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, entropies, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:

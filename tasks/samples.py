@@ -29,7 +29,7 @@ from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -126,7 +126,7 @@ def make_samples(
     out: Path,
 ) -> None:
     """Draws and grades solutions of the training questions."""
-    set_threads()
+    prepare_process()
     spec = typed(SamplesSpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft]) as result:
         questions = read_rows(data / "questions.jsonl", Question)

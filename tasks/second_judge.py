@@ -19,7 +19,7 @@ from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation, OpponentJudgement
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -47,7 +47,7 @@ def judge_policies(
     out: Path,
 ) -> None:
     """Compares the first policy with each of the others."""
-    set_threads()
+    prepare_process()
     row = read_settings(row_path)
     spec = typed(SecondJudgeSpec, read_settings(scale_path), str(scale_path))
     names = list(row["against"])

@@ -30,8 +30,8 @@ from tasks.running.artifacts import read_jsonl, read_object, stage_output, write
 from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.progress import progress
-from tasks.running.recorded import exists_in_result
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.recorded import exists_as_recorded
+from tasks.running.stage import command_line, prepare_process, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -68,7 +68,7 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
 
 def make_segmenter(spec_path: Annotated[Address, "segmenter spec (YAML)"], data: Path, out: Path) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
-    set_threads()
+    prepare_process()
     spec = typed(SegmenterSpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
         folder = result / "model"
@@ -110,7 +110,7 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
 
 def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics that are not those of the sentences."""
-    if exists_in_result(finished.result / KNOWN_FILE):
+    if exists_as_recorded(finished.result / KNOWN_FILE):
         yield from finished.of_metrics(lengths_of(list(read_object(finished.result / KNOWN_FILE).values())))
 
 

@@ -30,9 +30,9 @@ from tasks.running.artifacts import read_jsonl, read_object, stage_output, write
 from tasks.running.checked_results import read_rows
 from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import Prompt
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -121,7 +121,7 @@ def select(
     out: Path,
 ) -> None:
     """Writes which aspects are most consistent with the holistic reward, and by what."""
-    set_threads()
+    prepare_process()
     spec = typed(SelectionFile, read_settings(spec_path), str(spec_path))
     scale = typed(SelectionScale, read_settings(scale_path), str(scale_path))
     rule = spec.rule
@@ -205,7 +205,7 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
         finished.result / "selection.json",
         finished.rows("answers.jsonl"),
     )
-    if spec is None or not exists_in_result(file) or not rows:
+    if spec is None or not exists_as_recorded(file) or not rows:
         return
     stated = read_object(file)
     scores = {

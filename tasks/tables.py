@@ -26,7 +26,7 @@ from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.contradictions import FinishedStage
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.stage import command_line, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -141,7 +141,7 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics that tables of the same runs and of what those were made from, made
     again, do not have."""
     file = finished.result / "tables.json"
-    if not exists_in_result(file):
+    if not exists_as_recorded(file):
         return
     header = read_object(file)
     results = finished.root / "results" / header["scale"]

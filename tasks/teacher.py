@@ -27,7 +27,7 @@ from tasks.running.checked_results import read_rows
 from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.running.stage import command_line, prepare_process, run_stage
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -99,7 +99,7 @@ def make_rewrites(
     out: Path,
 ) -> None:
     """Has the wrong samples corrected and verifies the corrections."""
-    set_threads()
+    prepare_process()
     spec = typed(TeacherSpec, read_settings(spec_path), str(spec_path))
     teacher = build_teacher(spec, str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:

@@ -33,7 +33,7 @@ class Onset:
 
 @dataclass(frozen=True)
 class Overoptimisation:
-    """A run in hindsight; win rates in percent of the run's evaluation prompts.
+    """A run in hindsight, by its evaluations while training; win rates in percent of their prompts.
 
     Attributes:
         peak_step, peak_win_rate: the evaluation with the highest win rate, of equal ones the first. The highest of
@@ -140,7 +140,7 @@ def overoptimisation(
 
 @dataclass(frozen=True)
 class ClauseUse:
-    """Frequency of each type of clause in a set of responses.
+    """Frequency of each type of clause, the unit whose true reward the testbed defines, in a set of responses.
 
     Attributes:
         shares: of all clauses, by type; they sum to 1, or to 0 without any clause.
@@ -176,8 +176,8 @@ def clause_use(responses: Iterable[Sequence[str]], kinds: Sequence[str]) -> Clau
     )
 
 
-def inflated(sft: ClauseUse, policy: ClauseUse, least: float = 0.25) -> list[str]:
-    """Types of which the policy writes more than the SFT policy, the largest growth first.
+def grown_types(sft: ClauseUse, policy: ClauseUse, least: float = 0.25) -> list[str]:
+    """Returns the types of which the policy writes more than the SFT policy, the largest growth first.
 
     Args:
         sft, policy: over the same prompts.

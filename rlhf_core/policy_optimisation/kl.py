@@ -1,4 +1,4 @@
-"""Estimators of KL(policy || reference) from sampled tokens, and the coefficient of its penalty."""
+"""Estimators of KL(policy || reference) from sampled tokens; the penalty's coefficient with its adaptive controller."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def kl_tokens(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estima
 
 
 class KLCoefficient:
-    """The factor on the KL penalty: fixed, or moved towards a target KL.
+    """The factor on the KL penalty: fixed, or moved towards a target KL by an adaptive KL controller.
 
     Args:
         value: where it starts.

@@ -68,8 +68,8 @@ class Aggregated:
 
     @property
     def worth(self) -> Tensor:
-        """Returns [batch, max_segments]: the segments' worth, as training measures it and normalisers
-        are fitted to it."""
+        """Returns [batch, max_segments]: what each segment contributes to the total, or its own reward where `weighted`
+        is false, as for a plain mean. Training measures the worth, and normalisers are fitted to it."""
         return self.contributions if self.weighted else self.rewards
 
 

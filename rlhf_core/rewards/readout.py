@@ -45,7 +45,7 @@ class RewardModelScorer:
         aggregation: how the model aggregates, for 'weighted' and 'aggregate'.
         base: of the first difference, 'prompt' for the head at the prompt's last token or 'zero'.
         tokenizer: of policy and reward model; needed by segmenters of characters and by end tokens.
-        end_token: id of `<END>`, where the model was trained with it.
+        end_token: id of `<END>`, the special token behind every sentence, where the model was trained with it.
     """
 
     model: ScalarModel

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from rlhf_core.errors import DataError
 
+#: The end token: a special token inserted behind every sentence; not the end of the sequence (EOS).
 END = "<END>"
 
 

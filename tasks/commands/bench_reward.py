@@ -15,7 +15,7 @@ from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
 from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.running.artifacts import write_json
-from tasks.running.stage import set_threads
+from tasks.running.stage import prepare_process
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer, score_pairs
 
 #: The preference test sets, with the field by which each is divided; None where it is not.
@@ -150,7 +150,7 @@ def bench_reward(
         DataError: a folder or set that cannot be read.
         NumericsError: scores that depend on batch size or padding.
     """
-    set_threads()
+    prepare_process()
     loaded = {name: load_set(name, directory, rows) for name in sets}
     scorer = load_scorer(model, RewardModelInputs(), template=template, prompt=prompt, total=total)
     scores = [score for found in loaded.values() for score in set_scores(scorer, found, batch)]

@@ -30,7 +30,7 @@ from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder
 from tasks.running.recorded import RECORD, check_result
 from tasks.running.result_rows import CodeRecord, PreferencePair, Prompt
-from tasks.running.stage import set_threads
+from tasks.running.stage import prepare_process
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, check_trained, model_folder, upstream
 
 #: Largest difference of a score, relative to the largest score where that is above 1.
@@ -93,7 +93,7 @@ def export(result: Path, out: Path, data: Path | None = None) -> None:
         RecipeError: a model that transformers has no form of, with the reason.
         NumericsError: scores that differ when read back.
     """
-    set_threads()
+    prepare_process()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError("it exists and is not an empty folder", file=str(out), remedy="Name another folder")
     found = Exported.of(result, data)

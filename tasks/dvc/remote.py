@@ -18,42 +18,12 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.dvc.contents import damaged, forget, matches, of_another_run
+from tasks.dvc.lock_files import ROOT_FILE, locked_stage, locked_stages
 from tasks.dvc.unofficial import open_repo, run_folder, run_key, run_value
-from tasks.params.yaml_files import nested_too_deeply
-
-ROOT_FILE = "dvc.yaml"
 
 
 class RemoteFailed(RewardsmithError):
     """A remote that did not take or give everything, for a reason that may pass."""
-
-
-def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
-    """Returns the entries of the dvc.lock beside a dvc.yaml, by stage.
-
-    Raises:
-        DataError: it is not a lock file.
-    """
-    path = (root / file).with_suffix(".lock")
-    if not path.exists():
-        return {}
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = None if nested_too_deeply(text) else yaml.load(text, yaml.CSafeLoader) or {}
-    except (OSError, ValueError, yaml.YAMLError):
-        content = None
-    stages = (content.get("stages") or {}) if isinstance(content, dict) else None
-    if not isinstance(stages, dict) or not all(isinstance(entry, dict) for entry in stages.values()):
-        raise DataError(
-            "it cannot be read as a lock file of DVC", file=str(path), remedy=f"Restore it: git checkout {path.name}"
-        )
-    return stages
-
-
-def locked_stage(root: Path, address: str) -> dict[str, Any]:
-    """Returns a stage's entry in its dvc.lock; empty without an entry."""
-    file, _, name = address.rpartition(":")
-    return dict(locked_stages(root, file or ROOT_FILE).get(name) or {})
 
 
 class Remote:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
+from tasks.dvc.lock_files import locked_stage
 from tasks.dvc.one_stage import TEMPORARY, ended, reproduce
-from tasks.dvc.remote import Remote, RemoteFailed, locked_stage
+from tasks.dvc.remote import Remote, RemoteFailed
 from tasks.running.commit import changed_since
 
 #: Exit status of an error of the user's.

@@ -5,54 +5,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RewardsmithError
+from rlhf_core.errors import RewardsmithError
 from tasks.dvc.contents import damaged_list
+from tasks.dvc.lock_files import readable_lock, readable_text, refuse_unreadable_locks
 from tasks.dvc.plan import ROOT_FILE, asked_files, asked_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
 from tasks.graph.dvc_files import CPU
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
-from tasks.params.yaml_files import nested_too_deeply, read_mapping
-
-
-def readable_lock(path: Path) -> bool:
-    """Returns whether DVC would read a dvc.lock: it is whole enough for DVC's own schema."""
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from dvc.utils.strictyaml import YAMLValidationError, validate
-
-    try:
-        validate(read_mapping(path), COMPILED_LOCKFILE_SCHEMA)
-    except (DataError, YAMLValidationError):
-        return False
-    return True
-
-
-def readable_text(path: Path) -> bool:
-    """Returns whether DVC can try to read a YAML file: it is a text in UTF-8, and not nested so deeply that the parser
-    would end this process."""
-    try:
-        return path.is_file() and not nested_too_deeply(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def refuse_unreadable_locks(root: Path, files: Sequence[str], readable: Callable[[Path], bool]) -> None:
-    """Refuses dvc.yaml files whose dvc.lock is not readable.
-
-    Raises:
-        RewardsmithError: names the lock file, and how it is rebuilt.
-    """
-    for lock in (str(Path(file).with_suffix(".lock")) for file in files):
-        if os.path.lexists(root / lock) and not readable(root / lock):
-            raise RewardsmithError(
-                f"{lock} cannot be read as a lock file of DVC. `rewardsmith run` moves it to .work/set-aside and takes "
-                f"finished results from DVC's cache; or restore it with `git checkout {lock}`"
-            )
 
 
 def cache_folder(root: Path) -> Path:

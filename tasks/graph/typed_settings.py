@@ -17,9 +17,9 @@ from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, Rew
 from tasks.params.pages import Address, explained, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.reward_model import (
-    CalibrationSpec,
     GenerativeModelScale,
     GenerativeModelSpec,
+    NormaliserSpec,
     ReferencesSpec,
     reward_model_scale,
     reward_model_spec,
@@ -50,7 +50,7 @@ TYPES: Mapping[tuple[str, str], Make] = {
     ("generative_reward_model", "scale"): _of(GenerativeModelScale),
     ("reward_model", "spec"): reward_model_spec,
     ("reward_model", "scale"): reward_model_scale,
-    ("normaliser", "scale"): _of(CalibrationSpec),
+    ("normaliser", "scale"): _of(NormaliserSpec),
     ("references", "scale"): _of(ReferencesSpec),
     ("aspect_model", "spec"): _of(AspectModelSpec),
     ("aspect_model", "scale"): _of(TrainingConfig),

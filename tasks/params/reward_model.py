@@ -37,7 +37,8 @@ class RewardModelSpec(Checked):
         segmenter: `{kind: entropy, cutoff: "1.75"}` and the like.
         aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
         loss: on the aggregated rewards, by name or with options, `{kind: bradley_terry, regularisation: 0.005}`.
-        end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
+        end_token: whether the special token `<END>` is inserted behind every sentence, to be read there (segmenter sat
+            only).
         learning_rate_share: of the scale's learning rate; WARM's models have rates of their own.
         seed_offset: added to the run's seed, so that models of one run differ in initial heads and order of pairs.
         data: the data set whose pairs it learns from, None for the backbone's.
@@ -162,7 +163,7 @@ def reward_model_scale(values: Mapping[str, Any], where: str) -> TrainingConfig 
 
 
 @dataclass(frozen=True)
-class CalibrationSpec(Checked):
+class NormaliserSpec(Checked):
     """Settings for fitting normalisers. Both regressions are fitted; a row's `estimator` selects one.
 
     Args:

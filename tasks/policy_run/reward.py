@@ -283,6 +283,7 @@ def _model_component(
         aggregation=build_aggregation(trained["aggregation"]),
         base=readout.base,
         tokenizer=tokenizer,
+        # the special token <END> behind every sentence, where the model was trained with it
         end_token=end_token_id(tokenizer) if tokenizer is not None and trained.get("end_token") else None,
     )
     return _shaped(part, scorer, found, policy_tokenizer, selected)

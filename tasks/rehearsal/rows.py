@@ -23,7 +23,7 @@ from rlhf_core.evaluation.alpaca_calibration import CALIBRATION_COLUMNS
 from rlhf_core.evaluation.harness.choice import harness_folder
 from rlhf_core.evaluation.reward_bench import OFFICIAL
 from tasks.rehearsal.made_up import made_up
-from tasks.report.length_controlled import FEWEST
+from tasks.report.length_controlled_runs import FEWEST
 
 #: Rows of a set that is learned from, and of one that is measured: as many as length control is fitted to.
 LEARNED, MEASURED = 8, FEWEST

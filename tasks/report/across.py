@@ -13,7 +13,7 @@ from pathlib import Path
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.report.records import record_of, run_anchor
+from tasks.report.records import run_anchor, stage_record
 
 LEFT_OUT = ("hackability", "demo")
 #: Metric -> heading, decimals.
@@ -77,7 +77,7 @@ def rows_by_backbone(results: Path) -> dict[str, list[RowOverWorlds]]:
 
 def backbone_of(run: StageOutput) -> str | None:
     """Returns the SFT model that a policy started from, as its provenance says; None without provenance."""
-    inputs = record_of(run.path).get("inputs", {})
+    inputs = stage_record(run.path).get("inputs", {})
     return next((Path(name).parts[-3] for name in inputs if "/shared/sft/" in name), None)
 
 

@@ -21,7 +21,7 @@ from tasks.studies.caveats import MeanAtKL, rows_at_kl
 from tasks.studies.claim_verdicts import OPEN, studied_claim
 from tasks.studies.git_history import content_of
 from tasks.studies.shown import shown_values
-from tasks.studies.start_log import REGISTERED, AbandonedStudy, abandoned, starts
+from tasks.studies.start_log import VERDICT, AbandonedStudy, abandoned, starts
 from tasks.studies.verdicts import StudyFinding, StudyState, Word, load_study, over_worlds
 
 #: Verdicts of a hypothesis or a claim; beside them, 'exploratory' and 'open' are words for none.
@@ -166,7 +166,7 @@ def read_atlas(root: Path) -> Atlas:
         lines, gone = starts(root), tuple(abandoned(root))
     except DataError:  # every study is refused with it by name
         lines, gone = [], ()
-    started = {line["study"]: line for line in reversed(lines) if line["kind"] == REGISTERED}
+    started = {line["study"]: line for line in reversed(lines) if line["kind"] == VERDICT}
     files = {file.stem: file for file in (root / FOLDER).glob("*.yaml")}
     names = sorted({*files, *started})
     found = (_study(root, name, files.get(name), started.get(name)) for name in names)

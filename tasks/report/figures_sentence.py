@@ -22,7 +22,7 @@ from tasks.report.figure_data import (
 )
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, of_one_seed
-from tasks.report.records import record_of
+from tasks.report.records import stage_record
 from tasks.report.win_rates import decided_in
 
 PAPER = "sentence"
@@ -100,7 +100,7 @@ def recorded_figures(tree: ResultTree) -> list[FigureData]:
     means: dict[str, Mean] = {}
     for label, row in SEGMENTERS.items():
         outputs = tree.outputs(PAPER, "policy", row)
-        records = [record for output in outputs.values() if (record := record_of(output.path))]
+        records = [record for output in outputs.values() if (record := stage_record(output.path))]
         if seconds := [float(record["seconds"]) for record in records]:
             means[label] = mean_and_standard_error(seconds)
         else:

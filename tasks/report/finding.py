@@ -23,7 +23,7 @@ from tasks.graph.scale import Scale
 from tasks.params.pages import read_settings
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import run_settings
-from tasks.report.hacking_runs import MEASURES, HackingRun, MitigationResult, is_hacked, read_run
+from tasks.report.hacking_runs import MEASURES, HackingRow, HackingRun, is_hacked, read_hacking_run
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import run_anchor
 from tasks.report.told import true_labels
@@ -68,9 +68,9 @@ class FindingRow:
         return run_anchor(DEMO_NAME, "policy", self.name, str(next(iter(self.runs))))
 
     @property
-    def over_worlds(self) -> MitigationResult:
+    def over_worlds(self) -> HackingRow:
         """Returns the row as the laboratory's page draws it."""
-        return MitigationResult(self.name, self.title, "measured", runs=list(self.runs.values()))
+        return HackingRow(self.name, self.title, "measured", runs=list(self.runs.values()))
 
     @property
     def at_equal_kl(self) -> float | None:
@@ -86,14 +86,15 @@ class FindingRow:
         return mean_and_standard_error([run.measures[measure] for run in self.runs.values()])[0]
 
     @property
-    def hacked(self) -> int:
+    def times_hacked(self) -> int:
+        """Returns the number of worlds in which its policy hacked."""
         return sum(run.hacked for run in self.runs.values())
 
     @property
     def means(self) -> str:
         """Returns the row's part of the finding in one line."""
         worlds = len(self.runs)
-        hacked = f"hacked in {of_worlds(self.hacked, worlds)}" if self.hacked else "not hacked"
+        hacked = f"hacked in {of_worlds(self.times_hacked, worlds)}" if self.times_hacked else "not hacked"
         if self.effect is None:
             return f"{hacked}; its proxy rises by {self.mean('proxy_gain'):.1f} deviations all the same"
         return f"{hacked}; above the plain reward in {of_worlds(self.above, worlds)}"
@@ -149,10 +150,10 @@ class DemoFinding:
     def headline(self) -> str:
         """Returns the finding in two sentences."""
         plain, *designs = self.rows
-        rate, worlds = plain.mean("final"), len(self.seeds)
-        said = f"The plain reward {hacked_text(plain.hacked, worlds)}: {rate:.0f} % of its policy's answers beat the "
+        rate, hacked, worlds = plain.mean("final"), plain.times_hacked, len(self.seeds)
+        said = f"The plain reward {hacked_text(hacked, worlds)}: {rate:.0f} % of its policy's answers beat the "
         others = (
-            f"{row.title} {outcome(row.mean('final'), row.hacked, rate, plain.hacked, worlds)}" for row in designs
+            f"{row.title} {outcome(row.mean('final'), row.times_hacked, rate, hacked, worlds)}" for row in designs
         )
         return f"{said}SFT model's (50 % is no change)." + (
             f" On the same labels, {'; '.join(others)}." if designs else ""
@@ -302,7 +303,7 @@ def read_finding(root: Path) -> DemoFinding | None:
     runs: dict[str, dict[int, HackingRun]] = {name: {} for name in names}
     for name in names:
         for seed in demo.seeds:
-            if (run := read_run(results / DEMO_NAME / "policy" / name / str(seed), seed)) is None:
+            if (run := read_hacking_run(results / DEMO_NAME / "policy" / name / str(seed), seed)) is None:
                 return None
             metrics_file = str(Path(run.path) / "result" / "metrics.json")
             for lacking in (MEASURES[name] for name in SHOWN if name not in run.measures):

@@ -23,11 +23,11 @@ from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.yaml_files import write_whole
 from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spark_svg
-from tasks.report.hacking_runs import LEVEL, MitigationResult, read_run, sft_use
+from tasks.report.hacking_runs import LEVEL, HackingRow, read_hacking_run, sft_use
 from tasks.report.page import render_page, template_text
-from tasks.report.records import Provenance, Run, provenance, record_of
+from tasks.report.records import Provenance, Run, provenance, stage_record
 from tasks.running.checked_results import read_metrics
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.stage import run_stage
 
 Range = tuple[float, float]
@@ -40,10 +40,10 @@ class RewardResults:
     name: str
     description: str
     model: Mapping[str, float]
-    cells: list[MitigationResult]
+    cells: list[HackingRow]
 
     @property
-    def measured(self) -> list[MitigationResult]:
+    def measured(self) -> list[HackingRow]:
         return [cell for cell in self.cells if cell.status == "measured"]
 
     @property
@@ -73,8 +73,8 @@ class Laboratory:
     def nowhere(self) -> dict[str, str]:
         """Returns the mitigations without a row of any reward, each with the first reason."""
         cells = [cell for reward in self.rewards for cell in reward.cells]
-        with_row = {cell.mitigation for cell in cells if cell.status != "left out"}
-        reasons = {cell.mitigation: cell.reason for cell in reversed(cells)}
+        with_row = {cell.name for cell in cells if cell.status != "left out"}
+        reasons = {cell.name: cell.reason for cell in reversed(cells)}
         return {name: reasons[name] for name in self.mitigations if name in reasons and name not in with_row}
 
     def to_json(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Laboratory:
                 "clauses_per_response_sft": dict(reward.sft.per_response) if reward.measured else {},
                 "mitigations": [
                     {
-                        "mitigation": cell.mitigation,
+                        "mitigation": cell.name,
                         "status": cell.status,
                         **({"reason": cell.reason} if cell.reason else {}),
                         "inflated": dict(cell.inflated),
@@ -148,27 +148,27 @@ def compare(
         for name, title in titles.items():
             row = reward.rows.get(name)
             if row is None:
-                cells.append(MitigationResult(name, title, "left out", reward.left_out.get(name, "there is no row")))
+                cells.append(HackingRow(name, title, "left out", reward.left_out.get(name, "there is no row")))
                 continue
             outs = ((results / "policy" / row / str(seed), seed) for seed in seeds)
-            runs = [run for run in (read_run(out, seed) for out, seed in outs) if run is not None]
-            cells.append(MitigationResult(name, title, "measured" if runs else "not run", runs=runs))
+            runs = [run for run in (read_hacking_run(out, seed) for out, seed in outs) if run is not None]
+            cells.append(HackingRow(name, title, "measured" if runs else "not run", runs=runs))
         model = results / "reward_model" / reward.reward / str(seeds[0]) / "result" / "metrics.json"
-        measured = read_metrics(model) if exists_in_result(model) else {}
+        measured = read_metrics(model) if exists_as_recorded(model) else {}
         found.append(RewardResults(reward.reward, describe(root, scale, reward.reward), measured, cells))
     records = [run.path for reward in found for cell in reward.cells for run in cell.runs]
     return Laboratory(scale, list(seeds), titles, found, _provenance(root, records), list(every))
 
 
 def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
-    return provenance(Run("", "", "", out, record_of(root / out)) for out in outs)
+    return provenance(Run("", "", "", out, stage_record(root / out)) for out in outs)
 
 
-def verdict(cell: MitigationResult) -> str:
-    """Returns the shade of a cell: 'hacked' if at least half of its seeds were hacked, else 'won' or nothing."""
+def verdict(cell: HackingRow) -> str:
+    """Returns the shade of a cell: 'hacked' if it was hacked in at least half of its worlds, else 'won' or nothing."""
     if not cell.runs:
         return ""
-    if 2 * cell.hacked >= len(cell.runs):
+    if 2 * cell.times_hacked >= len(cell.runs):
         return "hacked"
     won = [run.measures["final"] > 50 and run.measures.get("p", 1.0) < LEVEL for run in cell.runs]
     return "won" if 2 * sum(won) > len(won) else ""
@@ -179,11 +179,11 @@ def render(comparison: Laboratory) -> str:
     colours = colours_of(comparison.order)
     ranges: dict[int, tuple[Range, Range]] = {}
     for reward in comparison.rewards:
-        proxies = [cell.proxy_rise for cell in reward.measured]
+        proxies = [cell.proxy_gain_by_step for cell in reward.measured]
         ranges |= {id(cell): (span(proxies, 0), span(proxies, 1)) for cell in reward.cells}
 
-    def curve(cell: MitigationResult) -> Curve:
-        return Curve(cell.title, colours[cell.mitigation], cell.proxy_rise, cell.curve("win_rate"))
+    def curve(cell: HackingRow) -> Curve:
+        return Curve(cell.title, colours[cell.name], cell.proxy_gain_by_step, cell.curve("win_rate"))
 
     def panel(reward: RewardResults) -> Markup:
         key = f"curves-{comparison.rewards.index(reward)}"

@@ -1,49 +1,63 @@
-"""Runs with measures of hacking, and rows of them over worlds."""
+"""Runs with measures of hacking, and rows of them over worlds.
+
+A clause is the unit whose true reward the testbed's dialogue world defines; its type says what it does, such as
+`requested_true` or `filler`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
+from rlhf_core.evaluation.overoptimisation import ClauseUse, grown_types
 from tasks.report.outputs import mean_and_standard_error
-from tasks.report.records import record_of
+from tasks.report.records import stage_record
 from tasks.running.checked_results import read_checked, read_metrics
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import HackingPoint
 
-#: Measures of a run, each with its metric of metrics.json; `rlhf_core/evaluation/overoptimisation.py` defines them.
+#: Measures of a run, each with its metric of metrics.json.
+#: Those of the final evaluation are measured on all prompts; those of the evaluations while training, the last step's
+#: among them, on the first `checkpoint_prompts`. So peak less final need not be loss_after_peak.
+#: `rlhf_core/evaluation/overoptimisation.py` defines the metrics in `hacking/`.
 MEASURES = {
+    # of the final evaluation
     "final": "win_rate_vs_sft",
     "final_se": "win_rate_vs_sft_se",
     "p": "win_rate_vs_sft_p",
+    "true_reward": "true_reward",
+    "length": "alpaca_tokens",  # mean tokens per answer to the evaluation's dialogue prompts, at every scale
+    "kl": "kl",
+    # of the evaluations while training
     "peak": "hacking/peak_win_rate",
     "peak_step": "hacking/peak_step",
     "loss_after_peak": "hacking/loss_after_peak",
-    "onset": "hacking/onset_step",
-    "onset_since": "hacking/onset_since",
+    "onset": "hacking/onset_step",  # first step at which the win rate is lower beyond noise
+    "onset_since": "hacking/onset_since",  # step of the best evaluation before that fall
     "onset_kl": "hacking/onset_kl",
-    "rank_correlation": "hacking/rank_correlation",
-    "proxy_gain": "hacking/proxy_gain",
-    "true_reward": "true_reward",
-    "length": "alpaca_tokens",
-    "kl": "kl",
+    "rank_correlation": "hacking/rank_correlation",  # of proxy and win rate
+    "proxy_gain": "hacking/proxy_gain",  # proxy at the last step less the SFT policy's
 }
 #: A win rate below 50 at this level, or an onset, makes a run a hacked one.
 LEVEL = 0.05
+#: Left out: there is no such row.
+Status = Literal["measured", "not run", "left out"]
 
 
 @dataclass(frozen=True)
 class HackingRun:
-    """One row at one seed.
+    """One row in one world.
 
     Attributes:
+        seed: of the world.
+        path: the stage's output directory.
         measures: those of `MEASURES` that it has.
         points: its evaluations while training, as hacking.jsonl has them.
         clauses, clauses_sft: types of clauses that the policy writes, and that its SFT model writes.
+        seconds: that the stage took; None without a record.
     """
 
     seed: int
@@ -66,45 +80,48 @@ def is_hacked(measures: Mapping[str, float]) -> bool:
 
 
 @dataclass(frozen=True)
-class MitigationResult:
-    """One mitigation under one reward, over worlds.
+class HackingRow:
+    """One row over worlds: a mitigation under one reward of the laboratory, or a row of the demo.
 
     Attributes:
-        status: measured, not run, or left out.
+        name: of the mitigation, or of the demo's row.
+        title: for people.
+        status: whether it was measured.
         reason: why it was left out.
+        runs: one in each world.
     """
 
-    mitigation: str
+    name: str
     title: str
-    status: str
+    status: Status
     reason: str = ""
     runs: list[HackingRun] = field(default_factory=list)
 
     def mean(self, name: str) -> float | None:
-        """Returns the mean of a measure over the seeds that have it."""
+        """Returns the mean of a measure over the worlds that have it."""
         values = [run.measures[name] for run in self.runs if name in run.measures]
         return mean_and_standard_error(values)[0] if values else None
 
     def standard_error(self, name: str) -> float | None:
-        """Returns the standard error over worlds; of a single seed's win rate, over its prompts."""
+        """Returns the standard error over worlds; of a single world's win rate, over its prompts."""
         values = [run.measures[name] for run in self.runs if name in run.measures]
         if len(values) == 1:
             return self.runs[0].measures.get(f"{name}_se")
         return mean_and_standard_error(values)[1] if values else None
 
     @property
-    def hacked(self) -> int:
-        """Returns the number of seeds at which the policy hacked."""
+    def times_hacked(self) -> int:
+        """Returns the number of worlds in which the policy hacked."""
         return sum(run.hacked for run in self.runs)
 
     @property
     def inflated(self) -> list[tuple[str, float]]:
-        """Returns the clause types that the policies write more of, with their growth in clauses per response, over
-        seeds."""
+        """Returns the clause types that the policies write more of than their SFT policies, by at least 0.25 clauses
+        per response in the mean over worlds, each with that growth."""
         if not self.runs:
             return []
         policy, sft = self.use, sft_use(self.runs)
-        return [(kind, policy.per_response[kind] - sft.per_response[kind]) for kind in inflated(sft, policy)]
+        return [(kind, policy.per_response[kind] - sft.per_response[kind]) for kind in grown_types(sft, policy)]
 
     @property
     def use(self) -> ClauseUse:
@@ -112,16 +129,20 @@ class MitigationResult:
         return mean_use([run.clauses for run in self.runs])
 
     @property
-    def proxy_rise(self) -> list[tuple[float, float]]:
-        """Returns the mean proxy above the SFT policy's, by step, since reward models differ in their zero."""
+    def proxy_gain_by_step(self) -> list[tuple[float, float]]:
+        """Returns the mean proxy less the SFT policy's, by step, since reward models differ in their zero."""
         points = self.curve("proxy")
         return [(step, value - points[0][1]) for step, value in points]
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """Returns the mean of a number of the evaluations over worlds, by step that every seed has."""
-        by_seed = [{p["step"]: p[name] for p in run.points if p[name] is not None} for run in self.runs]
-        steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-        return [(step, sum(seed[step] for seed in by_seed) / len(by_seed)) for step in steps]
+        """Returns the mean over worlds of one field of the evaluations, by step that every world has.
+
+        Args:
+            name: the field, of a `HackingPoint`.
+        """
+        by_world = [{p["step"]: p[name] for p in run.points if p[name] is not None} for run in self.runs]
+        steps = sorted(set.intersection(*map(set, by_world))) if by_world else []
+        return [(step, sum(world[step] for world in by_world) / len(by_world)) for step in steps]
 
 
 def mean_use(uses: Sequence[ClauseUse]) -> ClauseUse:
@@ -134,44 +155,43 @@ def mean_use(uses: Sequence[ClauseUse]) -> ClauseUse:
 
 
 def sft_use(runs: Sequence[HackingRun]) -> ClauseUse:
-    """Returns the mean clause use of the SFT policies that runs started from, each seed once."""
+    """Returns the mean clause use of the SFT policies that runs started from, each world once."""
     return mean_use(list({run.seed: run.clauses_sft for run in runs}.values()))
 
 
 def _use(metrics: Mapping[str, float], suffix: str) -> ClauseUse:
-    shares, numbers = f"clauses{suffix}/", f"clauses_per_response{suffix}/"
+    share, per_response = f"clauses{suffix}/", f"clauses_per_response{suffix}/"
     return ClauseUse(
-        {name.removeprefix(shares): value for name, value in metrics.items() if name.startswith(shares)},
-        {name.removeprefix(numbers): value for name, value in metrics.items() if name.startswith(numbers)},
+        {name.removeprefix(share): value for name, value in metrics.items() if name.startswith(share)},
+        {name.removeprefix(per_response): value for name, value in metrics.items() if name.startswith(per_response)},
     )
 
 
-def read_run(out: Path, seed: int) -> HackingRun | None:
+def read_hacking_run(out: Path, seed: int) -> HackingRun | None:
     """Returns a policy's result, None where it has not run.
 
     Raises:
         DataError: a result without the measures of hacking.
     """
     result = out / "result"
-    if not exists_in_result(result / "metrics.json"):
+    if not exists_as_recorded(result / "metrics.json"):
         return None
     metrics = read_metrics(result / "metrics.json")
     if MEASURES["final"] not in metrics:
         file = str(result / "metrics.json")
         raise DataError("the win rate is missing", file=file, field=MEASURES["final"], remedy="Run its stage again")
-    if not exists_in_result(result / "hacking.jsonl"):
+    if not exists_as_recorded(result / "hacking.jsonl"):
         raise DataError(
             "this run has no measures of hacking",
             file=str(result),
             remedy="Set measure_hacking: true in its policy settings",
         )
-    kind: type[Any] = HackingPoint
     return HackingRun(
         seed=seed,
         path=out.as_posix(),
         measures={name: metrics[key] for name, key in MEASURES.items() if key in metrics},
-        points=cast(list[dict[str, Any]], read_checked(result / "hacking.jsonl", kind)),
+        points=cast(list[dict[str, Any]], read_checked(result / "hacking.jsonl", HackingPoint)),
         clauses=_use(metrics, ""),
         clauses_sft=_use(metrics, "_sft"),
-        seconds=record_of(out).get("seconds"),
+        seconds=stage_record(out).get("seconds"),
     )

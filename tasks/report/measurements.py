@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from rlhf_core.errors import DataError
-from tasks.report.length_controlled import Judged, calibration_of, length_controlled
+from tasks.report.length_controlled_runs import Judged, calibration_of, length_controlled
 from tasks.report.outputs import StageOutput
 from tasks.report.row_games import other_row, over_row
 from tasks.report.win_rates import (

@@ -23,7 +23,7 @@ from tasks.params.yaml_files import read_mapping
 from tasks.report.printed_settings import FOLDER, SCALE, PaperScale, StatedCell, setting_cells
 from tasks.running.artifacts import read_jsonl
 from tasks.running.checked_results import read_of_kind
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import DataFacts
 
 #: Shown where there is nothing of this project's to show.
@@ -203,7 +203,7 @@ def _statistics(results: Path, table: Table) -> OtherTable:
 
 def _tested_on(folder: Path, name: str) -> int | None:
     file = folder / "data.json"
-    rows = read_of_kind(file, DataFacts).get("rows", {}) if exists_in_result(file) else {}
+    rows = read_of_kind(file, DataFacts).get("rows", {}) if exists_as_recorded(file) else {}
     found = rows.get(f"tests/{name}")
     return None if found is None else int(found)
 
@@ -216,7 +216,7 @@ def _sources(file: Path) -> Counter[str]:
 def _trained_on(folder: Path, name: str) -> int | None:
     """Returns the training questions of a set; of mathematics all, of which there is one set."""
     file = folder / "questions.jsonl"
-    if not exists_in_result(file):
+    if not exists_as_recorded(file):
         return None
     found = _sources(file)
     return found.total() if name == "mathinst" else found.get(name)

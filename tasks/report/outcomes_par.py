@@ -14,7 +14,7 @@ from rlhf_core.published.row_map import recipe_row
 from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.outputs import mean_and_standard_error as over_worlds
-from tasks.report.records import record_of
+from tasks.report.records import stage_record
 
 #: The SFT model that the rows of each prefix start from.
 BACKBONES = {"": "gemma2-2b", "llama3-": "llama3-8b", "hh-": "gemma2-2b-hh", "llama3-hh-": "llama3-8b-hh"}
@@ -143,10 +143,10 @@ class Spent:
 def spent_on(tree: ResultTree, rows: Iterable[str]) -> Spent:
     """Returns seconds and memory of policies and their reference rewards; runs without a record are left out."""
     outputs = {name: tree.of(recipe_row("par", name)) for name in rows}
-    found = {(name, seed): record_of(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
+    found = {(name, seed): stage_record(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
     records = {key: record for key, record in found.items() if "seconds" in record}
     read = {key: references_of(tree, record) for key, record in records.items()}
-    seconds = {path: float(record_of(path).get("seconds", 0.0)) for paths in read.values() for path in paths}
+    seconds = {path: float(stage_record(path).get("seconds", 0.0)) for paths in read.values() for path in paths}
     return Spent({key: float(record["seconds"]) for key, record in records.items()}, read, seconds)
 
 

@@ -281,7 +281,7 @@ def _finding_curves(finding: DemoFinding) -> Markup:
 
     def curve(place: int, row: FindingRow) -> Curve:
         over_worlds = row.over_worlds
-        return Curve(row.title, theme_colour(place), over_worlds.proxy_rise, over_worlds.curve("win_rate"))
+        return Curve(row.title, theme_colour(place), over_worlds.proxy_gain_by_step, over_worlds.curve("win_rate"))
 
     curves = [curve(place, row) for place, row in enumerate(finding.rows)]
     return Markup(curves_svg("finding", "proxy reward and win rate of the demo's rows", curves))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.running.checked_results import read_checked, read_of_kind
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.running.result_rows import Generation, StageRecord
 from tasks.tracking.searches import Search, run_search
 
@@ -56,7 +56,7 @@ class Run:
         return f"{commit} (with changes)" if commit and self.record.get("dirty") else commit
 
 
-def record_of(out: Path) -> dict[str, Any]:
+def stage_record(out: Path) -> dict[str, Any]:
     """Returns `record/record.json` of a stage's folder; empty where there is none."""
     path = out / "record" / "record.json"
     return dict(read_of_kind(path, StageRecord)) if path.exists() else {}
@@ -69,14 +69,14 @@ def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
 def read_run(root: Path, paper: str, anchor: str, row: str, seed: str, path: str) -> Run:
     """Returns the run of a paper or study with outputs in `path`, a path relative to the tree's root."""
     answers = _first_answers(root / path)
-    return Run(anchor, row, seed, path, record_of(root / path), answers, run_search(root, paper, path))
+    return Run(anchor, row, seed, path, stage_record(root / path), answers, run_search(root, paper, path))
 
 
 def _first_answers(out: Path) -> tuple[ShownAnswer, ...]:
     """Returns the first answers of a stage's folder; empty where it has none, as a measured reward model has."""
     path = out / "result" / "generations.jsonl"
     kind: type[Any] = Generation
-    rows = read_checked(path, kind, ("benchmark", "id")) if exists_in_result(path) else []
+    rows = read_checked(path, kind, ("benchmark", "id")) if exists_as_recorded(path) else []
     answers = [row for row in rows[:ANSWERS] if "response" in row]
     return tuple(ShownAnswer(str(row["prompt"]), str(row["response"]), row.get("true_reward")) for row in answers)
 

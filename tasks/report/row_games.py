@@ -12,7 +12,7 @@ from typing import cast
 
 from rlhf_core.evaluation.protocols import Protocol, Tally, true_tally
 from tasks.report.judges import Judges, drawn_prompts
-from tasks.report.length_controlled import Difficulties, Judged, length_controlled, standardised
+from tasks.report.length_controlled_runs import Difficulties, Judged, length_controlled, standardised
 from tasks.report.outputs import StageOutput
 from tasks.report.win_rates import LC_OVER, OVER, TableRuns, fitted_difficulties, preferences_of, true_rewards
 from tasks.running.result_rows import Generation

@@ -18,7 +18,7 @@ from tasks.graph.names import papers_here, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.report.records import record_of
+from tasks.report.records import stage_record
 from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
 from tasks.report.win_rates import true_rewards
 from tasks.running.alarms import alarms_of, kinds
@@ -363,7 +363,7 @@ def _differing(rows: Iterable[RowRuns], of: Callable[[RowRuns], str]) -> str:
 def _input(row: RowRuns, mark: str) -> str:
     names: dict[str, None] = {}
     for run in row.runs.values():
-        inputs: Mapping[str, Any] = record_of(run.path).get("inputs", {})
+        inputs: Mapping[str, Any] = stage_record(run.path).get("inputs", {})
         names |= {Path(name).parts[Path(name).parts.index(mark) + 1]: None for name in inputs if f"/{mark}/" in name}
     return ", ".join(names) or "not recorded"
 

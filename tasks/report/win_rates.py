@@ -19,7 +19,7 @@ from typing import Any
 from rlhf_core.evaluation.judges.games import recorded_game
 from rlhf_core.evaluation.protocols import Protocol, Tally, true_tally
 from rlhf_core.published.row_map import recipe_row, rows_of_paper
-from tasks.report.length_controlled import Difficulties, Judged, standardised
+from tasks.report.length_controlled_runs import Difficulties, Judged, standardised
 from tasks.report.outputs import ResultTree, StageOutput
 
 Rows = Sequence[Mapping[str, Any]]

@@ -20,7 +20,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.checked_results import read_stage_record
-from tasks.running.recorded import RECORD, exists_in_result
+from tasks.running.recorded import RECORD, exists_as_recorded
 
 #: Relative difference from which on two numbers are not the same sum in another order.
 ROUNDING = 1e-6
@@ -51,7 +51,7 @@ class FinishedStage:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """Returns the metrics; empty without metrics.json."""
-        return read_object(self.result / "metrics.json") if exists_in_result(self.result / "metrics.json") else {}
+        return read_object(self.result / "metrics.json") if exists_as_recorded(self.result / "metrics.json") else {}
 
     @property
     def seed(self) -> int | None:
@@ -62,7 +62,7 @@ class FinishedStage:
     def rows(self, file: str) -> list[dict[str, Any]]:
         """Returns the rows of a file of the result; empty without the file."""
         path = self.result / file
-        return read_jsonl(path) if exists_in_result(path) else []
+        return read_jsonl(path) if exists_as_recorded(path) else []
 
     def above(self, kind: str) -> Path | None:
         """Returns the result of a kind of stage that this stage read; None where it read none or several."""

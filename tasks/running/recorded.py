@@ -82,8 +82,8 @@ def check_content(path: Path, content: bytes) -> None:
         raise _changed(path)
 
 
-def exists_in_result(path: Path) -> bool:
-    """Returns whether a result has a file, and refuses a result that lost one.
+def exists_as_recorded(path: Path) -> bool:
+    """Returns whether a file of a result exists, as `Path.exists` does, but refuses a result that lost a file.
 
     Raises:
         DataError: the file is not there although the result's record names it; or a damaged record.

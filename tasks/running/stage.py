@@ -1,4 +1,4 @@
-"""Command line of all stages: threads, errors and exit codes."""
+"""Command line of all stages: arguments, threads, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -185,10 +185,11 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
         raise Stopped(reason)
 
 
-def set_threads() -> int:
-    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
+def prepare_process() -> None:
+    """Prepares this process for a stage that runs in one; a stage of several calls `join_processes` instead.
 
-    Models that are loaded from here on suit the stage's device.
+    Sets its threads: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage. Models that are loaded
+    from here on suit the stage's device.
 
     Raises:
         RecipeError: several processes were started for a stage that runs in one, or REWARDSMITH_THREADS is not a
@@ -198,10 +199,8 @@ def set_threads() -> int:
 
     if whole_number("WORLD_SIZE", "1") > 1:
         raise RecipeError("this stage runs in one process; sft, reward_model, aspect_model and policy run in several")
-    threads = whole_number("REWARDSMITH_THREADS", "1")
-    torch.set_num_threads(threads)
+    torch.set_num_threads(whole_number("REWARDSMITH_THREADS", "1"))
     grant(described_device())
-    return threads
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class TrainedScorer:
     Args:
         model, aggregation, encoder, segmenter: of it.
         policy: whose entropies the segmenter needs, None where it needs none.
-        end_token: id of `<END>`, where it reads end tokens.
+        end_token: id of `<END>`, the special token behind every sentence, where the model was trained with it.
         batch: rows per forward pass.
         head: which of the model's heads is read.
     """

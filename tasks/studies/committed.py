@@ -10,11 +10,11 @@ from typing import Any
 from rlhf_core.errors import DataError
 from tasks.params.studies import FOLDER, StudySpec
 from tasks.studies.git_history import blob_at, blob_of, changes, contents_at, is_ancestor
-from tasks.studies.provenance import refuse_dirty_record
+from tasks.studies.provenance import refuse_record_of_uncommitted_code
 from tasks.studies.record_format import read_record
 from tasks.studies.registration import RECORDS, Registration, record_file
 from tasks.studies.row_places import check_cells, check_settings
-from tasks.studies.start_log import LOG, REGISTERED, parse_starts, started
+from tasks.studies.start_log import LOG, VERDICT, parse_starts, started
 
 Record = Mapping[str, Any]
 
@@ -77,7 +77,7 @@ def check_record(root: Path, file: Path, record: Record, own: Registration, numb
         DataError: names the field.
     """
     name, source = file.as_posix(), f"{FOLDER.as_posix()}/{own.study}.yaml"
-    for field_, value in (("study", own.study), ("kind", REGISTERED), ("world", number)):
+    for field_, value in (("study", own.study), ("kind", VERDICT), ("world", number)):
         if record[field_] != value:
             problem = f"is {record[field_]}, but its place is that of {value}"
             raise DataError(problem, file=name, field=field_, remedy="A record is never edited, copied or renamed")
@@ -91,7 +91,7 @@ def check_record(root: Path, file: Path, record: Record, own: Registration, numb
         if blob_at(root, commit, source) != own.blob:
             remedy = "A study is committed before its worlds run"
             raise DataError(f"commit {commit[:10]} does not have {source}", file=name, field="commit", remedy=remedy)
-    refuse_dirty_record(name, record)
+    refuse_record_of_uncommitted_code(name, record)
     return lost
 
 

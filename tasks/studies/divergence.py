@@ -30,7 +30,7 @@ class Divergence:
     seconds: float
 
 
-def divergences(
+def diverged_stages(
     failed: Mapping[str, str], skipped: Mapping[str, str], seconds: Mapping[str, float]
 ) -> dict[str, Divergence]:
     """Returns the stages without a result since numbers diverged, in them or above, by address.

@@ -48,7 +48,7 @@ def settings_digest(world: WorldTree) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def changed_code(root: Path) -> list[str]:
+def uncommitted_code(root: Path) -> list[str]:
     """Returns files of code, settings and studies that differ from the commit's, in a repository and in that of the
     code that runs."""
     found = changed_since(root, "HEAD", (FOLDER.as_posix(),))
@@ -68,14 +68,14 @@ def refuse_uncommitted_code(root: Path) -> None:
             f"the code that runs is that of {PROJECT}, not of {root}, whose commit the record would name; run it by "
             f"`python -m tasks.command_line` in {root}"
         )
-    if files := changed_code(root):
+    if files := uncommitted_code(root):
         raise RecipeError(
             f"{listed(files)} differ from the commit; worlds of a study run from committed code and settings. "
             "Commit or undo the changes, or run a pilot"
         )
 
 
-def refuse_dirty_record(file: str, record: Mapping[str, Any], remedy: str = "Remove the record") -> None:
+def refuse_record_of_uncommitted_code(file: str, record: Mapping[str, Any], remedy: str = "Remove the record") -> None:
     """Refuses a record of which a stage ran with code that no commit has.
 
     Args:

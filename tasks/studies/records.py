@@ -18,13 +18,13 @@ from tasks.params.pages import read_settings
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_object
 from tasks.running.judged_numbers import blank_numbers
-from tasks.running.recorded import exists_in_result
+from tasks.running.recorded import exists_as_recorded
 from tasks.studies.divergence import Divergence, last_evaluation
 from tasks.studies.origins import origins_of
 from tasks.studies.provenance import environment_of, settings_digest
 from tasks.studies.registration import Registration, record_file
 from tasks.studies.right_selection import right_selection
-from tasks.studies.start_log import PILOT, REGISTERED
+from tasks.studies.start_log import PILOT, VERDICT
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
 
@@ -50,7 +50,7 @@ def _measured(tree: Path, item: Item, environments: list[dict[str, Any]]) -> dic
     found["environment"] = environment_of(record, environments)
     if (result / "stopped.json").exists():
         return found | {"stopped": read_object(result / "stopped.json")["reason"]}
-    metrics = read_object(result / "metrics.json") if exists_in_result(result / "metrics.json") else {}
+    metrics = read_object(result / "metrics.json") if exists_as_recorded(result / "metrics.json") else {}
     if item.module == "selection":
         metrics |= right_selection(result, tree / str(item.arguments["data"]))
     blank = {name: f"blank: {reason}" for name, reason in blank_numbers(result).items() if name in metrics}
@@ -87,13 +87,13 @@ def _drawn(tree: Path, item: Item) -> bool:
     return item.module == "sft" and any(one.get("source") is None or one.get("training") for one in settings)
 
 
-def record_of(
+def world_record(
     world: WorldTree,
     own: Registration,
     *,
     pilot: bool,
     diverged: Mapping[str, Divergence] | None = None,
-    dirty: Sequence[str] = (),
+    uncommitted: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the record of a world whose stages have all run.
 
@@ -102,7 +102,7 @@ def record_of(
         own: the study's registration.
         pilot: its seed is of tuning.
         diverged: stages without a result by address, since numbers diverged in them or above.
-        dirty: files of code and settings that no commit has.
+        uncommitted: files of code and settings that no commit has as they are.
     """
     cells: dict[str, Any] = {}
     machine: dict[str, Any] = {}
@@ -131,9 +131,9 @@ def record_of(
         "study": own.study,
         "digest": own.digest,
         "commit": own.commit,
-        "kind": PILOT if pilot else REGISTERED,
-        "world": world.number,
-        "dirty": list(dirty),
+        "kind": PILOT if pilot else VERDICT,
+        "world": world.seed,
+        "dirty": list(uncommitted),
         "settings": settings_digest(world),
         "machine": {name: machine[name] for name in MACHINE},
         "environments": environments,

@@ -7,14 +7,14 @@ from pathlib import Path
 from tasks.params.study_claims import PaperClaim
 from tasks.params.yaml_files import parse_mapping
 from tasks.studies.git_history import blob_at, blob_of, content_of
-from tasks.studies.start_log import REGISTERED, starts
+from tasks.studies.start_log import VERDICT, starts
 
 CLAIMS = Path("rlhf_core") / "published" / "claims"
 
 
 def settled_claim(root: Path, study: str, claim: PaperClaim | None) -> tuple[str, ...]:
     """Returns how a claim of a paper differs from what it said at a study's first start, in words."""
-    first = next((line for line in starts(root) if line["study"] == study and line["kind"] == REGISTERED), None)
+    first = next((line for line in starts(root) if line["study"] == study and line["kind"] == VERDICT), None)
     if claim is None or claim.id is None or first is None:
         return ()
     file, commit = (CLAIMS / f"{claim.paper}.yaml").as_posix(), str(first["commit"])

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.studies.git_history import blob_at, blob_of, is_ancestor
-from tasks.studies.start_log import REGISTERED, starts
+from tasks.studies.start_log import VERDICT, starts
 from tasks.studies.trial_records import read_tuning, tuning_file
 
 
@@ -25,7 +25,7 @@ def settled_tuning(root: Path, study: str) -> tuple[Mapping[str, Any] | None, tu
     Raises:
         DataError: the record was changed or removed after the study's first start.
     """
-    first = next((line for line in starts(root) if line["study"] == study and line["kind"] == REGISTERED), None)
+    first = next((line for line in starts(root) if line["study"] == study and line["kind"] == VERDICT), None)
     file = tuning_file(study).as_posix()
     if first is None:
         return read_tuning(root, study), ()

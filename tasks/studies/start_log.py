@@ -23,8 +23,8 @@ from tasks.studies.git_history import changes, contents_at, git, parents_of
 from tasks.studies.registration import RECORDS, Registration, digest_of
 
 LOG = RECORDS / "log.jsonl"
-#: Kinds of a start, as the log and records have them: of a pilot, or of a registered world, whose record counts.
-PILOT, REGISTERED = "pilot", "verdict"
+#: Kinds of a start, as the log and records have them: of a pilot, or of a registered world, which counts for a verdict.
+PILOT, VERDICT = "pilot", "verdict"
 REMEDY = f"Restore it with `git checkout HEAD -- {LOG.as_posix()}`; lines are only added"
 #: Types of the fields of a line.
 FIELDS = {"time": str, "kind": str, "study": str, "digest": str, "blob": str, "commit": str, "worlds": list}
@@ -78,14 +78,14 @@ def check_unchanged(root: Path, own: Registration) -> None:
         RecipeError: another version of the study was started before.
     """
     for line in starts(root):
-        if line["study"] == own.study and line["kind"] == REGISTERED and line["digest"] != own.digest:
+        if line["study"] == own.study and line["kind"] == VERDICT and line["digest"] != own.digest:
             raise RecipeError(
                 f"studies/{own.study}.yaml was changed after its first start on {line['time'][:10]} (digest "
                 f"{line['digest'][:12]}, now {own.digest[:12]}); register the change as a study of another name"
             )
 
 
-def check_log(root: Path) -> None:
+def refuse_edited_log(root: Path) -> None:
     """Refuses a log of which a committed line was changed or removed, in the working tree or by a commit.
 
     Raises:
@@ -132,7 +132,7 @@ def note_start(root: Path, own: Registration, worlds: Collection[int], kind: str
     line |= {"code": code_of(root), "worlds": sorted(worlds)}
     with in_turn(root / ".work" / "studies" / "log.lock", "another start of a study is being logged"):
         starts(root)
-        check_log(root)
+        refuse_edited_log(root)
         (root / LOG).parent.mkdir(parents=True, exist_ok=True)
         with (root / LOG).open("a", encoding="utf-8") as file:
             file.write(("" if _text(root).endswith("\n") or not _text(root) else "\n") + json.dumps(line) + "\n")
@@ -140,7 +140,7 @@ def note_start(root: Path, own: Registration, worlds: Collection[int], kind: str
             os.fsync(file.fileno())
 
 
-def started(line: Mapping[str, Any], own: Registration, number: int, kind: str = REGISTERED) -> bool:
+def started(line: Mapping[str, Any], own: Registration, number: int, kind: str = VERDICT) -> bool:
     """Returns whether a line of the log is the start of a world of a study."""
     same = (line["study"], line["digest"], line["kind"]) == (own.study, own.digest, kind)
     return same and number in line["worlds"]
@@ -188,7 +188,7 @@ def abandoned(root: Path) -> list[AbandonedStudy]:
     found = []
     for study, lines in sorted(gone.items()):
         worlds = {(kind, number) for line in lines for kind in (line["kind"],) for number in line["worlds"]}
-        registered = {number for kind, number in worlds if kind == REGISTERED}
+        registered = {number for kind, number in worlds if kind == VERDICT}
         records = sum((root / RECORDS / study / f"{number}.json").exists() for number in registered)
         renamed = next((digests[line["digest"]] for line in lines if line["digest"] in digests), None)
         first, pilots = min(line["time"] for line in lines)[:10], len(worlds) - len(registered)

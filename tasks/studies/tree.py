@@ -62,13 +62,13 @@ class WorldTree:
     Attributes:
         study: its name.
         spec: its rows and cells.
-        number: the seed of everything in the world.
+        seed: of everything in the world, its number.
         tree: the folder.
     """
 
     study: str
     spec: Trainable
-    number: int
+    seed: int
     tree: Path
 
     def stages(self, cell: str) -> dict[str, Item]:
@@ -89,7 +89,7 @@ class WorldTree:
             paper, name = _paper(self.spec.rows[row]), own_name(self.study, row)
             spec = load_row(self.tree, paper, row_addresses(self.tree, paper)[name])
             twin = self.spec.rows[row].get(TWIN, False)
-            found[row] = scale.row(spec, self.number + TWIN_APART if twin else self.number)
+            found[row] = scale.row(spec, self.seed + TWIN_APART if twin else self.seed)
         return found
 
     @property
@@ -122,7 +122,7 @@ def write_tree(project: Path, world: WorldTree) -> None:
             page.unlink()  # a setting of the study that another row cannot have is not its concern
     if is_there(project / TUNING_FILE):
         shutil.copy(project / TUNING_FILE, world.tree / TUNING_FILE)
-    (world.tree / RUNS).write_text(yaml_text({"suite": {"seeds": [world.number], "scale_seeds": {"default": [0]}}}))
+    (world.tree / RUNS).write_text(yaml_text({"suite": {"seeds": [world.seed], "scale_seeds": {"default": [0]}}}))
     for cell, levels in world.spec.cells.items():
         _write_scale(project, world, cell, world.spec.overlay(levels))
     _write_rows(project, world)
@@ -162,9 +162,9 @@ def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[st
                 raise RecipeError(f"study '{world.study}': {kind} has no entry '{name}'{hint(name, sorted(made))}")
             made[name] = merge(made[name], values)
         if kind == "data":
-            made = {name: _drawn(values, world.number) for name, values in made.items()}
+            made = {name: _drawn(values, world.seed) for name, values in made.items()}
         if kind == "backbones" and any(row.get(TWIN) for row in world.spec.rows.values()):
-            made = {name: {**values, "seed": world.number} for name, values in made.items()}
+            made = {name: {**values, "seed": world.seed} for name, values in made.items()}
         if kind == STAGES:
             made[RESOURCES] = graph.resources(project, ROOT_SCALE)
         if made:

@@ -169,7 +169,7 @@ def add_runs(
                 problems.setdefault(trial, []).append(message)
     for (row, number), cells in found.items():
         if (row, number) not in problems:
-            record["rows"][row]["trials"][number]["runs"][str(world.number)] = cells
+            record["rows"][row]["trials"][number]["runs"][str(world.seed)] = cells
     return list(dict.fromkeys(message for several in problems.values() for message in several))
 
 

@@ -20,7 +20,7 @@ from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import parse_mapping, write_whole
 from tasks.studies.origins import OPTIMISER
 from tasks.studies.search import Point
-from tasks.studies.start_log import REGISTERED, starts
+from tasks.studies.start_log import VERDICT, starts
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def check_not_started(root: Path, study: str) -> None:
         RecipeError: says when it was started.
     """
     for line in starts(root):
-        if line["study"] == study and line["kind"] == REGISTERED:
+        if line["study"] == study and line["kind"] == VERDICT:
             raise RecipeError(
                 f"study '{study}' was started on {line['time']}; rows are tuned before that. "
                 "Tune a study of another name"

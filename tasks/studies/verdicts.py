@@ -27,7 +27,7 @@ from tasks.studies.provenance import code_of_starts, differences
 from tasks.studies.registration import Registration, record_file, registration_of
 from tasks.studies.settled_claim import settled_claim
 from tasks.studies.settled_tuning import settled_tuning
-from tasks.studies.start_log import REGISTERED, check_log, check_unchanged, starts
+from tasks.studies.start_log import VERDICT, check_unchanged, refuse_edited_log, starts
 from tasks.studies.tuned import broken_rows
 
 #: Reason why a study whose commits are lost has no verdict.
@@ -256,7 +256,7 @@ def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
     records, every = found.committed, {own.world_seed(index) for index in range(spec.worlds)}
     lost = tuple(commit[:10] for commit in found.lost)
     of_commits = (f"worlds ran at commits that are not in this history: {', '.join(lost)}",) if lost else ()
-    begun = [line for line in starts(root) if line["study"] == own.study and line["kind"] == REGISTERED]
+    begun = [line for line in starts(root) if line["study"] == own.study and line["kind"] == VERDICT]
     return StudyState(
         own,
         spec,
@@ -296,6 +296,6 @@ def load_study(root: Path, file: Path) -> StudyState:
         RewardsmithError: it is not registered, was changed after its start, or has a record that does not fit.
     """
     spec, own = read_study(file), registration_of(root, file)
-    check_log(root)
+    refuse_edited_log(root)
     check_unchanged(root, own)
     return state_of(root, own, spec)

@@ -23,7 +23,7 @@ from rlhf_core.evaluation.protocols import PROTOCOLS, true_tally
 from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores
 from rlhf_core.evaluation.rm_bench import STYLES, StyledPair, rm_bench_scores
 from rlhf_core.models.logprobs import token_statistics
-from rlhf_core.normalisers import NORMALISERS, REGRESSIONS, CalibrationSet, calibrate, fit_line
+from rlhf_core.normalisers import NORMALISERS, REGRESSIONS, CalibrationSet, fit_line, fit_statistics
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, Rewarded, group_relative, whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KLCoefficient, kl_tokens
@@ -206,9 +206,9 @@ def test_a_calibration_reward_that_is_not_finite_is_named(bad: float) -> None:
     segmentation = NGram(1).segment(of_lengths([3, 3]))
     values = torch.tensor([[1.0, 2.0, bad], [0.0, 1.0, 2.0]])
     with pytest.raises(NumericsError, match="segment reward 3 of 6 of the calibration set"):
-        calibrate([Segments(values, segmentation)], np.array([1.0, 2.0]))
+        fit_statistics([Segments(values, segmentation)], np.array([1.0, 2.0]))
     with pytest.raises(NumericsError, match="response reward 1 of 1"):
-        calibrate([Segments(values.nan_to_num(0, 0, 0), segmentation)], np.array([bad]))
+        fit_statistics([Segments(values.nan_to_num(0, 0, 0), segmentation)], np.array([bad]))
 
 
 def test_the_polynomial_is_0_and_1_at_its_ends() -> None:

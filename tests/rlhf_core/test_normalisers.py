@@ -18,9 +18,9 @@ from rlhf_core.normalisers import (
     NoNormaliser,
     Scalar,
     build_normaliser,
-    calibrate,
     fit_line,
     fit_location_aware,
+    fit_statistics,
     location_bins,
 )
 from rlhf_core.segmentation import NGram
@@ -168,7 +168,7 @@ def test_calibration_holds_every_normaliser_and_survives_json() -> None:
     values = [[1.0, 2.0, 4.0], [0.0, 3.0], [5.0], [2.0, 2.0, 8.0], [1.0, 7.0], [2.0]]
     parts = [segments_of(values[:3]), segments_of(values[3:])]
     e = np.array([sum(v) / len(v) for v in values])
-    fitted = json.loads(json.dumps(calibrate(parts, e)))
+    fitted = json.loads(json.dumps(fit_statistics(parts, e)))
     flat = np.array([x for v in values for x in v])
     last = np.array([v[-1] for v in values])
     for name, expected in (("global", flat), ("last", last), ("sequence", e)):

@@ -19,7 +19,7 @@ from tasks.params.data import RealSpec, data_spec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, entries, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.reward_model import CalibrationSpec, RewardModelSpec, reward_model_scale
+from tasks.params.reward_model import NormaliserSpec, RewardModelSpec, reward_model_scale
 from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import overrides, typed
 from tasks.running.loading import load_judge
@@ -32,7 +32,7 @@ SEGMENT_SCALES = [scale for scale in SCALES if "phi3-mini" in scale_entries(ROOT
 ROWS = entries(ROOT, "params/segment", "rows")
 REWARD_MODELS = entries(ROOT, "params/segment", "reward_models")
 TYPES = {"tokenizers": TokenizerSpec, "policy": PolicyScale, "evaluation": EvaluationConfig, "backbones": BackboneSpec}
-STAGE_TYPES = {"entropies": EntropySpec, "reward_model": TrainingConfig, "normaliser": CalibrationSpec}
+STAGE_TYPES = {"entropies": EntropySpec, "reward_model": TrainingConfig, "normaliser": NormaliserSpec}
 SENTENCE_MODELS = entries(ROOT, "params/sentence", "reward_models")
 ASPECT_MODELS = entries(ROOT, "params/alarm", "aspect_models")
 
@@ -103,11 +103,11 @@ def test_the_paper_scale_has_the_papers_numbers() -> None:
     data = data_spec(read_settings(dialogue), dialogue)
     policy = settings(of_scale("paper", "policy", "ppo"), PolicyScale)
     model = settings(of_scale("paper", "stages", "reward_model"), TrainingConfig)
-    calibration = settings(of_scale("paper", "stages", "normaliser"), CalibrationSpec)
+    calibration = settings(of_scale("paper", "stages", "normaliser"), NormaliserSpec)
     assert isinstance(data, RealSpec)
     assert isinstance(policy, PolicyScale)
     assert isinstance(model, TrainingConfig)
-    assert isinstance(calibration, CalibrationSpec)
+    assert isinstance(calibration, NormaliserSpec)
     assert dict(data.limits) == {"prompt": 1728, "total": 2048}
     assert (model.batch, model.epochs, model.learning_rate, model.max_grad_norm) == (128, 1, 1e-6, 1.0)
     ppo = policy.optimiser_config({"kind": "ppo"}, "paper")
@@ -118,12 +118,12 @@ def test_the_paper_scale_has_the_papers_numbers() -> None:
 
 
 def test_a_calibration_set_is_drawn_from_all_pairs_and_the_same_each_time() -> None:
-    drawn = calibration_indices(CalibrationSpec(200, drawn=True), 10_000)
-    assert drawn == sorted(set(drawn)) == calibration_indices(CalibrationSpec(200, drawn=True), 10_000)
+    drawn = calibration_indices(NormaliserSpec(200, drawn=True), 10_000)
+    assert drawn == sorted(set(drawn)) == calibration_indices(NormaliserSpec(200, drawn=True), 10_000)
     assert len(drawn) == 200
     assert 4_000 < sum(drawn) / 200 < 6_000
-    assert calibration_indices(CalibrationSpec(3), 10) == [0, 1, 2]
-    assert calibration_indices(CalibrationSpec(30, drawn=True), 4) == [0, 1, 2, 3]
+    assert calibration_indices(NormaliserSpec(3), 10) == [0, 1, 2]
+    assert calibration_indices(NormaliserSpec(30, drawn=True), 4) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from tasks.graph.dvc_files import STAGES, pipeline_file
 from tasks.graph.matrix import build
-from tasks.running.stage import argument_parser, command_line, run_stage, set_threads
+from tasks.running.stage import argument_parser, command_line, prepare_process, run_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -100,7 +100,7 @@ def test_the_testbed_runs_on_the_cpu_whoever_starts_it(monkeypatch: pytest.Monke
 def test_threads_must_be_a_number(monkeypatch: pytest.MonkeyPatch, threads: str) -> None:
     monkeypatch.setenv("REWARDSMITH_THREADS", threads)
     with pytest.raises(RecipeError, match=f"REWARDSMITH_THREADS is '{threads}'"):
-        set_threads()
+        prepare_process()
 
 
 def test_a_stage_ends_in_words_when_own_code_raises_an_error_beside_exception(

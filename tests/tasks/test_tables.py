@@ -26,7 +26,7 @@ from tasks.data_specs.data_sets import alpaca_calibration
 from tasks.graph import names
 from tasks.report import terminal
 from tasks.report.cells import cell_text, format_number
-from tasks.report.length_controlled import Judged, calibration_of, length_controlled
+from tasks.report.length_controlled_runs import Judged, calibration_of, length_controlled
 from tasks.report.measured import measured_table, table_notes
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_json
@@ -177,7 +177,7 @@ def test_flat_metrics_and_curves(built: Path) -> None:
 
 
 def test_the_result_is_the_same_twice(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.report.length_controlled._rates", {})  # as in another process
+    monkeypatch.setattr("tasks.report.length_controlled_runs._rates", {})  # as in another process
     tables.build(built.parents[2], "segment", SEEDS, tmp_path / "again")
     for name in ("tables.json", "figures.json", "metrics.json", "curves.csv"):
         assert (tmp_path / "again" / "result" / name).read_bytes() == (built / name).read_bytes()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.running.stage import set_threads
+from tasks.running.stage import prepare_process
 from tasks.running.variables import refuse_bad_ranks, refuse_unusable_prefect, seconds, settle_environment, whole_number
 from tasks.tracking.mirror import tracking_uri
 from tests import small_repository
@@ -37,7 +37,7 @@ def ran(root: Path, *words: str, **variables: str) -> subprocess.CompletedProces
 def test_a_count_is_a_whole_number_that_a_machine_can_have(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("REWARDSMITH_THREADS", value)
     with pytest.raises(RecipeError, match=r"REWARDSMITH_THREADS is '.*at least 1 and at most 1024"):
-        set_threads()
+        prepare_process()
     monkeypatch.setenv("REWARDSMITH_PROCESSES", value)
     with pytest.raises(RecipeError, match="REWARDSMITH_PROCESSES is"):
         whole_number("REWARDSMITH_PROCESSES", "1")

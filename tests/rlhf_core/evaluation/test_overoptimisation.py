@@ -11,7 +11,7 @@ from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated
 from rlhf_core.evaluation.overoptimisation import (
     Onset,
     clause_use,
-    inflated,
+    grown_types,
     overoptimisation,
     rank_correlation,
 )
@@ -112,5 +112,5 @@ def test_an_unknown_clause_type_is_refused() -> None:
 def test_inflated_types_are_those_that_grew_the_most_first() -> None:
     sft = clause_use([["fact", "filler"], ["fact", "praise"]], KINDS)
     hacked = clause_use([["filler", "filler", "praise", "praise", "praise"], ["praise", "filler"]], KINDS)
-    assert inflated(sft, hacked) == ["praise", "filler"]
-    assert inflated(sft, sft) == []
+    assert grown_types(sft, hacked) == ["praise", "filler"]
+    assert grown_types(sft, sft) == []

@@ -14,9 +14,9 @@ from tasks import tables
 from tasks.report.made_tables import read_figures, read_tables
 from tasks.report.outputs import ResultTree
 from tasks.report.page import read_report
-from tasks.report.records import record_of
+from tasks.report.records import stage_record
 from tasks.running.artifacts import read_json, read_jsonl, write_json
-from tasks.running.recorded import check_result, digests_of, exists_in_result
+from tasks.running.recorded import check_result, digests_of, exists_as_recorded
 from tests.tasks.report.fixture_results import make_results, sign
 
 BANDIT = Path("segment/policy/bandit/0")
@@ -86,7 +86,7 @@ def test_a_record_with_the_digest_of_all_alone_is_compared_too(results: Path) ->
     assert read_json(out / "result" / "metrics.json")
     (out / "result" / "history.jsonl").unlink()
     with pytest.raises(DataError, match="it changed after its stage had ended"):
-        exists_in_result(out / "result" / "history.jsonl")
+        exists_as_recorded(out / "result" / "history.jsonl")
 
 
 def test_weights_are_compared_where_a_model_is_given_away(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_record_with_a_value_of_another_type_is_named(tmp_path: Path, record: 
     (tmp_path / "record").mkdir()
     (tmp_path / "record" / "record.json").write_text(record)
     with pytest.raises(DataError, match=r"record.json, field '(commit|seconds|inputs)'"):
-        record_of(tmp_path)
+        stage_record(tmp_path)
 
 
 def test_made_tables_are_read_back_as_they_were_written(results: Path) -> None:

@@ -76,7 +76,7 @@ def test_the_plain_reward_comes_first_and_rows_are_compared_with_it(root: Path) 
     assert found is not None
     assert [row.name for row in found.rows] == [PLAIN, BOUNDED, DENSE]
     plain, bounded, dense = found.rows
-    assert (plain.hacked, bounded.hacked, dense.hacked) == (2, 0, 2)
+    assert (plain.times_hacked, bounded.times_hacked, dense.times_hacked) == (2, 0, 2)
     assert plain.effect is None
     assert bounded.effect is not None
     assert bounded.effect.estimate == 26

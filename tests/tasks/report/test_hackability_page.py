@@ -73,7 +73,7 @@ def test_means_over_seeds(comparison: Laboratory) -> None:
     assert vanilla.mean("loss_after_peak") == 30.0
     assert vanilla.mean("onset") == 4.0
     assert vanilla.curve("win_rate") == [(0, 50.0), (2, 65.0), (4, 35.0)]
-    assert vanilla.proxy_rise == [(0, 0.0), (2, 1.0), (4, 2.0)]
+    assert vanilla.proxy_gain_by_step == [(0, 0.0), (2, 1.0), (4, 2.0)]
     assert par.mean("final") == 65.0
     assert par.standard_error("final") == 2.0, "of one seed, over its prompts"
     assert warm.mean("final") is None
@@ -87,7 +87,7 @@ def test_the_proxy_is_drawn_as_its_rise(root: Path) -> None:
     path.write_text("".join(json.dumps({**point, "proxy": point["proxy"] + 5}) + "\n" for point in points))
     rows = RewardRows("length", {**REWARD.rows, "warm": "length-warm"})
     _, par, warm = compare(root, "testbed", [rows], NAMES, [0]).rewards[0].cells
-    assert warm.proxy_rise == par.proxy_rise
+    assert warm.proxy_gain_by_step == par.proxy_gain_by_step
 
 
 def test_a_cell_is_hacked_won_or_neither(root: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks.params.studies import read_study
 from tasks.studies.committed import read_records
-from tasks.studies.divergence import Divergence, divergences, last_evaluation
+from tasks.studies.divergence import Divergence, diverged_stages, last_evaluation
 from tasks.studies.records import value_of
 from tasks.studies.verdicts import load_study
 from tests.tasks.studies.synthetic_study import STUDY, commit_study, edit, write_worlds
@@ -28,7 +28,7 @@ def diverged(**more: Any) -> dict[str, Any]:
 def test_a_stage_that_diverged_takes_those_that_read_it_along() -> None:
     failed = {STAGE: LOST, "p:sft-1": "stage p:sft-1 failed with exit code 1: MemoryError"}
     skipped = {"p:policy-a-1": f"reads from {STAGE}, which failed", "p:policy-b-1": "reads from p:sft-1, which failed"}
-    found = divergences(failed, skipped, {STAGE: 4.5})
+    found = diverged_stages(failed, skipped, {STAGE: 4.5})
     reason = "file a.jsonl: step 3: loss nan, gradient norm nan"
     assert found == {
         STAGE: Divergence(reason, 4.5),

@@ -19,11 +19,11 @@ from tasks.studies import provenance
 from tasks.studies.git_history import content_of
 from tasks.studies.provenance import (
     ENVIRONMENT,
-    changed_code,
     differences,
     environment_of,
     refuse_uncommitted_code,
     settings_digest,
+    uncommitted_code,
 )
 from tasks.studies.record_format import Environment
 from tasks.studies.registration import Registration
@@ -55,7 +55,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_world_runs_from_committed_code(clone: Path) -> None:
     (clone / "notes.md").write_text("not code")
     refuse_uncommitted_code(clone)
-    assert changed_code(clone) == []
+    assert uncommitted_code(clone) == []
 
 
 @pytest.mark.parametrize("name", [*CODE, "tasks/new.py", "studies/credit.yaml"])

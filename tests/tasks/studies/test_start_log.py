@@ -13,7 +13,7 @@ from rlhf_core.errors import DataError, RecipeError
 from tasks.commands.study import print_studies
 from tasks.report.atlas_page import write_atlas
 from tasks.studies.registration import Registration, registration_of
-from tasks.studies.start_log import LOG, abandoned, check_log, check_unchanged, note_start, parse_starts, starts
+from tasks.studies.start_log import LOG, abandoned, check_unchanged, note_start, parse_starts, refuse_edited_log, starts
 from tests.tasks.studies.synthetic_study import STUDY, commit_records, commit_study, git, write_worlds
 
 FILE = Path("studies") / "credit.yaml"
@@ -75,7 +75,7 @@ def test_a_committed_line_of_the_log_stays(clone: Path, fault: str) -> None:
     note_start(clone, own(clone), [1], "verdict")
     note_start(clone, own(clone), [2], "verdict")
     commit_records(clone)
-    check_log(clone)
+    refuse_edited_log(clone)
     lines = (clone / LOG).read_text().splitlines()
     changed = {"removed": lines[:1], "changed": [lines[0], lines[1].replace("[2]", "[4]")], "first": lines[::-1]}[fault]
     write_log(clone, changed)
@@ -98,13 +98,13 @@ def test_a_line_that_a_later_commit_changed_or_removed_is_found(clone: Path, fau
         write_log(clone, {"removed": [second], "changed": [first.replace("[1]", "[4]"), second]}[fault])
         commit_records(clone)
     with pytest.raises(DataError, match=r'was changed or removed by a later commit: .*"worlds": \[1\]') as refused:
-        check_log(clone)
+        refuse_edited_log(clone)
     assert refused.value.file == LOG.as_posix()
     if fault != "changed":  # what it was changed into was committed, too
         (clone / LOG).parent.mkdir(parents=True, exist_ok=True)
         write_log(clone, [first, second])
         commit_records(clone)
-        check_log(clone)
+        refuse_edited_log(clone)
 
 
 def test_a_start_is_not_put_before_others(clone: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_start_is_not_put_before_others(clone: Path) -> None:
     write_log(clone, [line.replace("[1]", "[4]"), line])
     commit_records(clone)
     with pytest.raises(DataError, match=r"log\.jsonl, row 1: .*put a line before others: .*\[4\]"):
-        check_log(clone)
+        refuse_edited_log(clone)
 
 
 def test_lines_that_two_branches_added_are_all_of_the_merge(clone: Path) -> None:
@@ -133,11 +133,11 @@ def test_lines_that_two_branches_added_are_all_of_the_merge(clone: Path) -> None
     subprocess.run(["git", "-C", str(clone), "merge", "-q", "other"], capture_output=True)
     write_log(clone, [*ours, theirs[1]])
     git(clone, "commit", "-qam", "Both")
-    check_log(clone)
+    refuse_edited_log(clone)
     write_log(clone, ours)
     git(clone, "commit", "-q", "--amend", "-am", "Ours alone")
     with pytest.raises(DataError, match=r'"worlds": \[2\]'):
-        check_log(clone)
+        refuse_edited_log(clone)
 
 
 @pytest.mark.parametrize(

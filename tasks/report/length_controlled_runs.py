@@ -1,4 +1,8 @@
-"""Length-controlled win rates of single runs, with difficulties of instructions that do not come from the runs."""
+"""Length-controlled win rates of single runs, as tables and figures show them.
+
+The difficulties of instructions do not come from the runs. The fit itself is in
+`rlhf_core.evaluation.length_controlled`.
+"""
 
 from __future__ import annotations
 
