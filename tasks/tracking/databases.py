@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, RewardsmithError
 
 #: Addresses come by the environment: a command line is everybody's to read.
 UPGRADE = """
@@ -25,6 +27,11 @@ if place := os.environ.get("UPGRADE_AUTH"):
     from mlflow.server.auth.db.cli import commands
     commands(["upgrade", "--url", place], standalone_mode=False)
 """
+
+
+#: Ports of database servers whose addresses may leave them out, and seconds that a server has to accept a connection.
+PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+PATIENCE = 10.0
 
 
 def mark_of(tool: str, address: str) -> str:
@@ -51,6 +58,28 @@ def refuse_damaged(file: Path) -> None:
             f"it is no readable database ({error})",
             file=str(file),
             remedy="Move it away; rewardsmith sync makes another one from the results",
+        ) from None
+
+
+def refuse_unreachable(uri: str) -> None:
+    """Refuses a database whose server accepts no connection, for which MLflow would try again for minutes.
+
+    Raises:
+        RewardsmithError: names the server.
+    """
+    parts = urlsplit(uri)
+    try:
+        host, port = parts.hostname, parts.port or PORTS.get(parts.scheme.split("+")[0])
+    except ValueError:  # several hosts: the driver knows what to do with them
+        return
+    if host is None or port is None:
+        return
+    try:
+        socket.create_connection((host, port), timeout=PATIENCE).close()
+    except OSError as error:
+        raise RewardsmithError(
+            f"no database server answers at {host}:{port} of MLFLOW_TRACKING_URI ({error}); start it, correct the "
+            "address, or unset the variable for mlflow.db"
         ) from None
 
 

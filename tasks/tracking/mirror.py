@@ -32,7 +32,7 @@ from tasks.params.settings import ROOT_SCALE
 from tasks.running.alarms import alarms_of, kinds
 from tasks.running.exclusive import in_turn
 from tasks.running.variables import refuse_bad_address
-from tasks.tracking.databases import mark_of, refuse_damaged, upgrade, without_passwords
+from tasks.tracking.databases import mark_of, refuse_damaged, refuse_unreachable, upgrade, without_passwords
 from tasks.tracking.model_folder import log_model
 from tasks.tracking.models import Registry, model_name, pages
 from tasks.tracking.outcomes import RowOutcome, TrackedStage, outcomes, table_metrics, tables_of_rows
@@ -104,6 +104,7 @@ def prepare_database(uri: str, root: Path) -> None:
         refuse_damaged(Path(place))
     if there and note.exists() and note.read_text(encoding="utf-8") == current:
         return
+    refuse_unreachable(uri)
     problem = upgrade({"mlflow": uri})
     if problem:
         raise RewardsmithError(without_passwords(f"the tracking database {uri} cannot be prepared: {problem}"))

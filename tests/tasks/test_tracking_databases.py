@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from rlhf_core.errors import DataError
-from tasks.tracking.databases import without_passwords
+from rlhf_core.errors import DataError, RewardsmithError
+from tasks.tracking.databases import refuse_unreachable, without_passwords
 from tasks.tracking.mirror import prepare_database
 
 
@@ -31,3 +32,17 @@ def test_a_damaged_database_is_named_with_its_remedy(tmp_path: Path, content: by
     with pytest.raises(DataError, match=r"mlflow\.db.*no readable database.*Move it away; rewardsmith sync"):
         prepare_database(f"sqlite:///{file}", tmp_path)
     assert file.read_bytes() == content
+
+
+def test_a_database_server_that_does_not_answer_is_named_at_once(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound, but not listening: nobody else can answer there
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(RewardsmithError, match=rf"no database server answers at 127\.0\.0\.1:{port}") as refused:
+            prepare_database(f"postgresql+psycopg2://me:s3cret@127.0.0.1:{port}/mlflow", tmp_path)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["postgresql:///mlflow?host=/var/run", "postgresql://a:1,b:2/mlflow", "sqlite:///x.db"])
+def test_addresses_without_one_server_are_left_to_the_driver(uri: str) -> None:
+    refuse_unreachable(uri)
