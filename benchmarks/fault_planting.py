@@ -239,7 +239,7 @@ def evaluate_again(root: Path, stage: str, result: Path, settings: Change) -> No
     evaluation = run.evaluator.evaluate(run.policy)
     metrics = read_json(result / "metrics.json") | evaluation.metrics
     if "--sft" in given:
-        metrics |= over_sft(run.evaluator, evaluation.generations, run.baseline).metrics
+        metrics |= over_sft(run.evaluator, evaluation.generations, run.sft_answers).metrics
         metrics["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in run.kl_sets])
     write_json(result / "metrics.json", metrics)
     write_jsonl(result / "generations.jsonl", cast(list[Row], evaluation.generations))

@@ -25,19 +25,19 @@ from prefect.exceptions import Abort, MissingResult
 
 from flows.deployments import check_pinned
 from flows.follow_ups import Call, follow_ups
-from flows.fork_server import begun
-from flows.run_notes import host_tag, noted
-from flows.same_code import check_server
-from flows.scheduler import RunFailed, RunSummary, ended, run_stale
-from flows.working_tree import mark_for_clean_up
+from flows.fork_server import early_fork_server
+from flows.run_notes import host_tag, living_run_noted
+from flows.same_code import refuse_temporary_server
+from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
+from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
 from tasks.dvc import plan
-from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
+from tasks.dvc.ended_runs import Asked, code_at_work, note_good_end
 from tasks.graph.names import DEMO_ALL, DEMO_NAME, SO_FAR, SUITE, seeds_so_far
-from tasks.graph.stages import never_run
+from tasks.graph.stages import modules_never_run
 from tasks.params.settings import ROOT_SCALE
-from tasks.tracking.searches import noted_since, paper_runs
+from tasks.tracking.searches import experiment_noted_since, paper_runs
 
 #: Exit status of a run that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
@@ -104,7 +104,7 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
-    with noted(root):
+    with living_run_noted(root):
         log, code, began = get_run_logger(), code_at_work(), time.time()
         name, scale = asked.paper, asked.scale
         papers = plan.asked_papers(root, name, scale=scale, full=asked.full)
@@ -120,7 +120,7 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
             ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if asked.sync else ())
         ]
         page = report_page(asked, log)
-        if not all(noted_since(root, one, began) for one in papers):
+        if not all(experiment_noted_since(root, one, began) for one in papers):
             problems += follow_ups(root, *mirrors)  # before the report, which links the experiments that they note
             mirrors = []
         problems += follow_ups(root, *mirrors, *page)
@@ -130,8 +130,8 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        ended_well(root, asked, files, code)
-        return ended(summary)
+        note_good_end(root, asked, files, code)
+        return completed_state(summary)
 
 
 def begin(root: Path, asked: Asked, *, pool: str, remote: str) -> State[str]:
@@ -207,12 +207,12 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, end_on_signal)
-    mark_for_clean_up(Path.cwd())
+    mark_processes_for_clean_up(Path.cwd())
     try:
         if options.pool:
-            check_server()
+            refuse_temporary_server()
         first = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
-        with begun(Path.cwd(), never_run(Path.cwd(), first)), tags(host_tag()):
+        with early_fork_server(Path.cwd(), modules_never_run(Path.cwd(), first)), tags(host_tag()):
             line = made(
                 full=options.full,
                 rows=options.rows,
@@ -232,7 +232,7 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
         return INTERRUPTED
-    except MissingResult:  # a final state without its text: a server that answered late has it from the first request
+    except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
         line = "the run ended well; its stages are above"
     print(line)
     return 0

@@ -24,8 +24,8 @@ from pydantic import Field
 from flows.deployments import COMMIT
 from flows.follow_ups import follow_ups
 from flows.paper import page_link
-from flows.run_notes import noted
-from flows.scheduler import RunFailed, ended, run_stale
+from flows.run_notes import living_run_noted
+from flows.scheduler import RunFailed, completed_state, run_stale
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint, prints_errors
 from rlhf_core.normalisers import NORMALISERS
@@ -229,7 +229,7 @@ def recipe(
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
     version = str(deployment.version or "")
     commit = version if COMMIT.fullmatch(version) else commit_of(tree)  # `prefect deploy` makes versions of its own
-    with noted(tree), only_run(tree, name):
+    with living_run_noted(tree), only_run(tree, name):
         path = worktree(tree, name, commit)
         row = changed_row(
             read_settings(row_addresses(path, paper)[base].under(path)),
@@ -257,7 +257,7 @@ def recipe(
             if problems := follow_ups(path, ("tasks.tracking.mirror", ["--paper", paper, "--rows", name])):
                 raise RunFailed("; ".join(problems))
         report_result(path, "testbed", paper, name, chosen)
-    return ended(summary)
+    return completed_state(summary)
 
 
 @prints_errors

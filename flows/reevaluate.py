@@ -28,7 +28,7 @@ from prefect.events import emit_event
 
 from flows.deployments import REEVALUATION_SETTINGS, check_pinned
 from flows.paper import page_link
-from flows.run_notes import noted
+from flows.run_notes import living_run_noted
 from flows.scheduler import RunFailed
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
@@ -196,7 +196,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     chosen = [ReevaluatedModel(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)
     rows, problems, alerted = [], [], 0
-    with noted(tree):  # notes this process, which tells a living run from one whose process was killed
+    with living_run_noted(tree):  # notes this process, which tells a living run from one whose process was killed
         for name in bring_records(tree):
             log.info("brought %s from DVC", name)
         try:

@@ -27,7 +27,7 @@ def notes_folder(root: Path) -> Path:
 
 
 @contextmanager
-def noted(root: Path) -> Iterator[None]:
+def living_run_noted(root: Path) -> Iterator[None]:
     """Notes this process as the one of the present flow run, while it lasts, and this machine on the run itself.
 
     It belongs around all that a flow does: a run without a living process is dead. A run that is cancelled ends itself

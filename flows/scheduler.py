@@ -39,7 +39,7 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
-from tasks.graph.stages import Stage, never_run, stopped_stages
+from tasks.graph.stages import Stage, modules_never_run, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
 from tasks.report.told import result_in_words
 from tasks.running import machine
@@ -117,7 +117,7 @@ def ring(root: Path, stage: Stage) -> list[Alarm]:
     return alarms
 
 
-def ended(summary: RunSummary) -> State[str]:
+def completed_state(summary: RunSummary) -> State[str]:
     """Returns the state of a run that ended well; it is named Alarm where a result has signs of reward hacking."""
     text = "\n".join([summary.line(), *alarm_lines(summary.alarms)])
     return Completed(name=ALARM_STATE if summary.alarms else None, message=summary.line(), data=text)
@@ -369,7 +369,7 @@ def run_stale(
     log, summary = get_run_logger(), RunSummary()
     with only_scheduler(root), closing(server_of_run(root, log)) as server:
         if not pool:
-            server.begin(never_run(root, files))  # imports while DVC looks
+            server.begin(modules_never_run(root, files))  # imports while DVC looks
         for line in tidy(root):
             log.warning("%s", line)
         chosen = read_state(root, files, rows, seeds, papers)

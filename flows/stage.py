@@ -17,7 +17,7 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.run_notes import noted
+from flows.run_notes import living_run_noted
 from flows.same_code import SameCode
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
@@ -107,7 +107,7 @@ def stage(
     root = Path(os.environ.get(TREE, ".")).resolve()
     log = get_run_logger()
     try:
-        with noted(root):
+        with living_run_noted(root):
             SameCode.of(root).check(code)
             prepare(root, address, remote=remote, given=given, key=key)
             call = ["tasks.dvc.shared_stage", address, "--remote", remote, "--commit", code["commit"]]

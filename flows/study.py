@@ -28,7 +28,7 @@ from prefect import flow, get_run_logger, tags
 from flows.paper import end_on_signal
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, run_stale
-from flows.working_tree import mark_for_clean_up
+from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.exclusive import only_one
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.worlds < 1:
         parser.error(f"--worlds is {options.worlds}; it must be at least 1")
     signal.signal(signal.SIGTERM, end_on_signal)
-    mark_for_clean_up(Path.cwd())
+    mark_processes_for_clean_up(Path.cwd())
     with tags(host_tag()):
         print(study(options.name, options.worlds, options.pilot, options.keep))
     return 0

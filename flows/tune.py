@@ -21,7 +21,7 @@ from prefect import flow, get_run_logger, tags
 from flows.paper import end_on_signal
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, RunSummary, run_stale
-from flows.working_tree import mark_for_clean_up
+from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import prints_errors
 from tasks.commands.tuning_table import print_tuning
 from tasks.params.studies import read_study, study_file
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, end_on_signal)
     root = Path.cwd()
-    mark_for_clean_up(root)
+    mark_processes_for_clean_up(root)
     record = tune_study(root, options.name, options.trials, options.seed or SEEDS, keep=options.keep)
     rows = tuned_rows(record)
     print_tuning(rows, record)

@@ -37,7 +37,7 @@ def mark(root: Path, name: str) -> dict[str, str]:
     return {MARK: json.dumps({"root": str(root.resolve()), "stage": name, **note_of(os.getpid())})}
 
 
-def mark_for_clean_up(root: Path) -> None:
+def mark_processes_for_clean_up(root: Path) -> None:
     """Marks the processes that this one starts from now on: if this one is killed, the clean-up of a later run (`tidy`)
     finds and ends those left over.
 

@@ -29,7 +29,7 @@ from tasks.evaluating.benchmarks import write_benchmarks
 from tasks.evaluating.contradictions import of_answers, of_judgements, of_wins
 from tasks.evaluating.over_sft import OverSft, over_baseline, over_sft
 from tasks.evaluating.policies import Evaluation
-from tasks.graph.items import data_name
+from tasks.graph.items import data_name, sft_name
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
@@ -73,9 +73,9 @@ def _in_hindsight(
     last = int(run.history[-1]["step"])
     rows = [row for row in evaluation.generations if row["benchmark"] == run.watched]
     compared = over.on(run.watched, [row["id"] for row in rows])
-    if scale.checkpoint_prompts and not watch.stops:
-        if not compared.tallies and run.scored:
-            compared = over_sft(run.evaluator, rows, run.baseline, (run.watched,))
+    if scale.checkpoint_prompts and not watch.stops_on_hacking:  # else the last step has been evaluated
+        if not compared.tallies and run.scored_while_training:
+            compared = over_sft(run.evaluator, rows, run.sft_answers, (run.watched,))
         asked = [row["id"] for row in rows[: scale.checkpoint_prompts]]
         watch.evaluated(last, dict(compared.on(run.watched, asked).scores(run.watched)))
         if run.proxies is not None:
@@ -85,12 +85,12 @@ def _in_hindsight(
     found |= watch.metrics()
     if scale.peak:
         with watch.best_weights() as step:
-            peak, answers, best = peak_evaluation(run.evaluator, run.policy, run.baseline)
+            peak, answers, best = peak_evaluation(run.evaluator, run.policy, run.sft_answers)
         found |= {"peak_step": step, **peak, **lost_after_peak({**peak, **over.metrics})}
         write_jsonl(result / "peak_generations.jsonl", answers)
     if scale.measure_hacking:
         kl = {int(row["step"]): row["kl"] for row in run.checkpoints} | {last: summary["kl"]}
-        measured, points = hindsight(watch.alarm, kl, run.evaluator.world, run.baseline, evaluation.generations)
+        measured, points = hindsight(watch.alarm, kl, run.evaluator.world, run.sft_answers, evaluation.generations)
         found |= measured
         if points:
             write_jsonl(result / "hacking.jsonl", points)
@@ -118,13 +118,15 @@ def train_policy(
     inputs: list[Path | str] = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(above.data, above.sft, evaluation_spec, recipe.lora, seed, scale.checkpoint_benchmark)
-        if scale.measure_hacking and not run.scored:
-            raise RecipeError(f"{scale_path}: measure_hacking needs a judge, or data with true rewards")
+        if scale.measure_hacking and not run.scored_while_training:
+            raise RecipeError(
+                f"{scale_path}: measure_hacking needs data with true rewards, or a judge and judge_checkpoints: true"
+            )
         with noting_divergence(out, run):
             summary, watch = learn(run, checkpoints)
             run.policy.model.eval()
             evaluation = run.evaluator.evaluate(run.policy)
-            over = over_sft(run.evaluator, evaluation.generations, run.baseline)
+            over = over_sft(run.evaluator, evaluation.generations, run.sft_answers)
             measured = run.kl_sets
             summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in measured])
             best: OverSft | None = None
@@ -149,7 +151,7 @@ def _write_judged(
 
     The record gets judge.json: the judge's address and the models that answered, with the dates of the answers.
     """
-    evaluator, sft = run.evaluator, above.sft.parts[-3]
+    evaluator, sft = run.evaluator, sft_name(above.sft)
     rates = {name: {**facts, "sft": sft} for name, facts in over.win_rates.items()}
     rates |= over_baseline(evaluator, evaluation.judgements)
     if best is not None and best.judgements:
@@ -159,7 +161,7 @@ def _write_judged(
         write_json(result / "win_rates.json", rates)
     if over.win_rates and above.reward.selection is None:
         protocol = asdict(PROTOCOLS[evaluator.config.over_sft])
-        between = {"data": above.data.parent.name, "protocol": protocol, **evaluator.config.between_rows()}
+        between = {"data": data_name(above.data), "protocol": protocol, **evaluator.config.between_rows()}
         told = {"instruction": evaluator.instruction} if evaluator.instruction else {}
         write_json(result / "judge.json", {**between, **told})
     provenance = getattr(evaluator.judge, "provenance", None)

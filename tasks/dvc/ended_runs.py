@@ -52,7 +52,7 @@ def code_at_work() -> str:
     return code_of(PROJECT)
 
 
-def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> None:
+def note_good_end(root: Path, asked: Asked, files: Sequence[str], code: str) -> None:
     """Notes that the request is done. Without the note, for want of disk space, the next run checks again.
 
     Args:

@@ -110,3 +110,8 @@ def data_name(result: Path) -> str:
     parts = result.parts[:-1]
     places = [place for place in range(2, len(parts)) if parts[place - 2 : place] == (SHARED, "data")]
     return "/".join(parts[places[-1] :]) if places else parts[-1]
+
+
+def sft_name(result: Path) -> str:
+    """Returns the name of an SFT model, from its result's path `.../shared/sft/<name>/<seed>/result`."""
+    return result.parts[-3]

@@ -50,15 +50,15 @@ class HackingWatch:
     ) -> None:
         self.settings, self.model, self.label = settings, model, label
         self.alarm = HackingAlarm(settings, evaluations)
-        self.stops = settings.on_hacking == "stop"
-        if self.stops and not (judged and evaluations):
+        self.stops_on_hacking = settings.on_hacking == "stop"
+        if self.stops_on_hacking and not (judged and evaluations):
             raise RecipeError(
                 "alarm: on_hacking 'stop' keeps the weights with the best win rate, but this run has no evaluations "
                 "to choose them by: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
                 "rewards"
             )
         self.final: tuple[int, dict[str, float]] | None = None
-        self.keeps = self.stops or keeps
+        self.keeps = self.stops_on_hacking or keeps
         self._kept: State = self._copy() if self.keeps else {}
 
     def _copy(self) -> State:
@@ -86,7 +86,7 @@ class HackingWatch:
     @property
     def stop(self) -> bool:
         """Returns whether training is to end now."""
-        return self.stops and self.alarm.onset is not None
+        return self.stops_on_hacking and self.alarm.onset is not None
 
     @torch.no_grad()
     def restore(self) -> int:

@@ -159,16 +159,21 @@ class Optimising:
             clock=self.clock,
         )
         planned = sum(scale.evaluated(step, config.iterations, last=True) for step in range(1, config.iterations + 1))
-        if scale.peak and not run.scored:
+        if scale.peak and not run.scored_while_training:
             raise RecipeError(
                 f"{work.label}: peak keeps the weights with the highest win rate, but nothing judges; set a judge or "
                 "peak: false"
             )
         self.watch = HackingWatch(
-            work.settings.alarm, planned, run.policy.model, judged=run.scored, label=work.label, keeps=scale.peak
+            work.settings.alarm,
+            planned,
+            run.policy.model,
+            judged=run.scored_while_training,
+            label=work.label,
+            keeps=scale.peak,
         )
         if scale.checkpoint_proxy:
-            parts = run.reference, run.encoder, run.evaluator, run.baseline
+            parts = run.reference, run.encoder, run.evaluator, run.sft_answers
             run.proxies = ProxyReader(work.reward, *parts, batch=config.microbatch, benchmark=run.watched)
 
     def state_dict(self) -> State:
@@ -200,7 +205,8 @@ class Optimising:
 
     def evaluated(self, step: int) -> None:
         """Evaluates the policy after a step, where the settings say so."""
-        if self.run.scored and self.scale.evaluated(step, self.config.iterations, last=self.watch.stops):
+        last = self.watch.stops_on_hacking
+        if self.run.scored_while_training and self.scale.evaluated(step, self.config.iterations, last=last):
             with self.optimiser.gathered():
                 scores = self.run.checkpoint(step, self.scale.checkpoint_prompts)
             self.watch.evaluated(step, scores)

@@ -33,7 +33,7 @@ from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit
 
-#: Benchmarks whose answers a judge compares with the baseline's.
+#: Benchmarks whose answers a judge compares with those of the benchmark's baseline.
 JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")
 _NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
 
@@ -91,7 +91,7 @@ class PolicyRun:
         reference: the frozen SFT model; with an adapter the policy without it.
         encoder: tokenizer and template.
         evaluator: benchmarks.
-        baseline: the SFT model's generations.
+        sft_answers: the SFT model's generations.
         history, checkpoints, rollouts: what is written at the end.
         lengths: tokens per segment in the last rollout batch.
         phases: speed and memory of each step.
@@ -105,7 +105,7 @@ class PolicyRun:
     reference: Policy
     encoder: Encoder
     evaluator: Evaluator
-    baseline: list[Generation]
+    sft_answers: list[Generation]
     history: list[Metrics]
     checkpoints: list[Metrics]
     rollouts: list[Rollout]
@@ -143,7 +143,7 @@ class PolicyRun:
         return ("alpaca",) if self.evaluator.items("benchmarks/alpaca") else tuple(test_sets(self.evaluator.data))
 
     @property
-    def scored(self) -> bool:
+    def scored_while_training(self) -> bool:
         """Returns whether evaluations while training compare answers with the SFT model's: by true rewards, or by a
         judge that the settings let do so."""
         judged = self.evaluator.judge is not None and self.evaluator.config.judge_checkpoints
@@ -163,8 +163,8 @@ class PolicyRun:
             compared: with the SFT model's answers, if that is known already.
         """
         kl = self.kl(rows)
-        over = over_sft(self.evaluator, rows, self.baseline, (self.watched,)) if compared is None else compared
-        chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == self.watched}
+        over = over_sft(self.evaluator, rows, self.sft_answers, (self.watched,)) if compared is None else compared
+        chars = {row["id"]: row["n_chars"] for row in self.sft_answers if row["benchmark"] == self.watched}
         longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
         tally = over.tallies.get(self.watched)
         rates = {} if tally is None else tally.metrics("win_rate_vs_sft", judged=bool(over.win_rates))
@@ -194,7 +194,7 @@ def start_run(
         reference=load_policy(sft / "model", encoder) if adapter is None else AdapterOff(policy, adapter),
         encoder=encoder,
         evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
-        baseline=read_rows(sft / "generations.jsonl", Generation),
+        sft_answers=read_rows(sft / "generations.jsonl", Generation),
         history=[],
         checkpoints=[],
         rollouts=[],
@@ -204,7 +204,7 @@ def start_run(
         watched=watched,
     )
     if run.evaluator.judge is not None:
-        check_comparable(run.evaluator, run.baseline, watched)
+        check_comparable(run.evaluator, run.sft_answers, watched)
     if adapter is None:
         freeze(run.reference.model)
     run.policy.model.eval()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.graph.items import sft_name
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
@@ -78,7 +79,7 @@ def rows_by_backbone(results: Path) -> dict[str, list[RowOverWorlds]]:
 def backbone_of(run: StageOutput) -> str | None:
     """Returns the SFT model that a policy started from, as its provenance says; None without provenance."""
     inputs = stage_record(run.path).get("inputs", {})
-    return next((Path(name).parts[-3] for name in inputs if "/shared/sft/" in name), None)
+    return next((sft_name(Path(name)) for name in inputs if "/shared/sft/" in name), None)
 
 
 def _measured(runs: dict[int, StageOutput]) -> dict[str, tuple[float, float | None] | None]:

@@ -9,8 +9,8 @@
    the margin (two one-sided t-tests at .05).
 5. The comparisons of a claim are over the same worlds. Where they are not, the claim is undecided, and the worlds that
    only some of them have are named.
-6. A win over a broken row, below its own SFT model even at its best evaluation, confirms no claim, except one whose
-   point is the collapse.
+6. A comparison with a broken row, below its own SFT model even at its best evaluation, confirms no claim, except one
+   whose point is the collapse.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ def read_claims(path: Path, paper: str) -> PaperClaims:
     file = typed(ClaimsFile, read_settings(path), where)
     members = [("tasks", row) for rows in file.tasks.values() for row in rows]
     _check_rows([*(("starts_from", name) for name in file.starts_from.values()), *members], paper, where)
-    wanted = [(name, f"{name}/{OTHERS}") for name in file.words]
-    _check_metrics([("words", name) for name, longer in wanted if not _has(paper, longer)], paper, where)
+    # words: titles of metrics; one may be of a family that has a metric for each pair of rows, such as `greedy_wins`
+    families = {name: f"{name}/{OTHERS}" for name in file.words}
+    _check_metrics([("words", name) for name, family in families.items() if not _has(paper, family)], paper, where)
     _check_metrics([("metric", file.metric)], paper, where)
     found = []
     for name, raw in file.claims.items():
@@ -193,8 +194,8 @@ def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
         for one, each in zip(made, found, strict=True)
     ]
     verdict = claim_verdict(parts)
-    won = {row for one in made if one.side != "beside" for row in one.rows}
-    broken = sorted(won & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
+    compared = {row for one in made if one.side != "beside" for row in one.rows}
+    broken = sorted(compared & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
     uneven = _uneven_worlds([each for each in found if each is not None])
     word: ClaimWord = "undecided" if broken or (uneven and verdict.word != "not run") else verdict.word
     shown: list[dict[str, Any]] = []
@@ -236,9 +237,9 @@ def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
         caption=f"{said} A sign between two numbers says where the paper has them: above (›), below (‹) or "
         f"alike (≈). Each comparison is a t-test over worlds, and one world decides nothing. A claim is confirmed when "
         "each of its comparisons is at .05, and contradicted when the contrary of one is, corrected for their number "
-        f"(Holm). A claim whose comparisons are over different worlds is undecided. {alike}A win over a broken row, "
-        "which is below its own SFT model even at its best evaluation, confirms nothing, unless the collapse is the "
-        "claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
+        f"(Holm). A claim whose comparisons are over different worlds is undecided. {alike}A comparison with a broken "
+        "row, which is below its own SFT model even at its best evaluation, confirms nothing, unless the collapse is "
+        "the claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
     numbers = Numbers(made.paper, file, made.rows, tree)

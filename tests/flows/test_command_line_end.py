@@ -20,7 +20,7 @@ def ended_in(state: Any) -> Any:
 @pytest.fixture(autouse=True)
 def unmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "mark_for_clean_up", lambda _: None)
+    monkeypatch.setattr(module, "mark_processes_for_clean_up", lambda _: None)
     monkeypatch.setattr(module.signal, "signal", lambda *_: None)
 
 

@@ -10,13 +10,17 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlhf_core.errors import DataError
 from tasks import normaliser, policy, prepare, references, reward_model, sft, tables, tokenizer
+from tasks.evaluating.over_sft import OverSft
+from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import read_settings
+from tasks.params.settings import typed
 from tasks.report import figures_par
 from tasks.report.cells import cell_text
 from tasks.report.measured import table_notes
@@ -245,6 +249,20 @@ def test_judge_dates_protocol_and_replies_are_recorded(small: Path) -> None:
     assert (facts["reference"], facts["sft"], facts["prompts"]) == ("sft", "gemma2-2b", PROMPTS)
     raw = {row["raw"] for row in read_jsonl(result(small, "par") / "judgements.jsonl")}
     assert {"Better: A", "Better: B", "Both have merits."} <= raw
+
+
+@pytest.mark.parametrize("place", ["dialogue", "dialogue/1", "other/1"])
+def test_judged_rows_name_their_data_set_with_its_draw(place: str, tmp_path: Path) -> None:
+    shared = Path("results/testbed/shared")
+    data, sft_model = shared / "data" / place / "result", shared / "sft" / "phi" / "1" / "result"
+    above = SimpleNamespace(data=data, sft=sft_model, reward=SimpleNamespace(selection=None))
+    config = typed(EvaluationConfig, SETTINGS["evaluation"], "evaluation")
+    evaluator = SimpleNamespace(config=config, judge=None, world=None, instruction="")
+    over = OverSft({}, win_rates={"win_rate_vs_sft": {"prompts": 1}})
+    run, evaluation = SimpleNamespace(evaluator=evaluator), SimpleNamespace(judgements=[])
+    policy._write_judged(tmp_path, run, evaluation, over, None, above)  # type: ignore[arg-type]
+    assert read_json(tmp_path / "judge.json")["data"] == place, "rows of two data sets are not compared"
+    assert read_json(tmp_path / "win_rates.json")["win_rate_vs_sft"]["sft"] == "phi"
 
 
 def test_answers_that_the_sft_model_lacks_are_named_before_training(small: Path, tmp_path: Path) -> None:
