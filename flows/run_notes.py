@@ -43,7 +43,7 @@ def living_run_noted(root: Path) -> Iterator[None]:
     if path is not None:
         write_private(path, note_of(os.getpid()) | {"root": str(root.resolve())})
     try:
-        with ends_when_cancelled(UUID(flow_run.id)), _tasks_without_place():
+        with ends_when_cancelled(UUID(flow_run.id)), tasks_without_place():
             yield
     finally:
         if path is not None:
@@ -51,7 +51,7 @@ def living_run_noted(root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _tasks_without_place() -> Iterator[None]:
+def tasks_without_place() -> Iterator[None]:
     """Keeps the tag of this machine from tasks that are submitted in the block.
 
     Before a tagged task begins, Prefect asks the server for limits of its tags. SQLite is then busy with the events of

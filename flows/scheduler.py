@@ -30,6 +30,7 @@ from prefect.tasks import exponential_backoff
 from flows.fork_server import ForkServer, server_of_run
 from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
+from flows.run_notes import tasks_without_place
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
@@ -367,7 +368,7 @@ def run_stale(
         RewardsmithError: another scheduler runs in this tree, a row or seed is unknown, or the remote cannot be used.
     """
     log, summary = get_run_logger(), RunSummary()
-    with only_scheduler(root), closing(server_of_run(root, log)) as server:
+    with tasks_without_place(), only_scheduler(root), closing(server_of_run(root, log)) as server:
         if not pool:
             server.begin(modules_never_run(root, files))  # imports while DVC looks
         for line in tidy(root):
