@@ -162,8 +162,8 @@ def _write_judged(
     if over.win_rates and above.reward.selection is None:
         protocol = asdict(PROTOCOLS[evaluator.config.over_sft])
         between = {"data": data_name(above.data), "protocol": protocol, **evaluator.config.between_rows()}
-        told = {"instruction": evaluator.instruction} if evaluator.instruction else {}
-        write_json(result / "judge.json", {**between, **told})
+        instruction = {"instruction": evaluator.instruction} if evaluator.instruction else {}
+        write_json(result / "judge.json", {**between, **instruction})
     provenance = getattr(evaluator.judge, "provenance", None)
     if provenance is not None and not distributed.rank():
         write_json(record_folder(result) / "judge.json", provenance())
@@ -181,8 +181,8 @@ def _by_selection(
     models = above.reward.aspect_model
     scores = write_scores(result, tests, spec.max_new_tokens, run.encoder, selection, holistic, models)
     between = {"data": data_name(above.data), "lower_is_better": lower_is_better(selection)}
-    told = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
-    write_json(result / "judge.json", {**between, **told, **spec.between_rows()})
+    instruction = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
+    write_json(result / "judge.json", {**between, **instruction, **spec.between_rows()})
     return scores
 
 
