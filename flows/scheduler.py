@@ -42,7 +42,7 @@ from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
 from tasks.graph.stages import Stage, modules_never_run, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
-from tasks.report.told import result_in_words
+from tasks.report.result_words import result_in_words
 from tasks.running import machine
 from tasks.running.alarms import alarm_lines, alarms_of, kinds, stages_with_alarms
 from tasks.running.exclusive import only_scheduler

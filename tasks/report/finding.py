@@ -26,7 +26,7 @@ from tasks.params.stages import run_settings
 from tasks.report.hacking_runs import MEASURES, HackingRow, HackingRun, is_hacked, read_hacking_run
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import run_anchor
-from tasks.report.told import true_labels
+from tasks.report.result_words import true_labels
 from tasks.running.artifacts import read_object
 from tasks.running.checked_results import check_kind, read_checked, read_metrics
 from tasks.running.result_rows import CheckedSeeds, Generation
@@ -277,13 +277,13 @@ def read_check(root: Path) -> FindingCheck | None:
     """Returns what the record says, None without one."""
     if not (root / RECORD).exists():
         return None
-    record, told = read_object(root / RECORD), partial(DataError, file=str(RECORD), remedy=f"git checkout {RECORD}")
-    check_kind(record, CheckedSeeds, told)
+    record, damaged = read_object(root / RECORD), partial(DataError, file=str(RECORD), remedy=f"git checkout {RECORD}")
+    check_kind(record, CheckedSeeds, damaged)
     for seed, rows in record["seeds"].items():
         if not seed.isdigit() or not {PLAIN, BOUNDED, DENSE} <= rows.keys():
-            raise told(f"{seed} is not a seed with the rows {PLAIN}, {BOUNDED} and {DENSE}", field="seeds")
+            raise damaged(f"{seed} is not a seed with the rows {PLAIN}, {BOUNDED} and {DENSE}", field="seeds")
     if not record["seeds"]:
-        raise told("has no seed", field="seeds")
+        raise damaged("has no seed", field="seeds")
     by_seed = {int(seed): parts(rows) for seed, rows in record["seeds"].items()}
     names = next(iter(by_seed.values()))
     held = {name: sum(each[name] for each in by_seed.values()) for name in names}

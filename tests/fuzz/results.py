@@ -18,8 +18,8 @@ from tasks.commands.finding import print_finding
 from tasks.report import markdown, page
 from tasks.report.compare_page import write_comparison
 from tasks.report.outputs import StageOutput
+from tasks.report.result_words import result_in_words
 from tasks.report.terminal import print_table
-from tasks.report.told import result_in_words
 from tasks.running.recorded import RECORD
 from tasks.tracking.outcomes import outcome_of
 from tests.fuzz.commands import TREES, Reader, Tree, link_project, printed

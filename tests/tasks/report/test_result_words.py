@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.graph.stages import Stage
-from tasks.report.told import result_in_words
+from tasks.report.result_words import result_in_words
 from tasks.running.artifacts import write_json, write_jsonl
 
 DATA = "results/testbed/shared/data/demo/result"
