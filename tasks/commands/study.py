@@ -59,6 +59,8 @@ def print_plan(root: Path, name: str) -> None:
     policies = sum(map(len, cells.values()))
     print(f"{spec.worlds} worlds of {policies} rows: {spec.worlds * policies} runs")
     print("stages of a world: " + ", ".join(f"{count} {module}" for module, count in planned.counts.items()))
+    if planned.without_kl:
+        print(f"blank at kl_targets, not sampled at temperature 1: {', '.join(planned.without_kl)}")
     _print_cost(root, file, spec, planned.shared)
 
 

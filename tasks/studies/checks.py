@@ -16,6 +16,7 @@ from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import StudySpec
 from tasks.studies.caveats import compared
+from tasks.studies.equal_kl import has_kl
 from tasks.studies.origins import WORDS
 from tasks.studies.shared_stages import SharedStage, shared_stages
 from tasks.studies.tree import WorldTree, write_tree
@@ -30,10 +31,12 @@ class PlannedStages:
     Attributes:
         counts: of each kind.
         shared: trainings that several cells share.
+        without_kl: rows, each with its cell, that cannot be read at the study's KL targets.
     """
 
     counts: Counter[str]
     shared: list[SharedStage]
+    without_kl: list[str]
 
 
 def check_study(root: Path, name: str, spec: StudySpec) -> PlannedStages:
@@ -59,13 +62,14 @@ def check_study(root: Path, name: str, spec: StudySpec) -> PlannedStages:
         for cell in spec.cells:
             _check_measured(world, cell)
             _check_different(world, cell)
+        without_kl = [each for cell in spec.cells for each in _without_kl(world, cell)] if spec.kl_targets else []
         shared = shared_stages(world)
     stages = sorted({f"{item.module}/{item.name}" for item in items.values()})
     for metric in spec.shows:
         if not is_metric(metric) and not any(metric.startswith(f"{stage}/") for stage in stages):
             asked = "/".join(metric.split("/")[:2])
             raise RecipeError(f"study '{name}': shows names '{metric}' of a stage that it has not{hint(asked, stages)}")
-    return PlannedStages(Counter(item.module for item in items.values() if item.module != "check"), shared)
+    return PlannedStages(Counter(item.module for item in items.values() if item.module != "check"), shared, without_kl)
 
 
 def _check_measured(world: WorldTree, cell: str) -> None:
@@ -83,6 +87,33 @@ def _check_measured(world: WorldTree, cell: str) -> None:
                     f"study '{world.study}': the metric is '{world.spec.metric}', but {reached.where('evaluation')} of "
                     f"row '{row}' has only {list(config.only)}; add '{parts[0]}' to 'only'"
                 )
+
+
+def _without_kl(world: WorldTree, cell: str) -> list[str]:
+    """Returns the rows of a cell whose evaluations sample otherwise than at temperature 1, so that no KL is read.
+
+    Raises:
+        RecipeError: a hypothesis compares one of them at a KL.
+    """
+    assert isinstance(world.spec, StudySpec)
+    above, settings = by_result(world.items(cell)), TypedSettings(world.tree)
+    found: list[str] = []
+    for row, item in world.stages(cell).items():
+        if "evaluation" not in item.arguments:
+            continue
+        reached = Reached(item, above, settings)
+        config = reached.own("evaluation")
+        if has_kl(config.temperature, config.top_p, config.top_k):
+            continue
+        found.append(f"{row} ({cell})")
+        for name, hypothesis in world.spec.hypotheses.items():
+            if hypothesis.kl is not None and row in compared(world.spec, hypothesis):
+                raise RecipeError(
+                    f"study '{world.study}': hypotheses.{name} compares rows at {hypothesis.kl:g} nats, but "
+                    f"{reached.where('evaluation')} of row '{row}' samples at temperature {config.temperature:g}; set "
+                    "temperature: 1, top_p: 1 and top_k: 0 in 'settings', evaluation"
+                )
+    return found
 
 
 def _check_different(world: WorldTree, cell: str) -> None:

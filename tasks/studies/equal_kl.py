@@ -34,6 +34,11 @@ class AtKL:
     reason: str | None = None
 
 
+def has_kl(temperature: float, top_p: float, top_k: int) -> bool:
+    """Returns whether answers drawn so are the policy's own, of which KL is measured."""
+    return (temperature, top_p, top_k) == (1, 1, 0)
+
+
 def at_kl(curve: Mapping[str, Any], targets: Sequence[float], metric: str = OVER_SFT) -> list[AtKL]:
     """Returns the metric at each target where the policy first went through it; never beyond what it reached.
 
@@ -93,7 +98,7 @@ def curve_problem(curve: Mapping[str, Any], metric: str) -> str | None:
     if not points:
         return f"no evaluation while training has {metric}"
     top_k = curve.get("top_k", 0)
-    if (curve["temperature"], curve["top_p"], top_k) != (1, 1, 0):
+    if not has_kl(curve["temperature"], curve["top_p"], top_k):
         drawn = f"temperature {curve['temperature']:g} and top_p {curve['top_p']:g}"
         drawn += f" and top_k {top_k}" if top_k else ""
         return f"answers were sampled at {drawn}; KL is of answers at temperature 1"

@@ -172,3 +172,18 @@ def test_a_row_that_lost_its_metric_in_some_world_is_shown_with_the_reason() -> 
     values, lost = shown_values(study(), records, "kl")["bandit", "long"]
     assert values == {0: 1.0}
     assert "row 'bandit' of cell 'long' stopped: hacked" in lost[0]
+
+
+GREEDY = {"evaluation": {"dialogue": {"temperature": 0}}}
+BLANK = [f"{row} ({cell})" for cell in ("short", "long") for row in ("bandit", "segment")]
+
+
+def test_a_hypothesis_at_a_kl_is_refused_where_answers_are_greedy() -> None:
+    hypotheses = {"more": {"says": "s", "row": "segment", "kl": 1}}
+    with pytest.raises(RecipeError, match=r"hypotheses\.more compares rows at 1 nats.*'\w+' samples at temperature 0"):
+        check_study(PROJECT, "length", study(hypotheses=hypotheses, kl_targets=[1], settings=GREEDY))
+
+
+@pytest.mark.parametrize(("settings", "blank"), [(GREEDY, BLANK), ({}, [])])
+def test_rows_that_kl_targets_leave_blank_are_foreseen(settings: dict[str, Any], blank: list[str]) -> None:
+    assert check_study(PROJECT, "length", study(kl_targets=[1], settings=settings)).without_kl == blank
