@@ -1,5 +1,5 @@
-"""Caveats beside an effect: rows that were not tuned or not alike, unequal budgets, little training, broken rows, runs
-that ended below their SFT model."""
+"""Caveats beside an effect: rows that were not tuned, or tuned in other cells, or are not alike; unequal budgets,
+little training, broken rows, useless aspect models, cells of opposite sign, runs below their SFT model."""
 
 from __future__ import annotations
 
@@ -38,11 +38,20 @@ def caveats_of(
     for row in (row for row in rows if row in tuned and as_tuned(spec, tuned[row])):
         edges = " and ".join(f"{name} at the {bound}est value" for name, bound in tuned[row].edges.items())
         found += [f"tuning of '{row}' chose {edges} that it tried"] if edges else []
+    counted = spec.weighted_cells(hypothesis)
+    if (
+        any(row in tuned for row in rows)
+        and spec.tuned_at
+        and (others := [c for c in counted if c not in spec.tuned_at])
+    ):
+        found.append(f"rows were tuned in {', '.join(spec.tuned_at)}, not in {', '.join(others)}")
     budgets = unequal(spec, hypothesis, known, tuning)
     more = untuned(spec, hypothesis, tuning), budgets, more_tokens(spec, hypothesis, known)
     found += [said for said in more if said is not None]
     found += other_origins(spec, hypothesis, known)
     found += little_training(spec, hypothesis, known)
+    found += _useless_aspects(counted, known)
+    found += _opposite_cells(spec, hypothesis, known)
     for row in rows:
         found += _fallen(spec, hypothesis, known, row)
     return tuple(found)
@@ -51,6 +60,43 @@ def caveats_of(
 def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
     """Returns the row of a hypothesis and the row that it is compared with."""
     return hypothesis.row, hypothesis.than or spec.main
+
+
+def _useless_aspects(cells: Iterable[str], records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the aspect models that in some cells are right less often than their larger class alone would be."""
+    found: dict[str, list[tuple[str, float, float]]] = {}
+    for cell in cells if records else ():
+        above = [record["cells"][cell].get("above", {}) for record in records]
+        for stage in above[0]:
+            measured = [each.get(stage, {}).get("metrics", {}) for each in above]
+            if stage.startswith("aspect_model/") and all({"accuracy", "majority"} <= each.keys() for each in measured):
+                right, larger = (100 * fmean(each[name] for each in measured) for name in ("accuracy", "majority"))
+                if right < larger:
+                    found.setdefault(stage.partition("/")[2], []).append((cell, right, larger))
+    return [
+        f"the aspect model '{name}' tells nothing in {', '.join(cell for cell, *_ in worse)}: right on "
+        f"{fmean(right for _, right, _ in worse):.0f} % of slices, where the larger class is "
+        f"{fmean(larger for *_, larger in worse):.0f} %"
+        for name, worse in found.items()
+    ]
+
+
+def _opposite_cells(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the mean difference in each cell, if a hypothesis averages cells in which it differs in sign."""
+    if hypothesis.over is not None or hypothesis.kl is not None:
+        return []
+    row, other = compared(spec, hypothesis)
+    means: dict[str, float] = {}
+    for cell in spec.weighted_cells(hypothesis):
+        runs = [record["cells"][cell]["rows"] for record in records]
+        both = [[run[name].get("metrics", {}).get(spec.metric) for name in (row, other)] for run in runs]
+        if not both or any(not isinstance(value, int | float) for pair in both for value in pair):
+            return []
+        means[cell] = fmean(one - two for one, two in both)
+    if not means or min(means.values()) * max(means.values()) >= 0:
+        return []
+    signed = {cell: f"{value:+.1f}".replace("-", "−") for cell, value in means.items()}
+    return ["cells differ in sign: " + ", ".join(f"{text} in {cell}" for cell, text in signed.items())]
 
 
 def _fallen(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]], row: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig, optimiser_conf
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec
 from tasks.studies.budgets import little_training, more_tokens, row_budgets, unequal, untuned
+from tasks.studies.caveats import caveats_of
 from tasks.studies.equal_kl import at_kl
 from tasks.studies.origins import other_origins
 from tasks.studies.training import sizes_of
@@ -292,3 +294,47 @@ def test_a_rate_on_the_way_is_between_0_and_100() -> None:
 def test_a_target_that_is_no_distance_is_refused(target: float) -> None:
     with pytest.raises(RecipeError, match="KL target"):
         at_kl(curve((1.0, 60.0)), [target])
+
+
+def aspects(accuracy: float, *, segment: float) -> dict[str, Any]:
+    """A record of two cells; in the second the aspect model has an accuracy and the row a win rate."""
+    cells = {}
+    for cell, right, rate in (("sum", 0.9, 60.0), ("mean", accuracy, segment)):
+        common = {"seconds": 1.0, "training": TRAINING, "origin": {"settings": "s"}}
+        wins = {"bandit": 55.0, "segment": rate}
+        rows = {name: {**common, "metrics": {"win_rate_vs_sft": value}} for name, value in wins.items()}
+        above = {"aspect_model/factuality": {"metrics": {"accuracy": right, "majority": 0.7}}, "sft/a": {"metrics": {}}}
+        cells[cell] = {"rows": rows, "above": above}
+    return {"world": 1, "machine": {"threads": 2}, "cells": cells}
+
+
+TWO_CELLS: StudySpec = typed(
+    StudySpec,
+    {
+        **STUDY,
+        "dials": {"truth": {"sum": {}, "mean": {"data": {"dialogue": {"dials": {"aggregation": "mean"}}}}}},
+        "tuned_at": ["sum"],
+    },
+    "studies/credit.yaml",
+)
+
+
+def test_a_useless_aspect_model_and_cells_of_opposite_sign_are_said() -> None:
+    said = caveats_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.3, segment=50.0)], None)
+    assert (
+        "the aspect model 'factuality' tells nothing in mean: right on 30 % of slices, where the larger class is 70 %"
+        in said
+    )
+    assert "cells differ in sign: +5.0 in sum, −5.0 in mean" in said
+    sound = caveats_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.8, segment=56.0)], None)
+    assert not [each for each in sound if "aspect model" in each or "sign" in each]
+
+
+def test_cells_in_which_rows_were_not_tuned_are_said() -> None:
+    records = [aspects(0.8, segment=56.0)]
+    said = "rows were tuned in sum, not in mean"
+    trials = tuning({"bandit": 2, "segment": 2})
+    assert said in caveats_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], records, trials)
+    assert said not in caveats_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], records, None), "nothing was tuned"
+    everywhere = replace(TWO_CELLS, tuned_at=())
+    assert said not in caveats_of(everywhere, TWO_CELLS.hypotheses["a"], records, trials)
