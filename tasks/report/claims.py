@@ -237,9 +237,9 @@ def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
         caption=f"{said} A sign between two numbers says where the paper has them: above (›), below (‹) or "
         f"alike (≈). Each comparison is a t-test over worlds, and one world decides nothing. A claim is confirmed when "
         "each of its comparisons is at .05, and contradicted when the contrary of one is, corrected for their number "
-        f"(Holm). A claim whose comparisons are over different worlds is undecided. {alike}A comparison with a broken "
-        "row, which is below its own SFT model even at its best evaluation, confirms nothing, unless the collapse is "
-        "the claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
+        f"(Holm). A claim whose comparisons are over different worlds is undecided. {alike}A win over a broken row, "
+        "which is below its own SFT model even at its best evaluation, confirms nothing, unless the collapse is the "
+        "claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
     numbers = Numbers(made.paper, file, made.rows, tree)
