@@ -82,7 +82,8 @@ def _useless_aspects(cells: Iterable[str], records: Sequence[Mapping[str, Any]])
 
 
 def _opposite_cells(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the mean difference in each cell, if a hypothesis averages cells in which it differs in sign."""
+    """Returns the mean difference in each cell, if a hypothesis averages cells that differ in sign by more than the
+    margin."""
     if hypothesis.over is not None or hypothesis.kl is not None:
         return []
     row, other = compared(spec, hypothesis)
@@ -93,7 +94,8 @@ def _opposite_cells(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[M
         if not both or any(not isinstance(value, int | float) for pair in both for value in pair):
             return []
         means[cell] = fmean(one - two for one, two in both)
-    if not means or min(means.values()) * max(means.values()) >= 0:
+    margin = spec.margin or 0.0
+    if not means or min(means.values()) >= -margin or max(means.values()) <= margin:
         return []
     signed = {cell: f"{value:+.1f}".replace("-", "−") for cell, value in means.items()}
     return ["cells differ in sign: " + ", ".join(f"{text} in {cell}" for cell, text in signed.items())]
