@@ -54,8 +54,8 @@ def living_run_noted(root: Path) -> Iterator[None]:
 def tasks_without_place() -> Iterator[None]:
     """Keeps the tag of this machine from tasks that are submitted in the block.
 
-    Before a tagged task begins, Prefect asks the server for limits of its tags. SQLite is then busy with the events of
-    the same task, the server answers 503, and Prefect waits for two seconds.
+    Before a tagged task begins, Prefect asks the server for limits of its tags. A server that is busy often answers
+    503, and Prefect waits for two seconds before it asks again.
     """
     from prefect.context import TagsContext
 

@@ -58,7 +58,7 @@ History = list[dict[str, float]]
 
 @dataclass(frozen=True)
 class _Training:
-    """What a training is continued from: its checkpoints, and the inputs and seed by which stages share it."""
+    """Checkpoints of a training, with the inputs and the seed by which stages share it."""
 
     checkpoints: RunCheckpoints
     inputs: Sequence[Path | str]

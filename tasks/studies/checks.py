@@ -107,7 +107,8 @@ def _without_kl(world: WorldTree, cell: str) -> list[str]:
             continue
         found.append(f"{row} ({cell})")
         for name, hypothesis in world.spec.hypotheses.items():
-            if hypothesis.kl is not None and row in compared(world.spec, hypothesis):
+            counts = cell in world.spec.weighted_cells(hypothesis)
+            if hypothesis.kl is not None and counts and row in compared(world.spec, hypothesis):
                 raise RecipeError(
                     f"study '{world.study}': hypotheses.{name} compares rows at {hypothesis.kl:g} nats, but "
                     f"{reached.where('evaluation')} of row '{row}' samples at temperature {config.temperature:g}; set "

@@ -184,6 +184,14 @@ def test_a_hypothesis_at_a_kl_is_refused_where_answers_are_greedy() -> None:
         check_study(PROJECT, "length", study(hypotheses=hypotheses, kl_targets=[1], settings=GREEDY))
 
 
+def test_a_hypothesis_at_a_kl_does_not_ask_for_cells_that_it_does_not_count() -> None:
+    long = {**STUDY["dials"]["length"]["long"], "evaluation": {"dialogue": {"temperature": 0}}}
+    dials = {"length": {"short": {}, "long": long}}
+    hypotheses = {"more": {"says": "s", "row": "segment", "kl": 1, "at": {"length": "short"}}}
+    found = check_study(PROJECT, "length", study(hypotheses=hypotheses, kl_targets=[1], dials=dials))
+    assert found.without_kl == ["bandit (long)", "segment (long)"]
+
+
 @pytest.mark.parametrize(("settings", "blank"), [(GREEDY, BLANK), ({}, [])])
 def test_rows_that_kl_targets_leave_blank_are_foreseen(settings: dict[str, Any], blank: list[str]) -> None:
     assert check_study(PROJECT, "length", study(kl_targets=[1], settings=settings)).without_kl == blank
