@@ -44,7 +44,7 @@ from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder
-from tasks.running.shared_training import shared_training
+from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
@@ -64,9 +64,9 @@ class _Training:
     inputs: Sequence[Path | str]
     seed: int
 
-    def shared(self, rows: Sequence[object]) -> AbstractContextManager[RunCheckpoints | None]:
-        """Returns what a training on these rows is shared by."""
-        return shared_training(STAGE, VERSION, self.inputs, rows, self.seed)
+    def reused_for(self, rows: Sequence[object]) -> AbstractContextManager[RunCheckpoints | None]:
+        """Returns the checkpoints that a training on these rows is reused from."""
+        return reuse_training(STAGE, VERSION, self.inputs, rows, self.seed)
 
 
 def train_aspect_model(
@@ -157,10 +157,10 @@ def _fit_slices(
     steps = config.steps(len(rows))
     settle_supervised(model, config, max(lengths))
     label = f"aspect {spec.aspect} seed {training.seed}"
-    with numeric_errors_name(data / "labelled.train.jsonl"), training.shared(rows) as shared:
+    with numeric_errors_name(data / "labelled.train.jsonl"), training.reused_for(rows) as reused:
         history = train_resumably(
             model, loss, batches, steps, config, weight,
-            checkpoints=training.checkpoints, label=label, every=5, shared=shared,
+            checkpoints=training.checkpoints, label=label, every=5, reused=reused,
         )  # fmt: skip
     logits = all_slice_logits(model, [row.sequence for row in held_out], encoder.pad_id)
     said = [value > 0 for row in logits for value in row]
@@ -195,10 +195,10 @@ def _fit_pairs(
     settle_supervised(model, config, 2 * max(lengths))
     label = f"aspect {spec.aspect} seed {training.seed}"
     pairs_in_order = list(zip(chosen, rejected, strict=True))
-    with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"), training.shared(pairs_in_order) as shared:
+    with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"), training.reused_for(pairs_in_order) as reused:
         history = train_resumably(
             model, loss, batches, steps, config, lambda indices: float(len(indices)),
-            checkpoints=training.checkpoints, label=label, every=5, shared=shared,
+            checkpoints=training.checkpoints, label=label, every=5, reused=reused,
         )  # fmt: skip
     e, _ = score_all(model, [*better, *worse], encoder.pad_id)
     accuracy = pairwise_accuracy(e[: len(better)], e[len(better) :])

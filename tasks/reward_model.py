@@ -49,7 +49,7 @@ from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair
-from tasks.running.shared_training import shared_training
+from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
@@ -128,9 +128,9 @@ def train_reward_model(
             reads: list[Path | str] = [spec_path, scale_path, sft / "model"]
             with (
                 numeric_errors_name(data / "preference.train.jsonl"),
-                shared_training(STAGE, VERSION, reads, pairs.sequences, own_seed) as shared,
+                reuse_training(STAGE, VERSION, reads, pairs.sequences, own_seed) as reused,
             ):
-                history = fit(model, pairs, encoder.pad_id, config, own_seed, label, checkpoints, loss, shared)
+                history = fit(model, pairs, encoder.pad_id, config, own_seed, label, checkpoints, loss, reused)
         metrics: dict[str, float] = {
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
@@ -204,7 +204,7 @@ def fit(
     label: str,
     checkpoints: RunCheckpoints,
     preference: PreferenceLoss = BRADLEY_TERRY,
-    shared: RunCheckpoints | None = None,
+    reused: RunCheckpoints | None = None,
 ) -> list[dict[str, float]]:
     """Trains a reward model on preference pairs and returns the history of the training."""
     chosen, rejected = pairs.sequences[: pairs.pairs], pairs.sequences[pairs.pairs :]
@@ -219,7 +219,7 @@ def fit(
 
     return train_resumably(
         model, loss, batches, steps, config, lambda indices: float(len(indices)),
-        checkpoints=checkpoints, label=label, every=5, shared=shared,
+        checkpoints=checkpoints, label=label, every=5, reused=reused,
     )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
-from tasks.running.shared_training import shared_training
+from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
@@ -112,7 +112,7 @@ def fine_tune(
 
             with (
                 numeric_errors_name(data / "sft.jsonl"),
-                shared_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as shared,
+                reuse_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as reused,
             ):
                 history = train_resumably(
                     model,
@@ -124,7 +124,7 @@ def fine_tune(
                     checkpoints=checkpoints,
                     label=f"sft {Address(spec_path).name} seed {seed}",
                     every=10,
-                    shared=shared,
+                    reused=reused,
                 )
         model.eval()
         validation = data / "sft.validation.jsonl"
