@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.fault_planting import Planting, linked
 from benchmarks.verify_faults import FAULTS, Fault
 from tasks.commands.fingerprints import fingerprint
-from tasks.commands.own_numbers import disagreements
+from tasks.commands.result_mismatches import result_mismatches
 from tasks.commands.verify import VARIATION, Compared, Variation, compare
 from tasks.running.artifacts import read_json, write_json
 
@@ -35,7 +35,7 @@ def planted(root: Path, work: Path, fault: Fault, variation: Variation) -> tuple
     pairs = {
         stage: (fingerprint(at.finished(stage), root), fingerprint(at.copy(stage), root)) for stage in fault.stages
     }
-    own = [f"{stage}: {words}" for stage in fault.stages for words in disagreements(at.copy(stage), root)]
+    own = [f"{stage}: {words}" for stage in fault.stages for words in result_mismatches(at.copy(stage), root)]
     return [compare(stage, *pair, variation) for stage, pair in pairs.items()], own
 
 

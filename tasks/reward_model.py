@@ -43,11 +43,11 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
-from tasks.running.contradictions import FinishedStage
 from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
+from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
@@ -308,24 +308,26 @@ def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` examples that are not the data's, tokens' rewards that are not their segments',
     and shares of a ceiling that are not those of the accuracy."""
-    data, rows = finished.above("prepare"), finished.rows("examples.jsonl")
+    data, rows = finished.input_from("prepare"), finished.rows("examples.jsonl")
     accuracy, ceiling = (finished.metrics.get(name) for name in ("accuracy", "bayes_ceiling"))
     if accuracy is not None and ceiling:
-        yield from finished.of_metrics({"share_of_ceiling": accuracy / ceiling})
+        yield from finished.metric_mismatches({"share_of_ceiling": accuracy / ceiling})
     if data is not None:
         known = read_json(data / "data.json").get("bayes_ceiling", {})
         names = {"bayes_ceiling": "validation", "ood_bayes_ceiling": "ood"}
-        yield from finished.of_metrics({name: known[split] for name, split in names.items() if split in known})
+        yield from finished.metric_mismatches({name: known[split] for name, split in names.items() if split in known})
         source = read_jsonl(data / "examples.jsonl")
-        yield from finished.copied("examples.jsonl", rows, source, ("prompt", "response", "kind", "true_clauses"))
+        yield from finished.copy_mismatches(
+            "examples.jsonl", rows, source, ("prompt", "response", "kind", "true_clauses")
+        )
     values = []
     for row in rows:
         spans, worth = [(int(a), int(b)) for a, b, _ in row["segments"]], [value for *_, value in row["segments"]]
         values.append({"rewards": token_rewards(spans, worth, len(row["tokens"]))})
-    yield from finished.of_rows("examples.jsonl", rows, values)
+    yield from finished.row_mismatches("examples.jsonl", rows, values)
 
 
 main = command_line(train_reward_model)

@@ -32,7 +32,7 @@ from rlhf_core.models.policy import policy_of
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from tasks.evaluating.benchmarks import write_benchmarks
-from tasks.evaluating.contradictions import of_answers, of_judgements
+from tasks.evaluating.mismatches import answer_mismatches, judgement_mismatches
 from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
@@ -41,11 +41,11 @@ from tasks.params.settings import typed
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
-from tasks.running.contradictions import FinishedStage
 from tasks.running.device_settings import settle_supervised
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
+from tasks.running.mismatches import FinishedStage
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
@@ -146,10 +146,10 @@ def fine_tune(
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` what of a result does not follow from its answers and judgements."""
-    yield from of_answers(finished)
-    yield from of_judgements(finished)
+    yield from answer_mismatches(finished)
+    yield from judgement_mismatches(finished)
 
 
 main = command_line(fine_tune)

@@ -15,7 +15,7 @@ from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.running.contradictions import FinishedStage
+from tasks.running.mismatches import FinishedStage
 from tasks.running.stage import command_line, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -73,13 +73,15 @@ def pair_solutions(
         write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` pairs that are not those of the samples."""
-    samples = finished.above("samples")
+    samples = finished.input_from("samples")
     if samples is not None:
         file = samples / SAMPLES_FILE
         for split, rows in split_pairs(read_samples(read_jsonl(file), str(file)), str(file)).items():
-            yield from finished.of_rows(f"preference.{split}.jsonl", finished.rows(f"preference.{split}.jsonl"), rows)
+            yield from finished.row_mismatches(
+                f"preference.{split}.jsonl", finished.rows(f"preference.{split}.jsonl"), rows
+            )
 
 
 main = command_line(pair_solutions)

@@ -6,7 +6,7 @@ seeds vary.
     python -m tasks.commands.verify [demo-all] --write-reference     makes the reference from these results
 
 1. Provenance: each result is the one that its record describes, and was made from the results beside it.
-2. What a result says twice agrees, such as metrics with the rows that they are of (`own_numbers`).
+2. What a result says twice agrees, such as metrics with the rows that they are of (`result_mismatches`).
 3. Versions, settings (also as they were used), names of inputs, data, examples learnt from data, tokenizers, ids and
    prompts are equal to the reference's.
 4. No column is that of true rewards where the reference's is another.
@@ -33,7 +33,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.commands.fingerprints import USED, Fingerprint, distances, fingerprint, truths
-from tasks.commands.own_numbers import disagreements
+from tasks.commands.result_mismatches import result_mismatches
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import ROOT_SCALE
@@ -287,7 +287,7 @@ def verify(root: Path, what: Verified) -> list[Deviation]:
         if stage in sound
     ]
     _print(what, compared)
-    own = [Deviation(stage, words) for stage, out in sound.items() for words in disagreements(out, root)]
+    own = [Deviation(stage, words) for stage, out in sound.items() for words in result_mismatches(out, root)]
     return [*missing, *origins, *own, *(found for one in compared for found in one.deviations)]
 
 
