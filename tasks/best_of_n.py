@@ -21,11 +21,11 @@ from tasks.params.evaluation import BestOfNSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_judge, load_world
 from tasks.running.mismatches import FinishedStage, mean
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.typed_results import read_rows
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Increment it when the code changes the result; DVC then runs the stage again.

@@ -20,7 +20,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.running.stage import command_line, prepare_process, run_stage
 from tasks.scoring.entropies import response_entropies
 

@@ -38,7 +38,6 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import settle_supervised
 from tasks.running.loading import load_encoder, load_policy
@@ -46,6 +45,7 @@ from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, numeric_errors_name, prepare_process, run_stage
 from tasks.running.supervised import train_resumably
+from tasks.running.typed_results import read_rows
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.

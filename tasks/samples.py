@@ -24,12 +24,12 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
 from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1

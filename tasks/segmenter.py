@@ -30,7 +30,7 @@ from tasks.running.artifacts import read_jsonl, read_object, stage_output, write
 from tasks.running.granted_device import device
 from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.running.stage import command_line, prepare_process, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.

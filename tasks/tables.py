@@ -26,7 +26,7 @@ from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.mismatches import FinishedStage
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.running.stage import command_line, run_stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.

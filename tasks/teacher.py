@@ -23,11 +23,11 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import record_folder, stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.typed_results import read_rows
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.

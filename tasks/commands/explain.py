@@ -8,8 +8,8 @@ from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.graph.stopping import stopped
-from tasks.running.checked_results import read_checked
 from tasks.running.result_rows import TokenCredit
+from tasks.running.typed_results import read_typed_rows
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
 from tasks.scoring.segmenting import token_rewards
 
@@ -109,7 +109,7 @@ def _credit_of(file: Path) -> dict[str, TokenCredit]:
     Raises:
         DataError: a row whose values are not one for each token.
     """
-    rows = read_checked(file, TokenCredit)
+    rows = read_typed_rows(file, TokenCredit)
     for number, row in enumerate(rows, start=1):
         for name in ("mistaken", "credit", "unclipped"):
             values: Sequence[Any] = row.get(name) or row["credit"]  # type: ignore[assignment]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.stopping import STOPPED_FILE
-from tasks.running.checked_results import read_stage_record
 from tasks.running.mismatches import FinishedStage
+from tasks.running.typed_results import read_stage_record
 
 
 def result_mismatches(out: Path, root: Path) -> list[str]:

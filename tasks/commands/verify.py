@@ -39,8 +39,8 @@ from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.running.artifacts import digest, json_text
-from tasks.running.checked_results import read_of_kind, read_stage_record
 from tasks.running.result_rows import Reference, Spread
+from tasks.running.typed_results import read_stage_record, read_typed_object
 
 VARIATION = Path("reference/same_seed_variation.json")
 FACTOR, CHANCE = 3.0, 1e-5
@@ -218,8 +218,8 @@ def read_reference(root: Path, what: Verified) -> tuple[dict[str, Fingerprint], 
     if not (root / VARIATION).exists():
         remedy = "Measure it: python -m benchmarks.same_seed_variation . --work .work/re-runs"
         raise DataError("there are no tolerances", file=str(VARIATION), remedy=remedy)
-    stages = read_of_kind(root / what.reference, Reference)["stages"]
-    variation: Variation = read_of_kind(root / VARIATION, Spread)["spread"]
+    stages = read_typed_object(root / what.reference, Reference)["stages"]
+    variation: Variation = read_typed_object(root / VARIATION, Spread)["spread"]
     return {name: Fingerprint.from_json(value) for name, value in stages.items()}, variation
 
 

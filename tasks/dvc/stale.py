@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.contents import damaged_list
+from tasks.dvc.cache_digests import damaged_folder_list
 from tasks.dvc.lock_files import readable_lock, readable_text, refuse_unreadable_locks
 from tasks.dvc.plan import ROOT_FILE, asked_files, asked_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
@@ -220,4 +220,4 @@ def _cached(stage: Any) -> bool:
 
 
 def _damaged(out: Any) -> bool:
-    return bool(out.hash_info) and damaged_list(out.repo, str(out.hash_info.value)) is not None
+    return bool(out.hash_info) and damaged_folder_list(out.repo, str(out.hash_info.value)) is not None

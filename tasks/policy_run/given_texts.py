@@ -13,12 +13,12 @@ from tasks.policy_run.run import Learn, PolicyRun, RowTraining
 from tasks.policy_run.solutions import (
     SAMPLES_FILE,
 )
-from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import settle_supervised
 from tasks.running.result_rows import Metrics, PreferencePair
 from tasks.running.stage import numeric_errors_name
 from tasks.running.supervised import train_resumably
+from tasks.running.typed_results import read_rows
 
 
 def by_given_texts(row: RowTraining) -> Learn:

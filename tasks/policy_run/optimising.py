@@ -40,7 +40,6 @@ from tasks.policy_run.solutions import (
 )
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import peak_memory
-from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import settle
 from tasks.running.granted_device import device
@@ -49,6 +48,7 @@ from tasks.running.loading import load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout
 from tasks.running.stage import numeric_errors_name
+from tasks.running.typed_results import read_rows
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict, cast, get_args
 from rlhf_core.errors import DataError
 from tasks.report.cells import MARKS
 from tasks.report.figure_data import Style
-from tasks.running.checked_results import check_kind, read_of_kind
+from tasks.running.typed_results import check_types, read_typed_object
 
 REMEDY = "Make the tables again: `rewardsmith run` with the paper's name"
 
@@ -251,7 +251,7 @@ def read_tables(path: Path) -> dict[str, Any]:
     Raises:
         DataError: it is damaged, changed after its stage, or of another version of it.
     """
-    found = read_of_kind(path, MadeTables)
+    found = read_typed_object(path, MadeTables)
     for table in found["tables"]:
         told = partial(DataError, file=str(path), field=table["name"], remedy=REMEDY)
         for row in table["rows"]:
@@ -281,13 +281,13 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: it is damaged, changed after its stage, or of another version of it.
     """
-    found = read_of_kind(path, MadeFigures)["figures"]
+    found = read_typed_object(path, MadeFigures)["figures"]
     for figure in found:
         told = partial(DataError, file=str(path), remedy=REMEDY)
         kind = BLOCKS.get(figure["kind"])
         for number, block in enumerate(figure["blocks"]):
             if kind is not None:
-                check_kind(block, kind, told, f"{figure['key']}/blocks/{number}")
+                check_types(block, kind, told, f"{figure['key']}/blocks/{number}")
         for panel in figure["panels"]:
             for series in panel["series"]:
                 _check_series(series, partial(told, field=f"{figure['key']}/{panel['title']}/{series['label']}"))

@@ -39,7 +39,7 @@ from tasks.params.pages import Address, settings_digest
 from tasks.running import process_start
 from tasks.running.amounts import noted_amounts
 from tasks.running.commit import CODE
-from tasks.running.recorded import check_content, combined, digests_of, file_digest, file_digests
+from tasks.running.result_digests import check_content, combined_digest, digests_of, file_digest, file_digests
 from tasks.running.variables import arithmetic
 
 #: The folder of the packages that run.
@@ -50,7 +50,7 @@ RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-lea
 def digest(path: Path | str) -> str:
     """Returns SHA-256 of a file, or of a directory's sorted relative names and contents."""
     path = Path(path)
-    return file_digest(path) if path.is_file() else combined(file_digests(path))
+    return file_digest(path) if path.is_file() else combined_digest(file_digests(path))
 
 
 def _content(path: Path) -> str:

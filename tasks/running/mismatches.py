@@ -19,8 +19,8 @@ from rlhf_core.errors import RecipeError
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.checked_results import read_stage_record
-from tasks.running.recorded import RECORD, exists_as_recorded
+from tasks.running.result_digests import RECORD, exists_as_recorded
+from tasks.running.typed_results import read_stage_record
 
 #: Relative difference from which on two numbers are not the same sum in another order.
 ROUNDING = 1e-6

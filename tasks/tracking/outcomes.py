@@ -18,7 +18,7 @@ from tasks.graph.rows import ROW_STAGES
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import digest, read_object
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.tracking.parameters import DeclaredStages, parameters
 
 #: Kinds of stages whose results are runs.

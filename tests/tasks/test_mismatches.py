@@ -12,7 +12,7 @@ import pytest
 from tasks import tables
 from tasks.commands.result_mismatches import result_mismatches
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.recorded import digests_of
+from tasks.running.result_digests import digests_of
 from tests.tasks.report.fixture_results import make_results
 from tests.tasks.tiny_pipeline import RUNS, Pipeline
 
