@@ -40,12 +40,12 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, numeric_errors_name, run_stage
+from tasks.running.stage import command_line, name_file_in_numeric_errors, run_stage
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -155,9 +155,9 @@ def _fit_slices(
     lengths = [len(row.sequence.sequence) for row in rows]
     batches = LengthBucketedBatches(lengths, seed=training.seed, rows_per_batch=config.batch)
     steps = config.steps(len(rows))
-    settle_supervised(model, config, max(lengths))
+    apply_supervised_device_settings(model, config, max(lengths))
     label = f"aspect {spec.aspect} seed {training.seed}"
-    with numeric_errors_name(data / "labelled.train.jsonl"), training.reused_for(rows) as reused:
+    with name_file_in_numeric_errors(data / "labelled.train.jsonl"), training.reused_for(rows) as reused:
         history = train_resumably(
             model, loss, batches, steps, config, weight,
             checkpoints=training.checkpoints, label=label, every=5, reused=reused,
@@ -192,10 +192,13 @@ def _fit_pairs(
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=training.seed, rows_per_batch=config.batch)
     steps = config.steps(len(chosen))
-    settle_supervised(model, config, 2 * max(lengths))
+    apply_supervised_device_settings(model, config, 2 * max(lengths))
     label = f"aspect {spec.aspect} seed {training.seed}"
     pairs_in_order = list(zip(chosen, rejected, strict=True))
-    with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"), training.reused_for(pairs_in_order) as reused:
+    with (
+        name_file_in_numeric_errors(data / f"{spec.aspect}.train.jsonl"),
+        training.reused_for(pairs_in_order) as reused,
+    ):
         history = train_resumably(
             model, loss, batches, steps, config, lambda indices: float(len(indices)),
             checkpoints=training.checkpoints, label=label, every=5, reused=reused,

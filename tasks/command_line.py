@@ -17,7 +17,7 @@ from rlhf_core.named import own_error
 from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app, watch_app
 from tasks.commands.in_project import InProject
 from tasks.running.machine import disk_problem
-from tasks.running.variables import refuse_bad_environment, settle_environment
+from tasks.running.variables import refuse_bad_environment, unset_misleading_variables
 
 USER_ERROR = 2
 
@@ -87,7 +87,7 @@ commands.add_typer(study_app.studies, name="study")
 
 def app() -> None:
     """Runs the command line: an error of the user's prints one line and exits with 2."""
-    settle_environment()
+    unset_misleading_variables()
     try:
         here = Path.cwd()
     except FileNotFoundError:

@@ -39,11 +39,11 @@ from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, numeric_errors_name, prepare_process, run_stage
+from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, run_stage
 from tasks.running.supervised import train_resumably
 from tasks.running.typed_results import read_rows
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
@@ -132,7 +132,7 @@ def fit(
     """Trains on both tasks mixed; returns the history."""
     batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
     steps = config.steps(len(rows))
-    settle_supervised(policy.model, config, max(len(row) for row in rows))
+    apply_supervised_device_settings(policy.model, config, max(len(row) for row in rows))
 
     def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         value, tokens = sft_loss(policy, [rows[i] for i in indices])
@@ -295,7 +295,7 @@ def train_generative_model(
         drawn = read_rows(file, SampledSolution)
         material = gather(data, drawn, file, teacher, config.held_out, seed)
         rows, metrics = training_rows(material, tasks, seed)
-        with numeric_errors_name(teacher / "rewrites.jsonl"):
+        with name_file_in_numeric_errors(teacher / "rewrites.jsonl"):
             history = fit(model, rows, training, seed, checkpoints, Address(spec_path).name)
         model.model.eval()
         said = correct(model, tasks, material.wrong, max_new_tokens=config.max_new_tokens, batch=config.batch)

@@ -42,14 +42,14 @@ from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale,
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, numeric_errors_name, run_stage
+from tasks.running.stage import command_line, name_file_in_numeric_errors, run_stage
 from tasks.running.supervised import train_resumably
 from tasks.running.typed_results import read_rows
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
@@ -127,7 +127,7 @@ def train_reward_model(
             pairs = splits["train"]
             reads: list[Path | str] = [spec_path, scale_path, sft / "model"]
             with (
-                numeric_errors_name(data / "preference.train.jsonl"),
+                name_file_in_numeric_errors(data / "preference.train.jsonl"),
                 reuse_training(STAGE, VERSION, reads, pairs.sequences, own_seed) as reused,
             ):
                 history = fit(model, pairs, encoder.pad_id, config, own_seed, label, checkpoints, loss, reused)
@@ -211,7 +211,7 @@ def fit(
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = config.steps(pairs.pairs)
-    settle_supervised(model, config, 2 * max(lengths))
+    apply_supervised_device_settings(model, config, 2 * max(lengths))
 
     def loss(indices: Any) -> Any:
         sides = [chosen[i] for i in indices], [rejected[i] for i in indices]

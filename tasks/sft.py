@@ -41,13 +41,13 @@ from tasks.params.settings import typed
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.mismatches import FinishedStage
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, numeric_errors_name, run_stage
+from tasks.running.stage import command_line, name_file_in_numeric_errors, run_stage
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -104,14 +104,14 @@ def fine_tune(
             batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
             steps = config.steps(len(rows))
 
-            settle_supervised(model, config, max(len(row) for row in rows))
+            apply_supervised_device_settings(model, config, max(len(row) for row in rows))
 
             def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
                 value, tokens = sft_loss(policy, [rows[i] for i in indices])
                 return value, tokens, {}
 
             with (
-                numeric_errors_name(data / "sft.jsonl"),
+                name_file_in_numeric_errors(data / "sft.jsonl"),
                 reuse_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as reused,
             ):
                 history = train_resumably(

@@ -81,7 +81,7 @@ def _parsed(text: str, path: Path | str, row: int | None = None) -> Any:
         DataError: it is not valid JSON, or has a number that is not finite.
     """
     constants: list[str] = []
-    told = partial(DataError, file=str(path), row=row, remedy="Re-run its stage")
+    error_at = partial(DataError, file=str(path), row=row, remedy="Re-run its stage")
 
     def noted(constant: str) -> float:
         constants.append(constant)
@@ -90,9 +90,9 @@ def _parsed(text: str, path: Path | str, row: int | None = None) -> Any:
     try:
         value = json.loads(text, parse_constant=noted)
     except (ValueError, RecursionError) as error:
-        raise told(f"not valid JSON ({error})") from None
+        raise error_at(f"not valid JSON ({error})") from None
     if constants:
-        raise told(f"{constants[0]} is not a number", field=next(_not_finite(value, "")) or None)
+        raise error_at(f"{constants[0]} is not a number", field=next(_not_finite(value, "")) or None)
     return value
 
 

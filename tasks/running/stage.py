@@ -25,7 +25,7 @@ from tasks.running.variables import (
     arithmetic,
     refuse_bad_environment,
     refuse_bad_ranks,
-    settle_environment,
+    unset_misleading_variables,
     whole_number,
 )
 
@@ -204,7 +204,7 @@ def prepare_process() -> None:
 
 
 @contextmanager
-def numeric_errors_name(data: Path) -> Iterator[None]:
+def name_file_in_numeric_errors(data: Path) -> Iterator[None]:
     """Puts the file whose rows are trained on before the message of a numeric error."""
     try:
         yield
@@ -219,7 +219,7 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
         main: takes the command line.
         several_processes: whether the stage runs in REWARDSMITH_PROCESSES processes where that is set.
     """
-    settle_environment()
+    unset_misleading_variables()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     gc.freeze()  # what was imported stays: later collections, and those at exit, pass it over (1 to 2 s a stage)
     gc.set_threshold(*GC_THRESHOLD)

@@ -97,24 +97,24 @@ def read_numbers(path: Path) -> list[dict[str, Any]]:
     """
     rows = read_jsonl(path)
     for number, row in enumerate(rows, start=1):
-        told = partial(DataError, file=str(path), row=number, remedy="Run its stage again")
+        error_at = partial(DataError, file=str(path), row=number, remedy="Run its stage again")
         if not _fits(row.get("step"), int):
-            raise told(f"{row.get('step')!r:.60} is not the number of a step", field="step")
+            raise error_at(f"{row.get('step')!r:.60} is not the number of a step", field="step")
         for name, value in row.items():
             if not _fits(value, float | None):
-                raise told(f"{value!r:.60} is not a number", field=name)
+                raise error_at(f"{value!r:.60} is not a number", field=name)
     return rows
 
 
 def check_types(
-    value: Any, kind: Any, told: Callable[..., DataError], name: str = "", needed: Collection[str] | None = None
+    value: Any, kind: Any, error_at: Callable[..., DataError], name: str = "", needed: Collection[str] | None = None
 ) -> None:
     """Refuses an object that lacks a field of its kind or has a value of another type, with the field's place.
 
     Args:
         value: of a JSON file.
         kind: a type of `tasks.running.result_rows`.
-        told: makes the error of a problem and its field.
+        error_at: makes the error of a problem and its field.
         name: of the value's place in its file.
         needed: fields that it must have; None for those that the type requires.
 
@@ -123,7 +123,7 @@ def check_types(
     """
     for place, found, hint in _misfits(value, kind, name, needed):
         field = place.removeprefix("/")
-        raise told(
+        raise error_at(
             f"there is no '{field}'" if hint is None else f"{found!r:.60} is not {_described(hint)}", field=field
         )
 
