@@ -23,10 +23,10 @@ from prefect.artifacts import create_link_artifact
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, MissingResult
 
-from flows.deployments import check_pinned
+from flows.deployments import refuse_edited_tree
 from flows.follow_ups import Call, follow_ups
 from flows.fork_server import early_fork_server
-from flows.run_notes import host_tag, living_run_noted
+from flows.run_notes import host_tag, note_running_process
 from flows.same_code import refuse_temporary_server
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.working_tree import mark_processes_for_clean_up
@@ -43,14 +43,14 @@ from tasks.tracking.searches import experiment_noted_since, paper_runs
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def page_link(create: Callable[..., object]) -> None:
-    """Links of the run to the platform's page and its report, where there is a platform."""
+def link_page_and_report(create: Callable[..., object]) -> None:
+    """Links the run to the platform's page and its report, where there is a platform."""
     if address := os.environ.get("REWARDSMITH_PAGE", ""):
         create(key="page", link=address, link_text="page")
         create(key="report", link=f"{address.rstrip('/')}/report/index.html", link_text="report")
 
 
-def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
+def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> None:
     """Links the run to a paper's runs in MLflow, once they are there."""
     if address := paper_runs(root, paper):
         key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # all that Prefect allows in one
@@ -104,7 +104,7 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
-    with living_run_noted(root):
+    with note_running_process(root):
         log, code, began = get_run_logger(), code_at_work(), time.time()
         name, scale = asked.paper, asked.scale
         papers = plan.asked_papers(root, name, scale=scale, full=asked.full)
@@ -126,7 +126,7 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
         problems += follow_ups(root, *mirrors, *page)
         if asked.sync:
             for one in papers:
-                runs_link(create_link_artifact, root, one)
+                link_mlflow_runs(create_link_artifact, root, one)
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
@@ -136,8 +136,8 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
 
 def begin(root: Path, asked: Asked, *, pool: str, remote: str) -> State[str]:
     """Checks the tree's commit, links the run to the platform's page and runs what is asked for."""
-    check_pinned(root)
-    page_link(create_link_artifact)
+    refuse_edited_tree(root)
+    link_page_and_report(create_link_artifact)
     return run_asked(root, asked, pool=pool, remote=remote)
 
 

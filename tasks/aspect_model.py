@@ -45,7 +45,7 @@ from tasks.running.granted_device import device
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, name_file_in_numeric_errors, run_stage
+from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -213,4 +213,4 @@ main = command_line(train_aspect_model)
 
 
 if __name__ == "__main__":
-    run_stage(main, several_processes=True)
+    run_main(main, several_processes=True)

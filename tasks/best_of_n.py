@@ -24,7 +24,7 @@ from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.mismatches import FinishedStage, mean
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.running.typed_results import read_rows
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
@@ -162,4 +162,4 @@ main = command_line(choose)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -21,7 +21,7 @@ from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage
 from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_digests import exists_as_recorded
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.entropies import response_entropies
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -96,4 +96,4 @@ main = command_line(measure)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

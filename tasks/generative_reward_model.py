@@ -43,7 +43,7 @@ from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, run_stage
+from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, run_main
 from tasks.running.supervised import train_resumably
 from tasks.running.typed_results import read_rows
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
@@ -386,4 +386,4 @@ main = command_line(train_generative_model)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -43,7 +43,7 @@ from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_digests import exists_as_recorded
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.running.typed_results import read_rows
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
@@ -196,4 +196,4 @@ main = command_line(fit_normalisers)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -46,7 +46,7 @@ from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Metrics
-from tasks.running.stage import command_line, run_stage
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 7
@@ -225,4 +225,4 @@ main = command_line(train_policy)
 
 
 if __name__ == "__main__":
-    run_stage(main, several_processes=True)
+    run_main(main, several_processes=True)

@@ -21,7 +21,7 @@ from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage, mean
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -89,4 +89,4 @@ main = command_line(draw_pool)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

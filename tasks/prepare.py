@@ -52,7 +52,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.stage import command_line, run_stage
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
@@ -286,4 +286,4 @@ main = command_line(prepare)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

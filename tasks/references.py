@@ -38,7 +38,7 @@ from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
 from tasks.running.result_digests import exists_as_recorded
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 
@@ -208,4 +208,4 @@ main = command_line(make_references)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

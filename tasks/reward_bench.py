@@ -21,7 +21,7 @@ from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import BenchmarkPair
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -109,4 +109,4 @@ main = command_line(bench)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

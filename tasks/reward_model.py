@@ -49,7 +49,7 @@ from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, name_file_in_numeric_errors, run_stage
+from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
 from tasks.running.supervised import train_resumably
 from tasks.running.typed_results import read_rows
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
@@ -334,4 +334,4 @@ main = command_line(train_reward_model)
 
 
 if __name__ == "__main__":
-    run_stage(main, several_processes=True)
+    run_main(main, several_processes=True)

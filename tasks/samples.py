@@ -28,7 +28,7 @@ from tasks.running.loading import load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -162,4 +162,4 @@ main = command_line(make_samples)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

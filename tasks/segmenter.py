@@ -31,7 +31,7 @@ from tasks.running.granted_device import device
 from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
 from tasks.running.result_digests import exists_as_recorded
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -149,4 +149,4 @@ main = command_line(make_segmenter)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

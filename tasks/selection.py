@@ -31,7 +31,7 @@ from tasks.running.loading import load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_digests import exists_as_recorded
 from tasks.running.result_rows import Prompt
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -231,4 +231,4 @@ main = command_line(select)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

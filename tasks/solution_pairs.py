@@ -16,7 +16,7 @@ from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.mismatches import FinishedStage
-from tasks.running.stage import command_line, run_stage
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -88,4 +88,4 @@ main = command_line(pair_solutions)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -27,7 +27,7 @@ from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_digests import exists_as_recorded
-from tasks.running.stage import command_line, run_stage
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 13
@@ -156,4 +156,4 @@ main = command_line(make_tables)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -26,7 +26,7 @@ from tasks.running.artifacts import record_folder, stage_output, write_json, wri
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.running.typed_results import read_rows
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
@@ -135,4 +135,4 @@ main = command_line(make_rewrites)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -204,7 +204,7 @@ class Remote:
 
     def pull(self, addresses: Iterable[str]) -> None:
         """Brings the results of stages into this clone."""
-        self._bring([out for address in addresses for out in self.stages[address].outs])
+        self._fetch_outputs([out for address in addresses for out in self.stages[address].outs])
 
     def drop_foreign(self, address: str) -> list[str]:
         """Returns the pulled results of a stage that another stage made, or that were made from other inputs than this
@@ -235,9 +235,9 @@ class Remote:
             DataError: an input that cannot be had, or whose content is not what dvc.lock says.
         """
         inputs = [self._makers[dep.fs_path] for dep in self.stages[address].deps if dep.fs_path in self._makers]
-        self._bring([out for out in inputs if not has_locked_content(out)])
+        self._fetch_outputs([out for out in inputs if not has_locked_content(out)])
 
-    def _bring(self, outs: Sequence[Any]) -> None:
+    def _fetch_outputs(self, outs: Sequence[Any]) -> None:
         """Pulls outputs, puts them into the tree and checks every digest by content; a damaged copy in the cache is
         pulled again once.
 

@@ -212,8 +212,8 @@ def name_file_in_numeric_errors(data: Path) -> Iterator[None]:
         raise NumericsError(f"file {data}: {error}") from None
 
 
-def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:
-    """Runs a stage's main function; an error of the caller's prints one line and exits with USER_ERROR.
+def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:
+    """Runs the main function of a stage or report; an error of the caller's prints one line and exits with USER_ERROR.
 
     Args:
         main: takes the command line.
