@@ -42,7 +42,7 @@ from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jso
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
-from tasks.running.launch import join_processes
+from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
@@ -78,7 +78,7 @@ def train_aspect_model(
     out: Path,
 ) -> None:
     """Trains the aspect model of a spec from the SFT model and measures it."""
-    join_processes()
+    prepare_process_group()
     spec = typed(AspectModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str] = [spec_path, scale_path, data, sft]

@@ -43,7 +43,7 @@ from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
-from tasks.running.launch import join_processes
+from tasks.running.launch import prepare_process_group
 from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_main
@@ -106,7 +106,7 @@ def train_policy(
     out: Path,
 ) -> None:
     """Trains a row's policy and evaluates it."""
-    join_processes()
+    prepare_process_group()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)

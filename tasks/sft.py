@@ -43,7 +43,7 @@ from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
-from tasks.running.launch import join_processes
+from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.mismatches import FinishedStage
 from tasks.running.reused_training import reuse_training
@@ -72,7 +72,7 @@ def fine_tune(
     out: Path,
 ) -> None:
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history and generations."""
-    join_processes()
+    prepare_process_group()
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
     config = spec.training
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))

@@ -115,7 +115,7 @@ def export(result: Path, out: Path, data: Path | None = None) -> None:
 
 def _reward_model(found: Exported, made: Path) -> str:
     """Writes a sequence classifier; returns what was checked."""
-    trained = ScalarModel.trained_on(found.model)
+    trained = ScalarModel.training_settings(found.model)
     check_trained(trained, found.model)
     check_one_read(str(trained["segmenter"].get("kind")), build_aggregation(trained["aggregation"]), str(found.model))
     scorer = TrainedScorer.load(found.model, RewardModelInputs(data=found.data))

@@ -29,7 +29,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.granted_device import device
 from tasks.scoring.classifiers import ScalarScorer
-from tasks.scoring.zero_shot import is_zero_shot, load_asked
+from tasks.scoring.zero_shot import is_zero_shot, load_zero_shot_model
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,9 @@ def holistic_values(
         RecipeError: a reward model whose segments need entropies or sentences.
     """
     if is_zero_shot(reward_model):
-        return load_asked(reward_model).rewards([str(row["prompt"]) for row in rows], [text for text, _ in answers])
+        return load_zero_shot_model(reward_model).rewards(
+            [str(row["prompt"]) for row in rows], [text for text, _ in answers]
+        )
     if is_hub_classifier(reward_model):
         ended = [drawn < longest for _, drawn in answers]
         return ScalarScorer.load(reward_model)(rows, [text for text, _ in answers], ended=ended)

@@ -186,7 +186,7 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
 
 
 def prepare_process() -> None:
-    """Prepares this process for a stage that runs in one; a stage of several calls `join_processes` instead.
+    """Prepares this process for a stage that runs in one; a stage of several calls `prepare_process_group` instead.
 
     Sets its threads: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage. Models that are loaded
     from here on suit the stage's device.
