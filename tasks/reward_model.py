@@ -146,15 +146,11 @@ def train_reward_model(
                 "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
                 "ood_bayes_ceiling": ceiling["ood"],
             }
-        training_settings: dict[str, Any] = {
-            "segmenter": segmenter_spec,
-            "aggregation": spec.aggregation,
-            "loss": spec.loss,
-        }
-        training_settings |= {"end_token": True} if spec.end_token else {}
-        training_settings |= {"merge": list(merge.merge)} if merge else {}
+        settings: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
+        settings |= {"end_token": True} if spec.end_token else {}
+        settings |= {"merge": list(merge.merge)} if merge else {}
         if not distributed.rank():
-            model.save(result / "model", training_settings)
+            model.save(result / "model", settings)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         example_entropies = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
@@ -168,9 +164,8 @@ def write_zero_shot_result(scale: ZeroShotScale, inputs: list[Path | str | None]
     """Writes the settings of a zero-shot model in place of a trained one, with its accuracy on the validation pairs."""
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         write_zero_shot_settings(result, scale.zero_shot, data)
-        metrics = load_zero_shot_model(result).pair_metrics(
-            read_rows(data / "preference.validation.jsonl", PreferencePair)
-        )
+        pairs = read_rows(data / "preference.validation.jsonl", PreferencePair)
+        metrics = load_zero_shot_model(result).pair_metrics(pairs)
         write_jsonl(result / "history.jsonl", [])
         write_jsonl(result / "examples.jsonl", [])
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})

@@ -1,4 +1,4 @@
-"""Reading the outputs of stages: `<results>/<group>/<kind>/<name>/<seed>/{result,record}/`.
+"""Outputs of the stages of one scale: `results/<scale>/<group>/<kind>/<name>/<seed>/{result,record}/`.
 
 Only `result/` is read here; `record/` says how a result was made and is read by the report page alone.
 """
@@ -112,7 +112,7 @@ class StageOutput:
 
 @dataclass(frozen=True)
 class ResultTree:
-    """All stage outputs of one scale, for the seeds that are reported.
+    """The folder `results/<scale>/`: the outputs of all stages of one scale, for the seeds that are reported.
 
     Args:
         root: the scale's results, such as `results/testbed`.
@@ -138,7 +138,13 @@ class ResultTree:
         return self.root / group / kind / name / str(seed)
 
     def outputs(self, group: str, kind: str, name: str) -> dict[int, StageOutput]:
-        """Returns the finished outputs by seed; empty where nothing was run."""
+        """Returns the outputs of finished stages by seed; empty where nothing was run.
+
+        Args:
+            group: the paper or study, or 'shared'.
+            kind: of the stage, such as `policy`.
+            name: of the row, model or data set.
+        """
         found = {}
         for seed in self.seeds:
             path = self.folder(group, kind, name, seed)

@@ -63,6 +63,7 @@ def stage_record(out: Path) -> dict[str, Any]:
 
 
 def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
+    """Returns the id that a run has on the report's page, which measured cells link to."""
     return f"run-{group}-{kind}-{name}-{seed}".replace(".", "_")
 
 

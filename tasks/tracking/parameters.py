@@ -66,7 +66,7 @@ def _arguments(stage: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _settings(root: Path, stage: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings of a stage by argument, as its page states them and typed."""
+    """Returns the settings of a stage by argument, as its settings page states them and typed."""
     found = {}
     for argument, values in _arguments(stage).items():
         make = TYPES.get((stage["meta"]["module"], argument))
@@ -100,7 +100,7 @@ def parameters(root: Path, stage: Mapping[str, Any], declared: DeclaredStages) -
     Those of its row or spec have their own names, those of its other arguments the argument's before them
     (`scale.checkpoint_prompts`), those of stages above it the argument's that names their result
     (`reward_model.loss`); of several reward models, their names too. All are typed, defaults included, but for a row,
-    which is as its page states it; `optimiser` is whole, from row, scale and defaults.
+    which is as its settings page states it; `optimiser` is whole, from row, scale and defaults.
     """
     settings, found = _settings(root, stage), dict[str, str]()
     for argument, (stated, typed) in settings.items():
