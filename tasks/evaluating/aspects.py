@@ -145,8 +145,8 @@ def holistic_values(
         RecipeError: a reward model whose segments need entropies or sentences.
     """
     if is_zero_shot(reward_model):
-        model = load_zero_shot_model(reward_model)
-        return model.rewards([str(row["prompt"]) for row in rows], [text for text, _ in answers])
+        zero_shot = load_zero_shot_model(reward_model)
+        return zero_shot.rewards([str(row["prompt"]) for row in rows], [text for text, _ in answers])
     if is_hub_classifier(reward_model):
         ended = [drawn < longest for _, drawn in answers]
         return ScalarScorer.load(reward_model)(rows, [text for text, _ in answers], ended=ended)
