@@ -39,7 +39,7 @@ def planted(root: Path, work: Path, fault: Fault, variation: Variation) -> tuple
     return [compare(stage, *pair, variation) for stage, pair in pairs.items()], own
 
 
-def told(fault: Fault, compared: list[Compared], own: list[str]) -> dict[str, Any]:
+def detection_record(fault: Fault, compared: list[Compared], own: list[str]) -> dict[str, Any]:
     """Returns what is recorded of a fault: deviations of results and of inputs, the farthest first."""
     results = [*own, *(f"{one.stage}: {words}" for one in compared for words in one.beyond)]
     inputs = [f"{one.stage}: {words}" for one in compared for words in one.other]
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     found: Mapping[str, Any] = read_json(options.record)["faults"] if options.record.exists() else {}
     for name in options.only:
         compared, own = planted(root, options.work.resolve() / name, FAULTS[name], variation)
-        found = {**found, name: told(FAULTS[name], compared, own)}
+        found = {**found, name: detection_record(FAULTS[name], compared, own)}
         print(f"{name}: {found[name]['results']} of results, {found[name]['inputs']} of inputs", flush=True)
         by_results = sum(each["results"] > 0 for each in found.values())
         seen = sum(each["results"] + each["inputs"] > 0 for each in found.values())

@@ -46,7 +46,7 @@ from tasks.params.data import (
     TranslationWorldSpec,
     WorldSpec,
     data_spec,
-    of_draw,
+    settings_of_world,
 )
 from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
@@ -65,7 +65,7 @@ def prepare(
     world: Annotated[int | None, "draw generated data in this world"] = None,
 ) -> None:
     """Writes the data sets that a data spec describes."""
-    spec = data_spec(of_draw(read_settings(spec_path), world, str(spec_path)), str(spec_path))
+    spec = data_spec(settings_of_world(read_settings(spec_path), world, str(spec_path)), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path]) as result:
         quarantine = out / "quarantine"
         shutil.rmtree(quarantine, ignore_errors=True)

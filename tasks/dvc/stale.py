@@ -27,7 +27,7 @@ def cache_folder(root: Path) -> Path:
         return Path(repo.cache.local_cache_dir)
 
 
-def asked_for(
+def requested_stages(
     root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool
 ) -> dict[str, Stage]:
     """Returns the stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""

@@ -87,12 +87,12 @@ def read_aspects(
     files: Sequence[Address | Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
 ) -> list[LoadedAspect]:
     """Returns the aspects at some addresses, in order, each under its entry's name."""
-    known = named_models(models)
+    known = models_by_name(models)
     specs = {Address(one).name: typed(AspectSpec, read_settings(one), str(one)) for one in files}
     return [load_aspect(name, spec, known, tokenizer) for name, spec in specs.items()]
 
 
-def named_models(results: Sequence[Path]) -> dict[str, Path]:
+def models_by_name(results: Sequence[Path]) -> dict[str, Path]:
     """Returns results of aspect models by the model's name:
     `results/<scale>/<paper>/aspect_model/<name>/<seed>/result`."""
     return {path.parts[-3]: path for path in results}
@@ -106,7 +106,7 @@ def selected_aspects(
     Raises:
         RecipeError: a name that it does not know.
     """
-    known, compared = named_models(models), selection["aspects"]
+    known, compared = models_by_name(models), selection["aspects"]
     for name in names:
         if name not in compared:
             raise RecipeError(f"aspect '{name}' is not in the selection; it compared {', '.join(compared)}")

@@ -188,7 +188,7 @@ class Optimising:
         self.run.load_state_dict(state["run"])
         self.watch.load_state_dict(state["watch"])
 
-    def noted(self, step: int, metrics: Metrics, experience: Experience) -> Metrics:
+    def record_step(self, step: int, metrics: Metrics, experience: Experience) -> Metrics:
         """Notes a step and returns its metrics, including metrics of true rewards, gate and questions."""
         run, world, batch = self.run, self.run.evaluator.world, experience.batch
         if world is not None:
@@ -230,7 +230,7 @@ class Optimising:
         with progress(self.work.label, self.config.iterations, self.optimiser.step) as advance:
 
             def on_step(step: int, metrics: Metrics, experience: Experience) -> bool:
-                metrics = self.noted(step, metrics, experience)
+                metrics = self.record_step(step, metrics, experience)
                 checkpoints.note(self.run.history)
                 advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
                 self.evaluated(step)

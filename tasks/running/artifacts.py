@@ -37,7 +37,7 @@ from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest
 from tasks.running import process_start
-from tasks.running.amounts import noted_amounts
+from tasks.running.amounts import collect_amount_warnings
 from tasks.running.commit import CODE
 from tasks.running.result_digests import check_content, combined_digest, digests_of, file_digest, file_digests
 from tasks.running.variables import arithmetic
@@ -225,7 +225,7 @@ class Inputs:
         stamps = {str(one): _stamp(one.file) for one in addresses}  # before the digests: a write between the two shows
         return cls({str(address): input_digest(address) for address in addresses}, stamps)
 
-    def check_unchanged(self) -> None:
+    def refuse_changed_study(self) -> None:
         """Compares with the present state; what was not written to is not read again.
 
         Raises:
@@ -369,7 +369,7 @@ def stage_output(
     (partial / "record").mkdir()
     try:
         try:
-            with noted_amounts() as notes:
+            with collect_amount_warnings() as notes:
                 yield partial / "result"
         except Stopped as error:
             found = error
@@ -387,7 +387,7 @@ def stage_output(
         if stage in HEADLINES:
             write_headlines(stage, partial / "result", partial / HEADLINE_FILE)
             parts.append(HEADLINE_FILE)
-        read.check_unchanged()
+        read.refuse_changed_study()
         for part in parts:
             if (out / part).is_dir():
                 shutil.rmtree(out / part)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hint
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
 from rlhf_core.models.device import grant
-from rlhf_core.named import own_error
+from rlhf_core.user_code import user_code_refusal
 from tasks import GC_THRESHOLD
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
@@ -246,7 +246,7 @@ def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool
         print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except BaseException as error:
-        if (refusal := own_error(error)) is None:
+        if (refusal := user_code_refusal(error)) is None:
             raise
         print(f"error: {refusal}", file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -26,7 +26,7 @@ from tasks.studies.committed import read_records, unknown_records
 from tasks.studies.equal_kl import hypothesis_value
 from tasks.studies.provenance import code_of_starts, differences
 from tasks.studies.registration import Registration, record_file, registration_of
-from tasks.studies.start_log import VERDICT, check_unchanged, refuse_edited_log, starts
+from tasks.studies.start_log import VERDICT, refuse_changed_study, refuse_edited_log, starts
 from tasks.studies.tuned import broken_rows
 from tasks.studies.tuning_at_start import tuning_at_start
 
@@ -297,5 +297,5 @@ def load_study(root: Path, file: Path) -> StudyState:
     """
     spec, own = read_study(file), registration_of(root, file)
     refuse_edited_log(root)
-    check_unchanged(root, own)
+    refuse_changed_study(root, own)
     return state_of(root, own, spec)

@@ -34,7 +34,7 @@ class DeclaredStages:
         self.root, self.scale = root, scale
         self._read: dict[Path, Mapping[str, Any]] = {}
 
-    def of_file(self, file: Path) -> Mapping[str, Any]:
+    def stages_in(self, file: Path) -> Mapping[str, Any]:
         """Returns the stages of a file, a path relative to the repository."""
         if file not in self._read:
             self._read[file] = read_mapping(self.root / file)["stages"]
@@ -49,7 +49,7 @@ class DeclaredStages:
 
     def with_result(self, result: str) -> Mapping[str, Any] | None:
         """Returns the stage that makes a result; None for a folder that no stage makes."""
-        stages = (stage for file in self._files() for stage in self.of_file(file).values())
+        stages = (stage for file in self._files() for stage in self.stages_in(file).values())
         return next((stage for stage in stages if result in stage["outs"]), None)
 
 
