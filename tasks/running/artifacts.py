@@ -225,7 +225,7 @@ class Inputs:
         stamps = {str(one): _stamp(one.file) for one in addresses}  # before the digests: a write between the two shows
         return cls({str(address): input_digest(address) for address in addresses}, stamps)
 
-    def refuse_changed_study(self) -> None:
+    def refuse_changed_inputs(self) -> None:
         """Compares with the present state; what was not written to is not read again.
 
         Raises:
@@ -387,7 +387,7 @@ def stage_output(
         if stage in HEADLINES:
             write_headlines(stage, partial / "result", partial / HEADLINE_FILE)
             parts.append(HEADLINE_FILE)
-        read.refuse_changed_study()
+        read.refuse_changed_inputs()
         for part in parts:
             if (out / part).is_dir():
                 shutil.rmtree(out / part)
