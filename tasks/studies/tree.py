@@ -99,7 +99,7 @@ class WorldTree:
 
 
 def own_name(study: str, name: str) -> str:
-    """Returns the name of a study's row or reward model on its page."""
+    """Returns the name of a study's row or reward model in its settings page."""
     return f"{study}-{name}"
 
 
