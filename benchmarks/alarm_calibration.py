@@ -139,8 +139,8 @@ def record_of(item: Item) -> dict[str, Any]:
         "version": VERSION,
         "responses": responses_of(item),
         "steps": {name: [_rounded(row[name]) for row in history] for name in STEP},
-        "evaluations": [told(row) for row in seen[:-1] if row["step"]],
-        "final": told(seen[-1]),
+        "evaluations": [evaluation_entry(row) for row in seen[:-1] if row["step"]],
+        "final": evaluation_entry(seen[-1]),
         "rang": [[row["step"], row["kind"], row["since"]] for row in read_jsonl(result / "alarms.jsonl")],
         "outcome": {name: _rounded(value) for name, value in sorted(outcome.items())},
     }
@@ -153,7 +153,7 @@ def responses_of(item: Item) -> int:
     return int(read_settings(Address(str(item.arguments["scale"])))["optimiser"]["rollout_batch"])
 
 
-def told(evaluation: Mapping[str, Any]) -> list[Any]:
+def evaluation_entry(evaluation: Mapping[str, Any]) -> list[Any]:
     """Returns an evaluation as step and string of scores."""
     return [evaluation["step"], scores_text(evaluation["scores"])]
 

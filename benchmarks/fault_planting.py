@@ -25,7 +25,7 @@ from tasks.params.pages import Address, merge, read_settings
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.recorded import RECORD, digests_of
+from tasks.running.result_digests import RECORD, digests_of
 
 Row = dict[str, Any]
 Change = Mapping[str, Any]

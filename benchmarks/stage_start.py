@@ -26,7 +26,7 @@ import yaml
 
 from flows.fork_server import ForkServer
 from flows.slots import Grant
-from flows.stage_run import RunningStages, run_stage
+from flows.stage_run import RunningStages, run_stage_process
 
 #: The stages' command: it says what it takes, after a policy's imports.
 COMMAND = "python -P -m tasks.policy --help"
@@ -47,7 +47,7 @@ def timed(root: Path, name: str, server: ForkServer | None) -> float:
     began = time.perf_counter()
     environment = Grant(1, (), 0.0).environment()
     call = {"address": name, "name": name, "out": name}
-    run_stage(root, **call, environment=environment, running=RunningStages(), log=lambda _: None, server=server)
+    run_stage_process(root, **call, environment=environment, running=RunningStages(), log=lambda _: None, server=server)
     return time.perf_counter() - began
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.fault_planting import Planting, linked
 from benchmarks.verify_faults import FAULTS, Fault
 from tasks.commands.fingerprints import fingerprint
-from tasks.commands.own_numbers import disagreements
+from tasks.commands.result_mismatches import result_mismatches
 from tasks.commands.verify import VARIATION, Compared, Variation, compare
 from tasks.running.artifacts import read_json, write_json
 
@@ -35,11 +35,11 @@ def planted(root: Path, work: Path, fault: Fault, variation: Variation) -> tuple
     pairs = {
         stage: (fingerprint(at.finished(stage), root), fingerprint(at.copy(stage), root)) for stage in fault.stages
     }
-    own = [f"{stage}: {words}" for stage in fault.stages for words in disagreements(at.copy(stage), root)]
+    own = [f"{stage}: {words}" for stage in fault.stages for words in result_mismatches(at.copy(stage), root)]
     return [compare(stage, *pair, variation) for stage, pair in pairs.items()], own
 
 
-def told(fault: Fault, compared: list[Compared], own: list[str]) -> dict[str, Any]:
+def detection_record(fault: Fault, compared: list[Compared], own: list[str]) -> dict[str, Any]:
     """Returns what is recorded of a fault: deviations of results and of inputs, the farthest first."""
     results = [*own, *(f"{one.stage}: {words}" for one in compared for words in one.beyond)]
     inputs = [f"{one.stage}: {words}" for one in compared for words in one.other]
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     found: Mapping[str, Any] = read_json(options.record)["faults"] if options.record.exists() else {}
     for name in options.only:
         compared, own = planted(root, options.work.resolve() / name, FAULTS[name], variation)
-        found = {**found, name: told(FAULTS[name], compared, own)}
+        found = {**found, name: detection_record(FAULTS[name], compared, own)}
         print(f"{name}: {found[name]['results']} of results, {found[name]['inputs']} of inputs", flush=True)
         by_results = sum(each["results"] > 0 for each in found.values())
         seen = sum(each["results"] + each["inputs"] > 0 for each in found.values())

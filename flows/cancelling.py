@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tasks.running.platform_state import alive, noted_processes
+from tasks.running.platform_state import alive, read_processes
 
 if TYPE_CHECKING:
     from prefect.exceptions import Abort
@@ -125,5 +125,5 @@ def ends_when_cancelled(run: UUID) -> Iterator[None]:
 def _worker() -> dict[str, Any] | None:
     """Returns the note of the platform's worker, which started the run if a worker of this platform did."""
     platform = os.environ.get("REWARDSMITH_PLATFORM")
-    worker = noted_processes(Path(platform)).get("worker") if platform else None
+    worker = read_processes(Path(platform)).get("worker") if platform else None
     return worker if isinstance(worker, dict) else None

@@ -127,12 +127,14 @@ def as_file(root: Path) -> dict[str, Any]:
     return {"name": "rewardsmith", "deployments": made}
 
 
-def check_pinned(root: Path) -> str:
-    """Returns the commit that the present run's deployment is pinned to; empty for a run that no deployment started, or
-    one made by `prefect deploy`, whose version need be no commit.
+def refuse_edited_tree(root: Path) -> str:
+    """Refuses a tree that was edited since the commit which the present run's deployment is pinned to.
+
+    Returns:
+        the commit; empty for a run without a deployment, or with one by `prefect deploy`, whose version is any text.
 
     Raises:
-        RewardsmithError: the tree's code or parameters are others now.
+        RewardsmithError: names the changed code or parameters.
     """
     from prefect.runtime import deployment
 

@@ -23,34 +23,34 @@ from prefect.artifacts import create_link_artifact
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, MissingResult
 
-from flows.deployments import check_pinned
+from flows.deployments import refuse_edited_tree
 from flows.follow_ups import Call, follow_ups
 from flows.fork_server import early_fork_server
-from flows.run_notes import host_tag, living_run_noted
+from flows.run_notes import host_tag, note_running_process
 from flows.same_code import refuse_temporary_server
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
 from tasks.dvc import plan
-from tasks.dvc.ended_runs import Asked, code_at_work, note_good_end
+from tasks.dvc.ended_runs import RunRequest, code_at_work, note_good_end
 from tasks.graph.names import DEMO_ALL, DEMO_NAME, SO_FAR, SUITE, seeds_so_far
 from tasks.graph.stages import modules_never_run
 from tasks.params.settings import ROOT_SCALE
-from tasks.tracking.searches import experiment_noted_since, paper_runs
+from tasks.tracking.searches import experiment_updated_since, paper_runs
 
 #: Exit status of a run that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def page_link(create: Callable[..., object]) -> None:
-    """Links of the run to the platform's page and its report, where there is a platform."""
+def link_page_and_report(create: Callable[..., object]) -> None:
+    """Links the run to the platform's page and its report, where there is a platform."""
     if address := os.environ.get("REWARDSMITH_PAGE", ""):
         create(key="page", link=address, link_text="page")
         create(key="report", link=f"{address.rstrip('/')}/report/index.html", link_text="report")
 
 
-def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
+def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> None:
     """Links the run to a paper's runs in MLflow, once they are there."""
     if address := paper_runs(root, paper):
         key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # all that Prefect allows in one
@@ -72,16 +72,18 @@ def tables_so_far(root: Path, scale: str, paper: str, summary: RunSummary) -> li
     return [("tasks.tables", [*call, *map(str, seeds)])] if seeds else []
 
 
-def report_page(asked: Asked, log: Any) -> list[Call]:
+def report_page(request: RunRequest, log: Any) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
-    if not asked.report:
+    if not request.report:
         return []
-    whole = asked.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_NAME)
-    module = "tasks.report" if whole else f"tasks.report.{asked.paper}"
+    whole = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_NAME)
+    module = "tasks.report" if whole else f"tasks.report.{request.paper}"
     if importlib.util.find_spec(module) is None:
-        log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", asked.paper, asked.paper)
+        log.info(
+            "no report page of %s; `rewardsmith table %s` sets its rows side by side", request.paper, request.paper
+        )
         return []
-    return [(module, ["--results", f"results/{asked.scale}", "--out", "report"])]
+    return [(module, ["--results", f"results/{request.scale}", "--out", "report"])]
 
 
 def _named(stage: str, addresses: Collection[str]) -> bool:
@@ -89,12 +91,12 @@ def _named(stage: str, addresses: Collection[str]) -> bool:
     return any(address.rpartition(":")[2] == stage for address in addresses)
 
 
-def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> State[str]:
+def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str = "") -> State[str]:
     """Brings the results of a paper, or of the suite's papers, up to date and reports them. Call it inside a flow.
 
     Args:
         root: the repository.
-        asked: what is brought up to date, and what follows: report (with the tables so far), runs in MLflow.
+        request: what is brought up to date, and what follows: report (with the tables so far), runs in MLflow.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
         remote: the DVC remote by which the pool's results come.
 
@@ -104,56 +106,56 @@ def run_asked(root: Path, asked: Asked, *, pool: str = "", remote: str = "") -> 
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
-    with living_run_noted(root):
+    with note_running_process(root):
         log, code, began = get_run_logger(), code_at_work(), time.time()
-        name, scale = asked.paper, asked.scale
-        papers = plan.asked_papers(root, name, scale=scale, full=asked.full)
-        files = plan.asked_files(root, name, scale=scale, full=asked.full, rows=asked.rows, seeds=asked.seeds)
-        chosen: dict[str, Any] = {"papers": papers, "rows": asked.rows, "seeds": asked.seeds}
-        show_in = next(iter(papers), "") if asked.sync else ""
+        name, scale = request.paper, request.scale
+        papers = plan.asked_papers(root, name, scale=scale, full=request.full)
+        files = plan.asked_files(root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds)
+        chosen: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
+        show_in = next(iter(papers), "") if request.sync else ""
         summary = run_stale(root, files, **chosen, pool=pool, remote=remote, show_in=show_in)
         log.info("%s", summary.line())
         problems = list(summary.failed.values())
-        if asked.report:
+        if request.report:
             problems += follow_ups(root, *(call for one in papers for call in tables_so_far(root, scale, one, summary)))
         mirrors: list[Call] = [
-            ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if asked.sync else ())
+            ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
         ]
-        page = report_page(asked, log)
-        if not all(experiment_noted_since(root, one, began) for one in papers):
+        page = report_page(request, log)
+        if not all(experiment_updated_since(root, one, began) for one in papers):
             problems += follow_ups(root, *mirrors)  # before the report, which links the experiments that they note
             mirrors = []
         problems += follow_ups(root, *mirrors, *page)
-        if asked.sync:
+        if request.sync:
             for one in papers:
-                runs_link(create_link_artifact, root, one)
+                link_mlflow_runs(create_link_artifact, root, one)
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        note_good_end(root, asked, files, code)
+        note_good_end(root, request, files, code)
         return completed_state(summary)
 
 
-def begin(root: Path, asked: Asked, *, pool: str, remote: str) -> State[str]:
+def begin(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
     """Checks the tree's commit, links the run to the platform's page and runs what is asked for."""
-    check_pinned(root)
-    page_link(create_link_artifact)
-    return run_asked(root, asked, pool=pool, remote=remote)
+    refuse_edited_tree(root)
+    link_page_and_report(create_link_artifact)
+    return run_request(root, request, pool=pool, remote=remote)
 
 
 def run_name() -> str:
     """Returns the name of the present flow run: the rows and seeds that it was asked for."""
     from prefect.runtime import flow_run
 
-    asked = flow_run.parameters
-    words = [flow_run.flow_name, *(asked.get("rows") or (["full"] if asked.get("full") else []))]
-    words += [f"seed {seed}" for seed in asked.get("seeds") or ()]
-    scale = asked.get("scale", ROOT_SCALE)
+    request = flow_run.parameters
+    words = [flow_run.flow_name, *(request.get("rows") or (["full"] if request.get("full") else []))]
+    words += [f"seed {seed}" for seed in request.get("seeds") or ()]
+    scale = request.get("scale", ROOT_SCALE)
     return " ".join([*words, *([] if scale == ROOT_SCALE else [f"at {scale}"])])
 
 
 def paper_flow(paper: str, title: str) -> Flow[..., str]:
-    """Returns the Prefect flow of a paper: `run_asked` with typed parameters."""
+    """Returns the Prefect flow of a paper: `run_request` with typed parameters."""
 
     what = f"{title}: trains and evaluates what is not up to date, and reports it."
 
@@ -182,8 +184,8 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             pool: the Prefect work pool that runs the stages; empty for this machine alone.
             remote: the DVC remote by which the pool's results come.
         """
-        asked = Asked(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
-        return begin(Path(root).resolve(), asked, pool=pool, remote=remote)
+        request = RunRequest(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
+        return begin(Path(root).resolve(), request, pool=pool, remote=remote)
 
     return run
 

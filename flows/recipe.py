@@ -23,8 +23,8 @@ from pydantic import Field
 
 from flows.deployments import COMMIT
 from flows.follow_ups import follow_ups
-from flows.paper import page_link
-from flows.run_notes import living_run_noted
+from flows.paper import link_page_and_report
+from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed, completed_state, run_stale
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint, prints_errors
@@ -229,7 +229,7 @@ def recipe(
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
     version = str(deployment.version or "")
     commit = version if COMMIT.fullmatch(version) else commit_of(tree)  # `prefect deploy` makes versions of its own
-    with living_run_noted(tree), only_run(tree, name):
+    with note_running_process(tree), only_run(tree, name):
         path = worktree(tree, name, commit)
         row = changed_row(
             read_settings(row_addresses(path, paper)[base].under(path)),
@@ -244,7 +244,7 @@ def recipe(
         )
         text = yaml.safe_dump(row, sort_keys=False)
         create_markdown_artifact(key="recipe", markdown=f"```yaml\n{text}```\ncommit {commit}", description=name)
-        page_link(create_link_artifact)
+        link_page_and_report(create_link_artifact)
         log.info("recipe %s at commit %s in %s", name, commit[:10], path)
         (path / "recipe.yaml").write_text(yaml.safe_dump({"paper": paper, "row": name, "commit": commit}))
         files = write_row(path, paper, name, row)

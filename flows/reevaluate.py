@@ -26,19 +26,19 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from flows.deployments import REEVALUATION_SETTINGS, check_pinned
-from flows.paper import page_link
-from flows.run_notes import living_run_noted
+from flows.deployments import REEVALUATION_SETTINGS, refuse_edited_tree
+from flows.paper import link_page_and_report
+from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import RunningStages, run_stage
+from flows.stage_run import RunningStages, run_stage_process
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel
-from tasks.reevaluation.alerts import note_sent, unsent
+from tasks.reevaluation.alerts import note_sent, records_to_alert
 from tasks.reevaluation.evaluate import load_settings
-from tasks.reevaluation.history import RECORDS, bring_records, records_folder
+from tasks.reevaluation.history import RECORDS, records_folder, restore_records
 from tasks.running import machine
 from tasks.tracking.mirror import open_registry
 from tasks.tracking.models import Registered, Registry
@@ -59,14 +59,15 @@ def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
     """
     needs = needs_of(root, model)
     with closing(machine_slots(Slots(machine.cores(), machine.gpus(), machine.memory_gb()))) as slots:
-        slots.refuse_impossible(_label(model), needs)
+        slots.refuse_impossible(_address(model), needs)
         while (grant := slots.take(needs)) is None:
             time.sleep(POLL_SECONDS)
         with tempfile.TemporaryDirectory() as folder:
             return _run(root, settings, model, Path(folder) / "record.json", grant)
 
 
-def _label(model: Registered) -> str:
+def _address(model: Registered) -> str:
+    """Returns the name of an evaluation in logs and messages, where those of a stage have its address."""
     return f"reevaluation of {model.name}@{model.alias}"
 
 
@@ -77,10 +78,10 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(out)]
-    run_stage(
+    run_stage_process(
         root,
-        address=_label(model),
-        name=file_name(_label(model)),
+        address=_address(model),
+        name=file_name(_address(model)),
         out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
         environment=grant.environment(),
         running=RunningStages(),
@@ -102,7 +103,7 @@ def send_pending_alerts(root: Path, registry: Registry, model: Registered) -> tu
         the number of alerts, and the problems.
     """
     folder, count = records_folder(root, model.name, model.alias), 0
-    for record in unsent(folder):
+    for record in records_to_alert(folder):
         problems = alert(registry, model, record)
         count += len(record["alerts"])
         if problems:
@@ -190,15 +191,16 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     log, tree = get_run_logger(), Path(root).resolve()
     # A schedule runs the commit that its deployment was made from: code or parameters edited since are refused, so that
     # every record belongs to a commit.
-    check_pinned(tree)
-    page_link(create_link_artifact)
+    refuse_edited_tree(tree)
+    link_page_and_report(create_link_artifact)
     settings = load_settings(tree / REEVALUATION_SETTINGS)
+    # name@alias without its @; a name alone has the alias ""
     chosen = [ReevaluatedModel(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)
     rows, problems, alerted = [], [], 0
-    with living_run_noted(tree):  # notes this process, which tells a living run from one whose process was killed
-        for name in bring_records(tree):
-            log.info("brought %s from DVC", name)
+    with note_running_process(tree):
+        for name in restore_records(tree):
+            log.info("restored %s from DVC", name)
         try:
             for watched in chosen:
                 try:
@@ -206,9 +208,9 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
                     try:
                         rows.append(_row(model, evaluate(tree, tree / REEVALUATION_SETTINGS, model)))
                     finally:
-                        count, unsent_alerts = send_pending_alerts(tree, registry, model)
+                        count, alert_problems = send_pending_alerts(tree, registry, model)
                         alerted += count
-                        problems += unsent_alerts
+                        problems += alert_problems
                 except RewardsmithError as error:
                     problems.append(str(error))
                     log.error("%s", error)

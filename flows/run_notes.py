@@ -27,8 +27,8 @@ def notes_folder(root: Path) -> Path:
 
 
 @contextmanager
-def living_run_noted(root: Path) -> Iterator[None]:
-    """Notes this process as the one of the present flow run, while it lasts, and this machine on the run itself.
+def note_running_process(root: Path) -> Iterator[None]:
+    """Notes this process as that of the present flow run, while the block runs, and this machine on the run itself.
 
     It belongs around all that a flow does: a run without a living process is dead. A run that is cancelled ends itself
     where no worker does it. The machine's tag does not pass to the run's tasks.

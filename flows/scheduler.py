@@ -33,7 +33,7 @@ from flows.progress import Display, progress
 from flows.run_notes import tasks_without_place
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
+from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage_process
 from flows.work_pool import WorkPool
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
@@ -168,7 +168,7 @@ def stage_task(
     if pool is not None:
         done = pool.run(address, running, log)
     else:
-        done = run_stage(
+        done = run_stage_process(
             root,
             address=address,
             name=file_name,

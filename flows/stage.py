@@ -17,11 +17,11 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.run_notes import living_run_noted
+from flows.run_notes import note_running_process
 from flows.same_code import SameCode
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import RunningStages, StageFailed, run_stage
+from flows.stage_run import RunningStages, StageFailed, run_stage_process
 from flows.working_tree import clear_dead_locks, end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.remote import Remote, RemoteFailed
@@ -107,12 +107,12 @@ def stage(
     root = Path(os.environ.get(TREE, ".")).resolve()
     log = get_run_logger()
     try:
-        with living_run_noted(root):
+        with note_running_process(root):
             SameCode.of(root).check(code)
             prepare(root, address, remote=remote, given=given, key=key)
             call = ["tasks.dvc.shared_stage", address, "--remote", remote, "--commit", code["commit"]]
             with granted(needs) as grant:
-                done = run_stage(
+                done = run_stage_process(
                     root,
                     address=address,
                     name=name,

@@ -173,7 +173,7 @@ def _start(root: Path, module: Sequence[str], environment: Mapping[str, str]) ->
     )
 
 
-def run_stage(
+def run_stage_process(
     root: Path,
     *,
     address: str,
@@ -187,7 +187,7 @@ def run_stage(
     packages: Path | None = None,
     server: ForkServer | None = None,
 ) -> StageDone:
-    """Runs one stage by DVC and waits for it.
+    """Runs one stage by DVC, or another module, in a process and waits for it.
 
     Args:
         address: the stage as DVC names it.
@@ -241,7 +241,7 @@ def run_stage(
     elif forked is not None and forked.lost and not running.cancelled:
         log(f"warning: what started {address} ended before it, and nobody knows how the stage ended: it runs again")
         given: dict[str, Any] = {"address": address, "name": name, "out": out, "environment": environment}
-        return run_stage(root, **given, running=running, log=log, memory_gb=memory_gb, packages=packages)
+        return run_stage_process(root, **given, running=running, log=log, memory_gb=memory_gb, packages=packages)
     text = "".join(tail)
     if status != 0:
         failure = memory.explained(address, explain_failure(address, status, text))

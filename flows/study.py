@@ -38,7 +38,7 @@ from tasks.studies.divergence import diverged_stages
 from tasks.studies.provenance import refuse_record_of_uncommitted_code, refuse_uncommitted_code, uncommitted_code
 from tasks.studies.records import world_record, write_record
 from tasks.studies.registration import Registration, record_file, registration_of
-from tasks.studies.start_log import PILOT, VERDICT, check_unchanged, note_start, refuse_edited_log
+from tasks.studies.start_log import PILOT, VERDICT, note_start, refuse_changed_study, refuse_edited_log
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.world_seeds import check_world_seed
 
@@ -118,7 +118,7 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     file = study_file(folder, name)
     spec, registration = read_study(file), registration_of(folder, file)
     refuse_edited_log(folder)
-    check_unchanged(folder, registration)
+    refuse_changed_study(folder, registration)
     # A pilot may run before hypotheses and tuning are settled; `write_tree` checks its rows and settings.
     if not pilots:
         refuse_uncommitted_code(folder)

@@ -16,7 +16,7 @@ from prefect import flow
 
 from flows.paper import begin, command_line, run_name
 from rlhf_core.errors import RecipeError
-from tasks.dvc.ended_runs import Asked
+from tasks.dvc.ended_runs import RunRequest
 from tasks.graph.names import SUITE
 
 
@@ -48,8 +48,8 @@ def suite(
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
         remote: the DVC remote by which the pool's results come.
     """
-    asked = Asked(SUITE, scale, full, (), tuple(seeds or ()), report, sync)
-    return begin(Path(root).resolve(), asked, pool=pool, remote=remote)
+    request = RunRequest(SUITE, scale, full, (), tuple(seeds or ()), report, sync)
+    return begin(Path(root).resolve(), request, pool=pool, remote=remote)
 
 
 def _suite(*, rows: Sequence[str], **options: Any) -> str:

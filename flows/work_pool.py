@@ -30,7 +30,7 @@ from flows.run_notes import add_tags, host_tag
 from flows.same_code import SameCode, refuse_temporary_server
 from flows.slots import Grant, Slots
 from flows.stage import PASSING, stage
-from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
+from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage_process
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.one_stage import RAN, RESTORED
 from tasks.dvc.remote import Remote, RemoteFailed
@@ -146,14 +146,14 @@ class WorkPool:
         """
         known = self._restored(address, running, log)
         while known or self._learned(address, running):
-            if self._bring(address, log):
+            if self._fetch_outputs(address, log):
                 return known or StageDone(address, RESTORED, 0.0)
             known = None
         with self._lock:
             key = self.remote.key(address)
         ended = self._end(self._flow_run(address, key, log), address, running)
         state = ended.state
-        if state.is_completed() and self._learned(address, running) and self._bring(address, log):
+        if state.is_completed() and self._learned(address, running) and self._fetch_outputs(address, log):
             return StageDone(address, state.message or RAN, round(ended.total_run_time.total_seconds(), 2))
         where = f"flow run {ended.name} in pool '{self.name}'"
         if state.is_completed():
@@ -172,7 +172,7 @@ class WorkPool:
         call = ["tasks.dvc.shared_stage", address, "--remote", self.remote.name, "--commit", self.code.commit]
         call += ["--upstream", *stale.upstream] if stale.upstream else []
         with self._here:
-            done = run_stage(
+            done = run_stage_process(
                 self.root,
                 address=address,
                 name=stale.file_name,
@@ -194,7 +194,7 @@ class WorkPool:
             except RemoteFailed as error:
                 self._wait(since, running, error)
 
-    def _bring(self, address: str, log: Any) -> bool:
+    def _fetch_outputs(self, address: str, log: Any) -> bool:
         """Brings a known result into this clone, and its digests into dvc.lock; returns False for a result of another
         stage or of other inputs, which is not used."""
         with self._lock:

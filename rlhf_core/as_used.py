@@ -105,7 +105,7 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in OF_DEVICE}
 
 
-def noted() -> Notes:
+def notes_so_far() -> Notes:
     """Returns a copy of the notes since `take_notes` was last called."""
     copy: Notes = json.loads(json.dumps(_notes))
     return copy
@@ -113,7 +113,7 @@ def noted() -> Notes:
 
 def restore(saved: Notes) -> None:
     """Goes on from the notes of an interrupted run, beside the samplings that this process has noted."""
-    own = noted().get("sampling", {})
+    own = notes_so_far().get("sampling", {})
     _notes.clear()
     _notes.update(json.loads(json.dumps(saved)))
     for purpose, settings in own.items():
@@ -124,6 +124,6 @@ def restore(saved: Notes) -> None:
 
 def take_notes() -> Notes:
     """Returns the notes since this was last called; empty where a stage neither sampled nor trained."""
-    found = noted()
+    found = notes_so_far()
     _notes.clear()
     return found

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.named import called, import_attribute
 from rlhf_core.typed import checked_arguments, init_fields, typed
+from rlhf_core.user_code import called, import_attribute
 
 C = TypeVar("C")
 

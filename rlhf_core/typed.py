@@ -23,7 +23,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.named import called
+from rlhf_core.user_code import called
 
 T = TypeVar("T")
 _HINTS: dict[Any, dict[str, Any]] = {}

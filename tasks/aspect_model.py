@@ -40,12 +40,12 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
-from tasks.running.launch import join_processes
+from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder
-from tasks.running.shared_training import shared_training
-from tasks.running.stage import command_line, numeric_errors_name, run_stage
+from tasks.running.reused_training import reuse_training
+from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -64,9 +64,9 @@ class _Training:
     inputs: Sequence[Path | str]
     seed: int
 
-    def shared(self, rows: Sequence[object]) -> AbstractContextManager[RunCheckpoints | None]:
-        """Returns what a training on these rows is shared by."""
-        return shared_training(STAGE, VERSION, self.inputs, rows, self.seed)
+    def reused_for(self, rows: Sequence[object]) -> AbstractContextManager[RunCheckpoints | None]:
+        """Returns the checkpoints that a training on these rows is reused from."""
+        return reuse_training(STAGE, VERSION, self.inputs, rows, self.seed)
 
 
 def train_aspect_model(
@@ -78,7 +78,7 @@ def train_aspect_model(
     out: Path,
 ) -> None:
     """Trains the aspect model of a spec from the SFT model and measures it."""
-    join_processes()
+    prepare_process_group()
     spec = typed(AspectModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str] = [spec_path, scale_path, data, sft]
@@ -155,12 +155,12 @@ def _fit_slices(
     lengths = [len(row.sequence.sequence) for row in rows]
     batches = LengthBucketedBatches(lengths, seed=training.seed, rows_per_batch=config.batch)
     steps = config.steps(len(rows))
-    settle_supervised(model, config, max(lengths))
+    apply_supervised_device_settings(model, config, max(lengths))
     label = f"aspect {spec.aspect} seed {training.seed}"
-    with numeric_errors_name(data / "labelled.train.jsonl"), training.shared(rows) as shared:
+    with name_file_in_numeric_errors(data / "labelled.train.jsonl"), training.reused_for(rows) as reused:
         history = train_resumably(
             model, loss, batches, steps, config, weight,
-            checkpoints=training.checkpoints, label=label, every=5, shared=shared,
+            checkpoints=training.checkpoints, label=label, every=5, reused=reused,
         )  # fmt: skip
     logits = all_slice_logits(model, [row.sequence for row in held_out], encoder.pad_id)
     said = [value > 0 for row in logits for value in row]
@@ -192,13 +192,16 @@ def _fit_pairs(
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=training.seed, rows_per_batch=config.batch)
     steps = config.steps(len(chosen))
-    settle_supervised(model, config, 2 * max(lengths))
+    apply_supervised_device_settings(model, config, 2 * max(lengths))
     label = f"aspect {spec.aspect} seed {training.seed}"
     pairs_in_order = list(zip(chosen, rejected, strict=True))
-    with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"), training.shared(pairs_in_order) as shared:
+    with (
+        name_file_in_numeric_errors(data / f"{spec.aspect}.train.jsonl"),
+        training.reused_for(pairs_in_order) as reused,
+    ):
         history = train_resumably(
             model, loss, batches, steps, config, lambda indices: float(len(indices)),
-            checkpoints=training.checkpoints, label=label, every=5, shared=shared,
+            checkpoints=training.checkpoints, label=label, every=5, reused=reused,
         )  # fmt: skip
     e, _ = score_all(model, [*better, *worse], encoder.pad_id)
     accuracy = pairwise_accuracy(e[: len(better)], e[len(better) :])
@@ -210,4 +213,4 @@ main = command_line(train_aspect_model)
 
 
 if __name__ == "__main__":
-    run_stage(main, several_processes=True)
+    run_main(main, several_processes=True)

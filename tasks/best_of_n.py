@@ -21,11 +21,11 @@ from tasks.params.evaluation import BestOfNSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_judge, load_world
+from tasks.running.mismatches import FinishedStage, mean
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.typed_results import read_rows
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -132,10 +132,10 @@ def choose(
         write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` choices that are not the pool's answers with the highest rewards, and metrics
     that are not theirs."""
-    pool, rows, data = finished.above("pool"), finished.rows("choices.jsonl"), finished.above("prepare")
+    pool, rows, data = finished.input_from("pool"), finished.rows("choices.jsonl"), finished.input_from("prepare")
     if pool is None or data is None or not rows:
         return
     pooled = read_rows(pool / "responses.jsonl", PooledAnswers)
@@ -145,7 +145,7 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
         | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
         for i, row in enumerate(pooled)
     ]
-    yield from finished.of_rows("choices.jsonl", rows, values)
+    yield from finished.row_mismatches("choices.jsonl", rows, values)
     world, metrics = load_world(data), dict[str, float]()
     for name in dict.fromkeys(row["benchmark"] for row in rows):
         places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
@@ -155,11 +155,11 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
             metrics[f"{judge}/{name}/{first}"] = value
         for size, best in of_benchmark.items():
             metrics[f"reward/{name}/{size}"] = mean([rows[i]["rewards"][j] for i, j in zip(places, best, strict=True)])
-    yield from finished.of_metrics(metrics)
+    yield from finished.metric_mismatches(metrics)
 
 
 main = command_line(choose)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -16,7 +16,7 @@ from typing import Annotated
 from tasks.graph.check import check_rows
 from tasks.graph.rows import row_addresses
 from tasks.running.artifacts import stage_output, write_json
-from tasks.running.stage import command_line, run_stage
+from tasks.running.stage import command_line, run_main
 
 STAGE = "check"
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -39,4 +39,4 @@ main = command_line(check)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

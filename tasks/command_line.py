@@ -13,11 +13,11 @@ from pathlib import Path
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
-from rlhf_core.named import own_error
+from rlhf_core.user_code import user_code_refusal
 from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app, watch_app
 from tasks.commands.in_project import InProject
 from tasks.running.machine import disk_problem
-from tasks.running.variables import refuse_bad_environment, settle_environment
+from tasks.running.variables import refuse_bad_environment, unset_misleading_variables
 
 USER_ERROR = 2
 
@@ -87,7 +87,7 @@ commands.add_typer(study_app.studies, name="study")
 
 def app() -> None:
     """Runs the command line: an error of the user's prints one line and exits with 2."""
-    settle_environment()
+    unset_misleading_variables()
     try:
         here = Path.cwd()
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def app() -> None:
         print(f"error: {problem.replace(f'{here}/', '')}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except BaseException as error:
-        if (refusal := own_error(error)) is None:
+        if (refusal := user_code_refusal(error)) is None:
             raise
         print(f"error: {str(refusal).replace(f'{here}/', '')}", file=sys.stderr)
         sys.exit(USER_ERROR)

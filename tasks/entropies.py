@@ -18,10 +18,10 @@ from tasks.params.backbone import EntropySpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
-from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.recorded import exists_as_recorded
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.mismatches import FinishedStage
+from tasks.running.result_digests import exists_as_recorded
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.entropies import response_entropies
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -73,10 +73,10 @@ def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {f"{split}.values": torch.cat(values), f"{split}.lengths": torch.tensor([len(v) for v in values])}
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` entropies of other responses than the data's, and cutoffs and metrics that are
     not theirs."""
-    data, sft, spec = finished.above("prepare"), finished.above("sft"), finished.settings(EntropySpec)
+    data, sft, spec = finished.input_from("prepare"), finished.input_from("sft"), finished.settings(EntropySpec)
     path = finished.result / "entropies.safetensors"
     if data is None or sft is None or spec is None or not exists_as_recorded(path):
         return
@@ -88,12 +88,12 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
         if stored[f"{split}.lengths"].tolist() != [len(each) for each in responses]:
             yield f"entropies.safetensors has other numbers of tokens than the responses of split '{split}'"
     train, cutoffs = stored["train.values"], read_object(finished.result / "cutoffs.json")
-    yield from finished.of_rows("cutoffs.json", [cutoffs], [resolve_cutoffs(spec, train)])
-    yield from finished.of_metrics(levels(train))
+    yield from finished.row_mismatches("cutoffs.json", [cutoffs], [resolve_cutoffs(spec, train)])
+    yield from finished.metric_mismatches(levels(train))
 
 
 main = command_line(measure)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

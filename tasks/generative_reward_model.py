@@ -38,14 +38,14 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
-from tasks.running.contradictions import FinishedStage
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, numeric_errors_name, prepare_process, run_stage
+from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, run_main
 from tasks.running.supervised import train_resumably
+from tasks.running.typed_results import read_rows
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -132,7 +132,7 @@ def fit(
     """Trains on both tasks mixed; returns the history."""
     batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
     steps = config.steps(len(rows))
-    settle_supervised(policy.model, config, max(len(row) for row in rows))
+    apply_supervised_device_settings(policy.model, config, max(len(row) for row in rows))
 
     def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         value, tokens = sft_loss(policy, [rows[i] for i in indices])
@@ -295,7 +295,7 @@ def train_generative_model(
         drawn = read_rows(file, SampledSolution)
         material = gather(data, drawn, file, teacher, config.held_out, seed)
         rows, metrics = training_rows(material, tasks, seed)
-        with numeric_errors_name(teacher / "rewrites.jsonl"):
+        with name_file_in_numeric_errors(teacher / "rewrites.jsonl"):
             history = fit(model, rows, training, seed, checkpoints, Address(spec_path).name)
         model.model.eval()
         said = correct(model, tasks, material.wrong, max_new_tokens=config.max_new_tokens, batch=config.batch)
@@ -351,19 +351,21 @@ def require(metrics: Mapping[str, float], least: float, where: str) -> None:
         )
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` rewrites and token rewards that contradict what they were made from, and metrics
     that are not theirs."""
-    data, samples, teacher = (finished.above(kind) for kind in ("prepare", "samples", "teacher"))
+    data, samples, teacher = (finished.input_from(kind) for kind in ("prepare", "samples", "teacher"))
     config, scored = finished.settings(GenerativeModelScale), cast(list[RewardedSolution], finished.rows(REWARDS_FILE))
     if data is None or samples is None or teacher is None or config is None or not scored:
         return
     encoder, file = load_encoder(data, samples / "tokenizer"), samples / "samples.jsonl"
     drawn = read_rows(file, SampledSolution)
     ranges, right = RewardRanges(config.negative, config.positive), {row["id"]: row["correct"] for row in drawn}
-    yield from finished.copied(REWARDS_FILE, scored, drawn, ("question_id", "prompt", "prediction", "token_ids"))
+    yield from finished.copy_mismatches(
+        REWARDS_FILE, scored, drawn, ("question_id", "prompt", "prediction", "token_ids")
+    )
     values = [{"rewards": token_rewards(row["probabilities"], right[row["id"]], ranges)} for row in scored]
-    yield from finished.of_rows(REWARDS_FILE, scored, values)
+    yield from finished.row_mismatches(REWARDS_FILE, scored, values)
     corrected = cast(list[VerifiedRewrite], finished.rows("grm_rewrites.jsonl"))
     material = gather(data, drawn, file, teacher, config.held_out, finished.seed or 0)
     yield from verified_again(finished, "grm_rewrites.jsonl", corrected, material.wrong, encoder, config.rewrites)
@@ -377,11 +379,11 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     if finished.seed is not None:  # which draws the questions that are held out
         measured = quality(material, {row["id"]: row for row in corrected}, [])
         metrics |= {name: v for name, v in measured.items() if name not in ("correct_recognised", "locating_accuracy")}
-    yield from finished.of_metrics(metrics)
+    yield from finished.metric_mismatches(metrics)
 
 
 main = command_line(train_generative_model)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

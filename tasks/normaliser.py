@@ -38,13 +38,13 @@ from tasks.params.reward_model import NormaliserSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_object, stage_output, write_json
-from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.mismatches import FinishedStage
+from tasks.running.result_digests import exists_as_recorded
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.typed_results import read_rows
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -183,17 +183,17 @@ def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Compares metrics.json with normaliser.json; yields a message for each value that differs, for `rewardsmith
     verify`."""
     file = finished.result / "normaliser.json"
     fitted = read_object(file) if exists_as_recorded(file) else {}
     if fitted:
-        yield from finished.of_metrics(flat_metrics(fitted))
+        yield from finished.metric_mismatches(flat_metrics(fitted))
 
 
 main = command_line(fit_normalisers)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

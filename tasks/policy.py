@@ -26,7 +26,7 @@ from rlhf_core.models.loading import save_model
 from rlhf_core.recipe import parse_recipe, useless_shaping
 from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.benchmarks import write_benchmarks
-from tasks.evaluating.contradictions import of_answers, of_judgements, of_wins
+from tasks.evaluating.mismatches import answer_mismatches, judgement_mismatches, win_rate_mismatches
 from tasks.evaluating.over_sft import OverSft, over_baseline, over_sft
 from tasks.evaluating.policies import Evaluation
 from tasks.graph.items import data_name, sft_name
@@ -34,19 +34,19 @@ from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import typed
-from tasks.policy_run.contradictions import of_credit, of_peak, of_training
 from tasks.policy_run.divergence import noting_divergence
 from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight
+from tasks.policy_run.mismatches import credit_mismatches, peak_mismatches, training_mismatches
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
-from tasks.running.contradictions import FinishedStage
-from tasks.running.launch import join_processes
+from tasks.running.launch import prepare_process_group
+from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Metrics
-from tasks.running.stage import command_line, run_stage
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 7
@@ -106,7 +106,7 @@ def train_policy(
     out: Path,
 ) -> None:
     """Trains a row's policy and evaluates it."""
-    join_processes()
+    prepare_process_group()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
@@ -207,15 +207,22 @@ def _write(
         write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` what of a result does not follow from its answers, judgements and histories."""
-    for part in (of_answers, of_wins, of_judgements, of_training, of_credit, of_peak):
+    for part in (
+        answer_mismatches,
+        win_rate_mismatches,
+        judgement_mismatches,
+        training_mismatches,
+        credit_mismatches,
+        peak_mismatches,
+    ):
         yield from part(finished)
-    yield from of_wins(finished, "peak_generations.jsonl", "peak_")
+    yield from win_rate_mismatches(finished, "peak_generations.jsonl", "peak_")
 
 
 main = command_line(train_policy)
 
 
 if __name__ == "__main__":
-    run_stage(main, several_processes=True)
+    run_main(main, several_processes=True)

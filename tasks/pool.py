@@ -18,11 +18,11 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.mismatches import FinishedStage, mean
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -77,16 +77,16 @@ def draw_pool(
         write_json(result / "metrics.json", metrics)
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` numbers of distinct answers that are not those of the pool."""
     by_name: dict[str, list[float]] = {}
     for row in finished.rows("responses.jsonl"):
         by_name.setdefault(row["benchmark"], []).append(float(len(set(row["samples"]))))
-    yield from finished.of_metrics({f"{name}_distinct": mean(found) for name, found in by_name.items()})
+    yield from finished.metric_mismatches({f"{name}_distinct": mean(found) for name, found in by_name.items()})
 
 
 main = command_line(draw_pool)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -46,13 +46,13 @@ from tasks.params.data import (
     TranslationWorldSpec,
     WorldSpec,
     data_spec,
-    of_draw,
+    settings_of_world,
 )
 from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.stage import command_line, run_stage
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
@@ -65,7 +65,7 @@ def prepare(
     world: Annotated[int | None, "draw generated data in this world"] = None,
 ) -> None:
     """Writes the data sets that a data spec describes."""
-    spec = data_spec(of_draw(read_settings(spec_path), world, str(spec_path)), str(spec_path))
+    spec = data_spec(settings_of_world(read_settings(spec_path), world, str(spec_path)), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path]) as result:
         quarantine = out / "quarantine"
         shutil.rmtree(quarantine, ignore_errors=True)
@@ -286,4 +286,4 @@ main = command_line(prepare)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

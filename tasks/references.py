@@ -33,12 +33,12 @@ from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
-from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
+from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
-from tasks.running.recorded import exists_as_recorded
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.result_digests import exists_as_recorded
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 
@@ -189,7 +189,7 @@ def make_references(
         )
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics and lists that do not fit the lengths of the stored responses."""
     path = finished.result / "references.safetensors"
     if not exists_as_recorded(path):
@@ -197,7 +197,7 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     stored, names = read_tensors(path), read_object(finished.result / "references.json")["prompts"]
     lengths = stored["lengths"].double()
     found = {"responses": float(len(lengths)), "prompts": float(len(names))}
-    yield from finished.of_metrics({**found, "truncated": float((~stored["ended"]).double().mean())})
+    yield from finished.metric_mismatches({**found, "truncated": float((~stored["ended"]).double().mean())})
     for name, values in stored.items():
         expected = len(lengths) if name in ("lengths", "ended", REWARDS) else int(lengths.sum())
         if len(values) != expected:
@@ -208,4 +208,4 @@ main = command_line(make_references)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -18,10 +18,10 @@ from tasks.params.evaluation import RewardBenchSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import load_world
+from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import BenchmarkPair
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -95,18 +95,18 @@ def bench(
         write_json(result / "metrics.json", reward_bench_scores(pairs) | split_scores(pairs))
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` marks that are not those of the rewards beside them, and accuracies that are not
     theirs."""
     rows = finished.rows("generations.jsonl")
     pairs = [ScoredPair(*(row[name] for name in ("id", "benchmark", "subset", "chosen", "rejected"))) for row in rows]
-    yield from finished.of_rows("generations.jsonl", rows, [{"right": pair.right} for pair in pairs])
+    yield from finished.row_mismatches("generations.jsonl", rows, [{"right": pair.right} for pair in pairs])
     if pairs:
-        yield from finished.of_metrics(reward_bench_scores(pairs) | split_scores(pairs))
+        yield from finished.metric_mismatches(reward_bench_scores(pairs) | split_scores(pairs))
 
 
 main = command_line(bench)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -5,8 +5,8 @@ The model rewards the segments of a response, and an aggregation computes the re
 With `merge` in its spec the stage trains nothing: it averages the weights of the reward models that `--reward-model`
 gives. Source: WARM, as in PAR §4.1.
 
-Where the scale's settings name a `zero_shot` model, nothing is trained either: the result names that model, which is
-asked whenever answers are rewarded. Source: ALARM, section 2.3.
+Where the scale's settings name a `zero_shot` model, nothing is trained either: the result holds that model's settings,
+and later stages read rewards from its answer probabilities. Source: ALARM, section 2.3.
 
 The stage reports pairwise accuracy (a tie counts as wrong), calibration, and the Bayes ceiling: the accuracy of a
 predictor that knows the annotator's true utilities. On data with true clause rewards it also reports credit-assignment
@@ -41,25 +41,25 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
-from tasks.running.contradictions import FinishedStage
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
-from tasks.running.launch import join_processes
+from tasks.running.launch import prepare_process_group
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.result_rows import ColouredExample, Example, PreferencePair
-from tasks.running.shared_training import shared_training
-from tasks.running.stage import command_line, numeric_errors_name, run_stage
+from tasks.running.mismatches import FinishedStage
+from tasks.running.result_rows import ColouredExample, PreferencePair, ReportExample
+from tasks.running.reused_training import reuse_training
+from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
 from tasks.running.supervised import train_resumably
+from tasks.running.typed_results import read_rows
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import (
     SegmentedPairs,
+    divide_among_tokens,
     segment_pairs,
     segmented,
-    token_rewards,
 )
-from tasks.scoring.zero_shot import load_asked, write_zero_shot
+from tasks.scoring.zero_shot import load_zero_shot_model, write_zero_shot_settings
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
@@ -78,7 +78,7 @@ def train_reward_model(
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
     """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
-    join_processes()
+    prepare_process_group()
     values, merged_models = read_settings(spec_path), reward_model or ()
     merge = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
     spec = _merged_spec(merge, merged_models, spec_path) if merge else typed(RewardModelSpec, values, str(spec_path))
@@ -86,7 +86,7 @@ def train_reward_model(
         raise RecipeError(f"{spec_path}: reward models are given, but the spec merges none: state 'merge'")
     scale, loss = reward_model_scale(read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
     if isinstance(scale, ZeroShotScale):
-        name_zero_shot(scale, [spec_path, scale_path, data, sft, entropies, sentences], data, out)
+        write_zero_shot_result(scale, [spec_path, scale_path, data, sft, entropies, sentences], data, out)
         return
     config = scale
     config = replace(config, learning_rate=config.learning_rate * spec.learning_rate_share)
@@ -115,22 +115,22 @@ def train_reward_model(
             for split in ("train", "validation", "ood")
             if split != "ood" or (data / "preference.ood.jsonl").exists()
         }
-        own_seed = seed + spec.seed_offset
+        training_seed = seed + spec.seed_offset
         head = loss.heads[0]  # the one to read as the reward; ODIN's other head, of length, is only trained
         if merged_models:
             model = average_weights([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
             history: list[dict[str, float]] = []
         else:
-            options = {"heads": loss.heads, "seed": own_seed, "projections": aggregation.projections}
+            options = {"heads": loss.heads, "seed": training_seed, "projections": aggregation.projections}
             model = ScalarModel.from_language_model(base, **options).to(device())
             label = f"reward model {Address(spec_path).name} seed {seed}"
             pairs = splits["train"]
-            reads: list[Path | str] = [spec_path, scale_path, sft / "model"]
+            training_inputs: list[Path | str] = [spec_path, scale_path, sft / "model"]
             with (
-                numeric_errors_name(data / "preference.train.jsonl"),
-                shared_training(STAGE, VERSION, reads, pairs.sequences, own_seed) as shared,
+                name_file_in_numeric_errors(data / "preference.train.jsonl"),
+                reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as reused,
             ):
-                history = fit(model, pairs, encoder.pad_id, config, own_seed, label, checkpoints, loss, shared)
+                history = fit(model, pairs, encoder.pad_id, config, training_seed, label, checkpoints, loss, reused)
         metrics: dict[str, float] = {
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
@@ -146,25 +146,26 @@ def train_reward_model(
                 "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
                 "ood_bayes_ceiling": ceiling["ood"],
             }
-        trained_with: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
-        trained_with |= {"end_token": True} if spec.end_token else {}
-        trained_with |= {"merge": list(merge.merge)} if merge else {}
+        settings: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
+        settings |= {"end_token": True} if spec.end_token else {}
+        settings |= {"merge": list(merge.merge)} if merge else {}
         if not distributed.rank():
-            model.save(result / "model", trained_with)
+            model.save(result / "model", settings)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         example_entropies = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
-        rows = read_rows(data / "examples.jsonl", Example)
+        rows = read_rows(data / "examples.jsonl", ReportExample)
         examples = scored_examples(model, rows, encoder, segmenter, example_entropies, aggregation, end_token, head)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
-def name_zero_shot(scale: ZeroShotScale, inputs: list[Path | str | None], data: Path, out: Path) -> None:
-    """Writes which model is asked instead of a trained one, and how well it tells the validation pairs apart."""
+def write_zero_shot_result(scale: ZeroShotScale, inputs: list[Path | str | None], data: Path, out: Path) -> None:
+    """Writes the settings of a zero-shot model in place of a trained one, with its accuracy on the validation pairs."""
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        write_zero_shot(result, scale.zero_shot, data)
-        metrics = load_asked(result).pairs(read_rows(data / "preference.validation.jsonl", PreferencePair))
+        write_zero_shot_settings(result, scale.zero_shot, data)
+        pairs = read_rows(data / "preference.validation.jsonl", PreferencePair)
+        metrics = load_zero_shot_model(result).pair_metrics(pairs)
         write_jsonl(result / "history.jsonl", [])
         write_jsonl(result / "examples.jsonl", [])
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
@@ -182,7 +183,7 @@ def _merged_spec(merge: MergeSpec, merged_models: Sequence[Path], where: Address
             f"{where}: merge names {len(merge.merge)} reward models, but {len(merged_models)} result(s) are given as "
             "--reward-model"
         )
-    trained = [ScalarModel.trained_on(path / "model") for path in merged_models]
+    trained = [ScalarModel.training_settings(path / "model") for path in merged_models]
     for name, found in zip(merge.merge, trained, strict=True):
         for setting in ("segmenter", "aggregation", "heads", "end_token"):
             if found.get(setting) != trained[0].get(setting):
@@ -204,14 +205,14 @@ def fit(
     label: str,
     checkpoints: RunCheckpoints,
     preference: PreferenceLoss = BRADLEY_TERRY,
-    shared: RunCheckpoints | None = None,
+    reused: RunCheckpoints | None = None,
 ) -> list[dict[str, float]]:
     """Trains a reward model on preference pairs and returns the history of the training."""
-    chosen, rejected = pairs.sequences[: pairs.pairs], pairs.sequences[pairs.pairs :]
+    chosen, rejected = pairs.sequences[: pairs.count], pairs.sequences[pairs.count :]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
-    steps = config.steps(pairs.pairs)
-    settle_supervised(model, config, 2 * max(lengths))
+    steps = config.steps(pairs.count)
+    apply_supervised_device_settings(model, config, 2 * max(lengths))
 
     def loss(indices: Any) -> Any:
         sides = [chosen[i] for i in indices], [rejected[i] for i in indices]
@@ -219,14 +220,14 @@ def fit(
 
     return train_resumably(
         model, loss, batches, steps, config, lambda indices: float(len(indices)),
-        checkpoints=checkpoints, label=label, every=5, shared=shared,
+        checkpoints=checkpoints, label=label, every=5, reused=reused,
     )  # fmt: skip
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
     """Returns the accuracy, loss, calibration and (if true clauses are known) fidelity of a head on a split."""
     response_rewards, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
-    chosen, rejected = response_rewards[: pairs.pairs], response_rewards[pairs.pairs :]
+    chosen, rejected = response_rewards[: pairs.count], response_rewards[pairs.count :]
     accuracy = pairwise_accuracy(chosen, rejected)
     calibrated = calibration(chosen, rejected)
     margins = (chosen - rejected).double()
@@ -242,17 +243,17 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
     if "chosen_clauses" not in rows[0].get("meta", {}):
         return metrics
     scored, predicted, true = [], [], []
-    for i in range(2 * pairs.pairs):
-        row, is_chosen = rows[i % pairs.pairs], i < pairs.pairs
+    for i in range(2 * pairs.count):
+        row, is_chosen = rows[i % pairs.count], i < pairs.count
         text = row["chosen"] if is_chosen else row["rejected"]
         # a clause: start, end, kind, true reward
         clauses = row["meta"]["chosen_clauses" if is_chosen else "rejected_clauses"]
         _, offsets = token_spans(encoder.tokenizer, pairs.sequences[i].sequence.response)
-        rewards = token_rewards(pairs.spans[i], segments[i], len(offsets))
+        rewards = divide_among_tokens(pairs.spans[i], segments[i], len(offsets))
         scored.append(ScoredResponse(rewards, offsets, [(start, end, reward) for start, end, _, reward in clauses]))
         starts = [start for start, end in pairs.spans[i] if start < end]
-        predicted.append([_text_start(text, offsets[start][0]) for start in starts])
-        true.append([_text_start(text, start) for start, *_ in clauses])
+        predicted.append([_skip_white_space(text, offsets[start][0]) for start in starts])
+        true.append([_skip_white_space(text, start) for start, *_ in clauses])
     agreement = asdict(fidelity(scored))
     boundaries = asdict(boundary_scores(predicted, true))
     metrics |= {f"fidelity_{name}": float(agreement[name]) for name in _FIDELITY}
@@ -263,7 +264,7 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
 _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
 
 
-def _text_start(text: str, position: int) -> int:
+def _skip_white_space(text: str, position: int) -> int:
     """Returns the first position, from `position` on, that is not white space."""
     while position < len(text) and text[position].isspace():
         position += 1
@@ -272,7 +273,7 @@ def _text_start(text: str, position: int) -> int:
 
 def scored_examples(
     model: ScalarModel,
-    rows: list[Example],
+    rows: list[ReportExample],
     encoder: Encoder,
     segmenter: Segmenter,
     entropies: list[list[float]] | None,
@@ -294,7 +295,7 @@ def scored_examples(
         found = {
             "label": "chosen",
             "tokens": encoder.pieces(sequence.sequence.response),
-            "rewards": token_rewards(row_spans, part["worth"], len(sequence.sequence.response)),
+            "rewards": divide_among_tokens(row_spans, part["worth"], len(sequence.sequence.response)),
             "segments": [[start, end, value] for (start, end), value in zip(row_spans, part["worth"], strict=True)],
         }
         example = cast(ColouredExample, {**row, **found})
@@ -308,28 +309,30 @@ def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` examples that are not the data's, tokens' rewards that are not their segments',
     and shares of a ceiling that are not those of the accuracy."""
-    data, rows = finished.above("prepare"), finished.rows("examples.jsonl")
+    data, rows = finished.input_from("prepare"), finished.rows("examples.jsonl")
     accuracy, ceiling = (finished.metrics.get(name) for name in ("accuracy", "bayes_ceiling"))
     if accuracy is not None and ceiling:
-        yield from finished.of_metrics({"share_of_ceiling": accuracy / ceiling})
+        yield from finished.metric_mismatches({"share_of_ceiling": accuracy / ceiling})
     if data is not None:
         known = read_json(data / "data.json").get("bayes_ceiling", {})
         names = {"bayes_ceiling": "validation", "ood_bayes_ceiling": "ood"}
-        yield from finished.of_metrics({name: known[split] for name, split in names.items() if split in known})
+        yield from finished.metric_mismatches({name: known[split] for name, split in names.items() if split in known})
         source = read_jsonl(data / "examples.jsonl")
-        yield from finished.copied("examples.jsonl", rows, source, ("prompt", "response", "kind", "true_clauses"))
+        yield from finished.copy_mismatches(
+            "examples.jsonl", rows, source, ("prompt", "response", "kind", "true_clauses")
+        )
     values = []
     for row in rows:
         spans, worth = [(int(a), int(b)) for a, b, _ in row["segments"]], [value for *_, value in row["segments"]]
-        values.append({"rewards": token_rewards(spans, worth, len(row["tokens"]))})
-    yield from finished.of_rows("examples.jsonl", rows, values)
+        values.append({"rewards": divide_among_tokens(spans, worth, len(row["tokens"]))})
+    yield from finished.row_mismatches("examples.jsonl", rows, values)
 
 
 main = command_line(train_reward_model)
 
 
 if __name__ == "__main__":
-    run_stage(main, several_processes=True)
+    run_main(main, several_processes=True)

@@ -24,12 +24,12 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -140,10 +140,10 @@ def make_samples(
         write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` samples that are not those of their questions and tokens, and metrics that are
     not theirs."""
-    data, rows = finished.above("prepare"), cast(list[SampledSolution], finished.rows("samples.jsonl"))
+    data, rows = finished.input_from("prepare"), cast(list[SampledSolution], finished.rows("samples.jsonl"))
     if data is None or not rows:
         return
     encoder = load_encoder(data, finished.result / "tokenizer")
@@ -154,12 +154,12 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
         number = int(row["id"].rpartition("/")[2])
         text = str(encoder.tokenizer.decode(row["token_ids"], skip_special_tokens=True))
         values.append(sample_row(questions[row["question_id"]], number, text))
-    yield from finished.of_rows("samples.jsonl", known, values)
-    yield from finished.of_metrics(statistics(rows, encoder.eos_id))
+    yield from finished.row_mismatches("samples.jsonl", known, values)
+    yield from finished.metric_mismatches(statistics(rows, encoder.eos_id))
 
 
 main = command_line(make_samples)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -16,10 +16,10 @@ from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation, OpponentJudgement
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -92,4 +92,4 @@ main = command_line(judge_policies)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

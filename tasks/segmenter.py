@@ -27,11 +27,11 @@ from tasks.params.backbone import SegmenterSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json
-from tasks.running.contradictions import FinishedStage
 from tasks.running.granted_device import device
+from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
-from tasks.running.recorded import exists_as_recorded
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.result_digests import exists_as_recorded
+from tasks.running.stage import command_line, prepare_process, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -108,10 +108,10 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
     }
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics that are not those of the sentences."""
     if exists_as_recorded(finished.result / KNOWN_FILE):
-        yield from finished.of_metrics(lengths_of(list(read_object(finished.result / KNOWN_FILE).values())))
+        yield from finished.metric_mismatches(lengths_of(list(read_object(finished.result / KNOWN_FILE).values())))
 
 
 def _train(spec: SegmenterSpec, training: TrainingConfig, where: Address, data: Path, folder: Path) -> dict[str, float]:
@@ -149,4 +149,4 @@ main = command_line(make_segmenter)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

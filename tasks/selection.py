@@ -27,12 +27,12 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.mismatches import FinishedStage
+from tasks.running.result_digests import exists_as_recorded
 from tasks.running.result_rows import Prompt
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -197,7 +197,7 @@ def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` estimates and a choice that the scores of both answers do not lead to, and
     metrics that are not theirs."""
     spec, file, rows = (
@@ -213,22 +213,22 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
         for name in ("holistic", *stated["aspects"])
     }
     known = _statistics(scores["holistic"][1], "the holistic reward")
-    yield from finished.of_rows("selection.json", [stated["holistic"]], [known])
+    yield from finished.row_mismatches("selection.json", [stated["holistic"]], [known])
     holistic, facts, constant = Pairs.of(*scores["holistic"]), dict[str, Any](), list[str]()
     for name, recorded in stated["aspects"].items():
         pairs = Pairs.of(*scores[name], recorded["higher_is_better"])
         found = _facts(consistency(holistic, pairs, rounds=ROUNDS, level=0.95, seed=0))
         facts[name] = {measure: {"estimate": found[measure]["estimate"]} for measure in ("inconsistency", "win_rate")}
         own = {measure: {"estimate": recorded[measure]["estimate"]} for measure in facts[name]}
-        yield from finished.of_rows("selection.json", [own], [facts[name]])
+        yield from finished.row_mismatches("selection.json", [own], [facts[name]])
         constant += [name] if pairs.constant else []
     chosen = spec.rule.choose({name: _estimate(found) for name, found in facts.items()}, constant)
-    yield from finished.of_rows("selection.json", [stated], [{"chosen": chosen}])
-    yield from finished.of_metrics(_metrics(stated, chosen))
+    yield from finished.row_mismatches("selection.json", [stated], [{"chosen": chosen}])
+    yield from finished.metric_mismatches(_metrics(stated, chosen))
 
 
 main = command_line(select)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -32,7 +32,7 @@ from rlhf_core.models.policy import policy_of
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from tasks.evaluating.benchmarks import write_benchmarks
-from tasks.evaluating.contradictions import of_answers, of_judgements
+from tasks.evaluating.mismatches import answer_mismatches, judgement_mismatches
 from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
@@ -41,13 +41,13 @@ from tasks.params.settings import typed
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
-from tasks.running.contradictions import FinishedStage
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
-from tasks.running.launch import join_processes
+from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
-from tasks.running.shared_training import shared_training
-from tasks.running.stage import command_line, numeric_errors_name, run_stage
+from tasks.running.mismatches import FinishedStage
+from tasks.running.reused_training import reuse_training
+from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -72,7 +72,7 @@ def fine_tune(
     out: Path,
 ) -> None:
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history and generations."""
-    join_processes()
+    prepare_process_group()
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
     config = spec.training
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
@@ -104,15 +104,15 @@ def fine_tune(
             batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
             steps = config.steps(len(rows))
 
-            settle_supervised(model, config, max(len(row) for row in rows))
+            apply_supervised_device_settings(model, config, max(len(row) for row in rows))
 
             def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
                 value, tokens = sft_loss(policy, [rows[i] for i in indices])
                 return value, tokens, {}
 
             with (
-                numeric_errors_name(data / "sft.jsonl"),
-                shared_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as shared,
+                name_file_in_numeric_errors(data / "sft.jsonl"),
+                reuse_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as reused,
             ):
                 history = train_resumably(
                     model,
@@ -124,7 +124,7 @@ def fine_tune(
                     checkpoints=checkpoints,
                     label=f"sft {Address(spec_path).name} seed {seed}",
                     every=10,
-                    shared=shared,
+                    reused=reused,
                 )
         model.eval()
         validation = data / "sft.validation.jsonl"
@@ -146,14 +146,14 @@ def fine_tune(
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` what of a result does not follow from its answers and judgements."""
-    yield from of_answers(finished)
-    yield from of_judgements(finished)
+    yield from answer_mismatches(finished)
+    yield from judgement_mismatches(finished)
 
 
 main = command_line(fine_tune)
 
 
 if __name__ == "__main__":
-    run_stage(main, several_processes=True)
+    run_main(main, several_processes=True)

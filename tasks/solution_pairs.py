@@ -15,8 +15,8 @@ from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.running.contradictions import FinishedStage
-from tasks.running.stage import command_line, run_stage
+from tasks.running.mismatches import FinishedStage
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -73,17 +73,19 @@ def pair_solutions(
         write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` pairs that are not those of the samples."""
-    samples = finished.above("samples")
+    samples = finished.input_from("samples")
     if samples is not None:
         file = samples / SAMPLES_FILE
         for split, rows in split_pairs(read_samples(read_jsonl(file), str(file)), str(file)).items():
-            yield from finished.of_rows(f"preference.{split}.jsonl", finished.rows(f"preference.{split}.jsonl"), rows)
+            yield from finished.row_mismatches(
+                f"preference.{split}.jsonl", finished.rows(f"preference.{split}.jsonl"), rows
+            )
 
 
 main = command_line(pair_solutions)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

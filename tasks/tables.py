@@ -25,9 +25,9 @@ from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
-from tasks.running.contradictions import FinishedStage
-from tasks.running.recorded import exists_as_recorded
-from tasks.running.stage import command_line, run_stage
+from tasks.running.mismatches import FinishedStage
+from tasks.running.result_digests import exists_as_recorded
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 13
@@ -137,7 +137,7 @@ def make_tables(
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics that tables of the same runs and of what those were made from, made
     again, do not have."""
     file = finished.result / "tables.json"
@@ -149,11 +149,11 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     read = {*runs, *(path for run in runs for path in FinishedStage(run.parent, finished.root).inputs)}
     allowed = frozenset(path.as_posix() for path in read)
     found = flat_metrics(paper_tables(header["paper"], ResultTree(results, tuple(header["seeds"]), allowed)))
-    yield from finished.of_metrics(found)
+    yield from finished.metric_mismatches(found)
 
 
 main = command_line(make_tables)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

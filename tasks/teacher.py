@@ -23,11 +23,11 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import record_folder, stage_output, write_json, write_jsonl
-from tasks.running.checked_results import read_rows
-from tasks.running.contradictions import FinishedStage
 from tasks.running.loading import expanded, load_encoder, load_policy
+from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, prepare_process, run_stage
+from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.typed_results import read_rows
 from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -116,9 +116,9 @@ def make_rewrites(
         write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
 
 
-def contradictions(finished: FinishedStage) -> Iterator[str]:
+def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` rewrites that are not verified as they say, and metrics that are not theirs."""
-    data, sft, samples = (finished.above(kind) for kind in ("prepare", "sft", "samples"))
+    data, sft, samples = (finished.input_from(kind) for kind in ("prepare", "sft", "samples"))
     spec, rows = finished.settings(TeacherSpec), cast(list[VerifiedRewrite], finished.rows("rewrites.jsonl"))
     if data is None or sft is None or samples is None or spec is None or not rows:
         return
@@ -126,11 +126,13 @@ def contradictions(finished: FinishedStage) -> Iterator[str]:
     wrong = wrong_solutions(read_rows(file, SampledSolution), read_rows(data / "questions.jsonl", Question), file)
     yield from verified_again(finished, "rewrites.jsonl", rows, wrong, encoder, spec.limits)
     if len(rows) == len(wrong):
-        yield from finished.of_metrics(rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder))
+        yield from finished.metric_mismatches(
+            rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder)
+        )
 
 
 main = command_line(make_rewrites)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

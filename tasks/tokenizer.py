@@ -12,7 +12,7 @@ from tasks.params.backbone import TokenizerSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json
-from tasks.running.stage import command_line, run_stage
+from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -44,4 +44,4 @@ main = command_line(make_tokenizer)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

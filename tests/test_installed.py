@@ -81,5 +81,5 @@ def test_a_plan_and_a_stage_run_outside_a_clone_beside_a_users_own_tasks(project
 
 def test_code_of_the_users_own_is_found_from_the_installed_package(project: Path, library: Path) -> None:
     (project / "own_rewards.py").write_text("def brevity(batch):\n    return batch\n")
-    ask = "from rlhf_core.named import import_named as f; print(f('own_rewards:brevity', 'reward').__module__)"
+    ask = "from rlhf_core.user_code import import_callable as f; print(f('own_rewards:brevity', 'reward').__module__)"
     assert command(project, library, sys.executable, "-P", "-c", ask).strip() == "own_rewards"

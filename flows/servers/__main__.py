@@ -105,7 +105,7 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     _import_prefect()
     processes.wait_until_ready(settings, started)
     try:
-        done = _bring_in_line(settings, worker_alive=worker_alive)
+        done = _update_platform(settings, worker_alive=worker_alive)
     except httpx.HTTPError as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         log = folder / "logs" / "prefect.log"
@@ -143,7 +143,7 @@ def _import_prefect() -> None:
     import prefect.flows  # noqa: F401
 
 
-def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
+def _update_platform(settings: Settings, *, worker_alive: bool) -> list[str]:
     """Brings pool, limits, states of killed runs and deployments in line with the tree; returns what it did, in
     words."""
     from prefect.client.orchestration import get_client

@@ -22,10 +22,10 @@ from tasks.running.platform_state import (
     STATE,
     alive,
     boot_id,
-    is_noted,
+    is_same_process,
     note_of,
-    noted_processes,
     read_private,
+    read_processes,
     write_private,
 )
 
@@ -39,7 +39,7 @@ START_SECONDS = 300.0
 def read_state(folder: Path) -> dict[str, Any]:
     """Ports and processes as last noted."""
     ports = read_private(folder / STATE).get("ports", {})
-    return {"ports": ports if isinstance(ports, dict) else {}, "processes": noted_processes(folder)}
+    return {"ports": ports if isinstance(ports, dict) else {}, "processes": read_processes(folder)}
 
 
 def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
@@ -150,7 +150,7 @@ def survivors(note: Mapping[str, Any] | None) -> list[int]:
     if note.get("boot") not in (None, boot_id()):
         return []
     with suppress(psutil.NoSuchProcess):
-        if not is_noted(note):
+        if not is_same_process(note):
             return []  # the id is another process's by now
     return [pid for pid in psutil.pids() if _session(pid) == int(note["pid"]) and pid != int(note["pid"])]
 

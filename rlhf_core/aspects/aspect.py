@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rlhf_core.data.slices import Span, sentences, sub_sentences
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.named import refuse_own_error
+from rlhf_core.user_code import refuse_user_error
 
 
 class Density(StrEnum):
@@ -145,7 +145,7 @@ def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], respons
     try:
         scored = aspect.score(records, responses)
     except BaseException as error:
-        refuse_own_error(error, f"aspect '{aspect.name}'")
+        refuse_user_error(error, f"aspect '{aspect.name}'")
         raise
     return validated(aspect, responses, scored)
 

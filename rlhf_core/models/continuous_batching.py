@@ -81,7 +81,7 @@ class Chooser(ContinuousBatchingLogitsProcessor):
         self.entropies[slots] = torch.special.entr(log_p.exp()).sum(dim=-1)
         return torch.full_like(scores, -torch.inf).scatter(1, chosen[:, None], 0.0)
 
-    def noted(self, values: Tensor) -> Tensor:
+    def per_row(self, values: Tensor) -> Tensor:
         """Returns [rows, max_new_tokens]: what has been noted of the tokens."""
         return values[:-1].view(self.shape)
 
@@ -109,7 +109,7 @@ def sizes(model: PreTrainedModel, lengths: Sequence[int], new_tokens: int) -> Co
 
 
 @contextmanager
-def own_garbage() -> Iterator[None]:
+def ignore_older_objects() -> Iterator[None]:
     """Lets garbage collections see only what is made inside: an engine that stops collects several times, which takes a
     second among all objects of torch and transformers."""
     gc.freeze()
@@ -133,7 +133,7 @@ def run(model: Any, prompts: Sequence[Sequence[int]], chooser: Chooser, eos_id: 
     manager.logit_processor = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([chooser]))
     manager.logit_processor.tensors_required = 1
     found: dict[int, list[int]] = {}
-    with own_garbage(), torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+    with ignore_older_objects(), torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         try:
             for row, prompt in enumerate(prompts):
                 manager.add_request(list(prompt), request_id=str(row), row=row, prompt_length=len(prompt))
@@ -168,7 +168,7 @@ def sample_in_batches(
         chooser = Chooser(uniforms, sampling)
         with policy.applied():
             responses = run(model, prompts, chooser, policy.eos_id)
-        return responses, chooser.noted(chooser.logprobs), chooser.noted(chooser.entropies)
+        return responses, chooser.per_row(chooser.logprobs), chooser.per_row(chooser.entropies)
 
     made = sample_by_request(policy, prompt_ids, prompt_mask, sampling, generator, answer)
     model.train(was_training)

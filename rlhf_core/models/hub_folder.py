@@ -94,14 +94,14 @@ def check_weights(folder: Path, config: PreTrainedConfig) -> None:
     """
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
-        _, told = kind.from_pretrained(
+        _, loading_info = kind.from_pretrained(
             str(folder), device_map="meta", use_safetensors=True, trust_remote_code=False, output_loading_info=True,
             ignore_mismatched_sizes=True,
         )  # fmt: skip
     except (OSError, ValueError, SafetensorError) as error:
         problem = f"the weights cannot be read ({str(error).strip().splitlines()[0][:200]})"
         raise DataError(problem, file=str(folder), remedy="Download or save them again") from None
-    refuse_random(told, folder)
+    refuse_random(loading_info, folder)
 
 
 def check_architecture_runs(config: PreTrainedConfig, model: str) -> None:

@@ -170,11 +170,11 @@ def _stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None) -> P
     check_sizes(config, Path(source))
     attention, config._attn_implementation = config._attn_implementation, None
     model: PreTrainedModel
-    model, told = kind.from_pretrained(
+    model, loading_info = kind.from_pretrained(
         str(source), config=config, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False,
         output_loading_info=True, ignore_mismatched_sizes=True,
     )  # fmt: skip
-    refuse_random(told, source)
+    refuse_random(loading_info, source)
     if attention is not None:
         set_attention(model, attention)
     if dtype is None:
@@ -182,17 +182,17 @@ def _stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None) -> P
     return model
 
 
-def refuse_random(told: Mapping[str, Any], source: Path | str) -> None:
+def refuse_random(loading_info: Mapping[str, Any], source: Path | str) -> None:
     """Refuses a model of which weights are missing.
 
     Args:
-        told: transformers' loading information.
+        loading_info: transformers' loading information.
         source: the folder or hub id.
 
     Raises:
         DataError: names the first weight.
     """
-    if missing := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
+    if missing := sorted([*loading_info["missing_keys"], *(name for name, *_ in loading_info["mismatched_keys"])]):
         raise DataError(
             f"the files lack {len(missing)} weights of the model, or have them in another size, first '{missing[0]}'; "
             "transformers would make them up at random",

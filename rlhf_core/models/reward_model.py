@@ -196,7 +196,7 @@ class ScalarModel(nn.Module):
         )
 
     def save(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Saves weights as safetensors, heads beside them, and what the model was trained on."""
+        """Saves weights as safetensors, heads beside them, and the settings that the model was trained with."""
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.backbone, folder)
         weights = {**self.heads.state_dict(), **self.projections.state_dict()}
@@ -208,7 +208,7 @@ class ScalarModel(nn.Module):
         (folder / CONFIG_FILE).write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @staticmethod
-    def trained_on(folder: Path) -> dict[str, Any]:
+    def training_settings(folder: Path) -> dict[str, Any]:
         """Returns the settings that a saved model was trained with, and its heads."""
         if not (folder / CONFIG_FILE).is_file():
             raise DataError(
@@ -227,8 +227,8 @@ class ScalarModel(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> tuple[ScalarModel, dict[str, Any]]:
-        """Returns a saved model and what it was trained on."""
-        config = cls.trained_on(folder)
+        """Returns a saved model and the settings that it was trained with."""
+        config = cls.training_settings(folder)
         backbone = stored_model(AutoModel, folder, what="the reward model", remedy=REMEDY)
         try:
             weights = load_file(folder / HEADS_FILE)

@@ -88,8 +88,8 @@ def load_classifier(folder: Path) -> PreTrainedModel:
     Raises:
         RecipeError: weights that the folder does not have, which transformers would make up.
     """
-    made, told = AutoModelForSequenceClassification.from_pretrained(str(folder), output_loading_info=True)
-    if missing := sorted(told["missing_keys"]):
+    made, loading_info = AutoModelForSequenceClassification.from_pretrained(str(folder), output_loading_info=True)
+    if missing := sorted(loading_info["missing_keys"]):
         raise RecipeError(f"{folder}: the weights of {', '.join(missing)} were not saved")
     loaded: PreTrainedModel = made.eval()
     return loaded

@@ -19,9 +19,9 @@ from rlhf_core import distributed
 from rlhf_core.choices import Choices
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
-from rlhf_core.named import import_named, refuse_own_error
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.signals import Sequence, Tokens
+from rlhf_core.user_code import import_callable, refuse_user_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
         except SystemExit as error:
             raise RecipeError(f"reward function {name} ends the process (exit {error.code}); return values") from None
         except BaseException as error:
-            refuse_own_error(error, f"reward function {name}")
+            refuse_user_error(error, f"reward function {name}")
             raise
         finally:
             changed = [what for what, now in _process_state().items() if now != before[what]]
@@ -156,4 +156,4 @@ def _with_copies(given: Any) -> Any:
 
 def build_function_scorer(name: str, gives: str) -> FunctionScorer:
     """Returns the scorer of a named callable."""
-    return FunctionScorer(import_named(name, "reward function"), GIVES[gives])
+    return FunctionScorer(import_callable(name, "reward function"), GIVES[gives])

@@ -200,8 +200,8 @@ def _mean_behind(choice: dict[str, Any], text: str, start: int, settings: ZeroSh
             log-probability.
     """
     try:
-        told = choice["logprobs"]
-        tokens = list(zip(told["tokens"], told["token_logprobs"], strict=True))
+        logprobs = choice["logprobs"]
+        tokens = list(zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True))
         first = first_behind([token for token, _ in tokens], text, start)
         own = tokens[first:]
         if first == 0 and own and own[0][1] is None:  # nothing is before the first token
@@ -259,10 +259,10 @@ def load_zero_shot(settings: ZeroShotSettings, device: str = "cpu") -> ZeroShot:
         if settings.read == "answer_tokens":
             model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=dtype)
         else:
-            model, told = AutoModelForSequenceClassification.from_pretrained(
+            model, loading_info = AutoModelForSequenceClassification.from_pretrained(
                 settings.model, dtype=dtype, num_labels=1, key_mapping=HEAD, output_loading_info=True
             )
-            if any(name.startswith("score") for name in told["missing_keys"]):
+            if any(name.startswith("score") for name in loading_info["missing_keys"]):
                 raise RecipeError(f"zero-shot model {settings.model} has no head; set read: answer_tokens")
     except (OSError, ValueError) as error:
         raise RecipeError(

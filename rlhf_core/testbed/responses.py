@@ -7,7 +7,7 @@ import random
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, USUAL, Located, Statement, phrase, read, write
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
-from rlhf_core.testbed.rewards import DEFAULT, Meta, asked_for
+from rlhf_core.testbed.rewards import DEFAULT, Meta, requested_attributes
 
 MAX_CLAUSES = 8
 MAX_WORDS = 58
@@ -30,7 +30,7 @@ def _unrequested(
     while True:
         entity = meta["entity"] if rng.random() < 0.75 else rng.choice(ENTITIES)
         attribute = rng.choice(ATTRIBUTES)
-        asked = attribute in asked_for(meta).get(entity, ())
+        asked = attribute in requested_attributes(meta).get(entity, ())
         if not asked and (with_reserved or (entity, attribute) not in knowledge.reserved):
             break
     if rng.random() < p_false:
@@ -42,7 +42,7 @@ def _answer(meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: f
     """Returns the requested facts as this quality gives them: true, false or left out; errors grow along the facts of
     an animal."""
     facts = []
-    for entity, requested in asked_for(meta).items():
+    for entity, requested in requested_attributes(meta).items():
         attributes = list(requested)
         if rng.random() < 0.2:
             rng.shuffle(attributes)
@@ -136,7 +136,7 @@ def mixture_response(
 def expert_response(meta: Meta, knowledge: KnowledgeBase, rng: random.Random) -> tuple[str, list[Located]]:
     """Returns a greeting in half of the cases, every requested fact true and once, and a closing."""
     statements = [Statement("greeting")] if rng.random() < 0.5 else []
-    for fact in ((entity, name) for entity, requested in asked_for(meta).items() for name in requested):
+    for fact in ((entity, name) for entity, requested in requested_attributes(meta).items() for name in requested):
         statements.append(Statement("fact", *fact, knowledge.facts[fact]))
     statements.append(Statement("closing"))
     return write(statements, meta["entity"], rng)

@@ -28,7 +28,7 @@ from rlhf_core.testbed import arithmetic, functions
 from rlhf_core.testbed.grammar import WORD, Statement, write
 from rlhf_core.testbed.knowledge import VALUES, stream
 from rlhf_core.testbed.prompts import draw_request
-from rlhf_core.testbed.rewards import Meta, asked_for
+from rlhf_core.testbed.rewards import Meta, requested_attributes
 from rlhf_core.testbed.world import DRAWS, SOURCE, World
 
 Row = dict[str, Any]
@@ -94,7 +94,7 @@ def hard_value(world: World, split: str, rng: random.Random) -> Row | None:
         return None
     clause = rng.choice(told)
     said = text[clause.start : clause.end]
-    for fact in ((entity, name) for entity, requested in asked_for(meta).items() for name in requested):
+    for fact in ((entity, name) for entity, requested in requested_attributes(meta).items() for name in requested):
         attribute, true = fact[1], world.knowledge.facts[fact]
         false = world.knowledge.false_value(*fact, rng)
         if said.count(true) == 1 and _names(said, attribute, true):

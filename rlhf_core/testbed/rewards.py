@@ -22,7 +22,7 @@ class Facts(Protocol):
     def is_true(self, entity: str, attribute: str, value: str) -> bool: ...
 
 
-def asked_for(meta: Meta) -> Mapping[str, Sequence[str]]:
+def requested_attributes(meta: Meta) -> Mapping[str, Sequence[str]]:
     """Returns the requested attributes of every animal that a prompt asks about, the main one first."""
     return {meta["entity"]: meta["requested"], **meta.get("also", {})}
 
@@ -96,7 +96,7 @@ def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: Cla
 
     The first late clause behind a fact multiplies the rewards of the facts before it; any other is filler.
     """
-    entity, requested = meta["entity"], asked_for(meta)
+    entity, requested = meta["entity"], requested_attributes(meta)
     said: set[tuple[str, str, str]] = set()
     clauses: list[Clause] = []
     decided = False

@@ -35,8 +35,8 @@ from rlhf_core.testbed.rewards import (
     Clause,
     ClauseRewards,
     Meta,
-    asked_for,
     clauses_of,
+    requested_attributes,
     score,
     shares,
     total,
@@ -406,4 +406,4 @@ class World:
 
 def _request_names(meta: Meta) -> tuple[str, ...]:
     """Returns the animals and attributes of a request, which name the streams of answers to it."""
-    return tuple(name for entity, requested in asked_for(meta).items() for name in (entity, *requested))
+    return tuple(name for entity, requested in requested_attributes(meta).items() for name in (entity, *requested))

@@ -24,7 +24,7 @@ from tasks.params.data import RealSpec, data_spec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.running.artifacts import read_json, write_json, write_jsonl
-from tasks.running.stage import run_stage
+from tasks.running.stage import run_main
 
 #: Data spec whose benchmarks are measured where none is named: copies in the folder of REWARDSMITH_DATA.
 LOCAL = "params/scales/hh/data.yaml:benchmarks"
@@ -117,4 +117,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

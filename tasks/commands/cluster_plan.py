@@ -9,7 +9,7 @@ from pathlib import Path
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.cost import PEAK, PEAKS
 from rlhf_core.models.memory import Sharding
-from tasks.dvc.stale import asked_for
+from tasks.dvc.stale import requested_stages
 from tasks.graph.cluster import FLOW_RUN_SECONDS, Machine, SimulatedRun, machines_of, simulate
 from tasks.graph.expected import clock, expected_seconds
 from tasks.graph.scale_check import forecast_hours
@@ -35,7 +35,7 @@ def print_cluster_plan(
         price: of one GPU for an hour, or of one core on a cluster without GPUs.
     """
     machines = machines_of(workers)
-    stages = asked_for(root, paper, rows, seeds, scale=scale, full=full)
+    stages = requested_stages(root, paper, rows, seeds, scale=scale, full=full)
     seconds, unknown = seconds_on(root, stages, scale, machines)
     owners = sorted({stage.owner for stage in stages.values() if stage.state == "run"} - {"shared"})
     parts = {one: closure(stages, [a for a, s in stages.items() if s.owner == one]) for one in owners}

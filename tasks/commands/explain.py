@@ -8,10 +8,10 @@ from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.graph.stopping import stopped
-from tasks.running.checked_results import read_checked
 from tasks.running.result_rows import TokenCredit
+from tasks.running.typed_results import read_typed_rows
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
-from tasks.scoring.segmenting import token_rewards
+from tasks.scoring.segmenting import divide_among_tokens
 
 
 def explain(
@@ -51,7 +51,7 @@ def explain(
     worth, ids = parts[0]["worth"], sequences[0].sequence.response
     return {
         "tokens": scorer.encoder.pieces(ids),
-        "rewards": token_rewards(spans[0], worth, len(ids)),
+        "rewards": divide_among_tokens(spans[0], worth, len(ids)),
         "segments": [[start, end, value] for (start, end), value in zip(spans[0], worth, strict=True)],
         "segment_rewards": parts[0]["rewards"],
         "weights": parts[0]["weights"],
@@ -109,7 +109,7 @@ def _credit_of(file: Path) -> dict[str, TokenCredit]:
     Raises:
         DataError: a row whose values are not one for each token.
     """
-    rows = read_checked(file, TokenCredit)
+    rows = read_typed_rows(file, TokenCredit)
     for number, row in enumerate(rows, start=1):
         for name in ("mistaken", "credit", "unclipped"):
             values: Sequence[Any] = row.get(name) or row["credit"]  # type: ignore[assignment]

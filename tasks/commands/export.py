@@ -25,12 +25,12 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.exported import as_classifier, check_one_read, load_classifier
 from tasks.commands.model_card import write_card
-from tasks.running.checked_results import read_checked, read_of_kind
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder
-from tasks.running.recorded import RECORD, check_result
+from tasks.running.result_digests import RECORD, check_result
 from tasks.running.result_rows import CodeRecord, PreferencePair, Prompt
 from tasks.running.stage import prepare_process
+from tasks.running.typed_results import read_typed_object, read_typed_rows
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, check_trained, model_folder, upstream
 
 #: Largest difference of a score, relative to the largest score where that is above 1.
@@ -76,7 +76,7 @@ class Exported:
             )
         check_result(folder.parent)
         read = upstream("data", data, folder)
-        record = read_of_kind(folder.parent.parent / RECORD, CodeRecord)
+        record = read_typed_object(folder.parent.parent / RECORD, CodeRecord)
         return cls(folder, cast(Mapping[str, Any], record), read, load_encoder(read, folder))
 
 
@@ -115,7 +115,7 @@ def export(result: Path, out: Path, data: Path | None = None) -> None:
 
 def _reward_model(found: Exported, made: Path) -> str:
     """Writes a sequence classifier; returns what was checked."""
-    trained = ScalarModel.trained_on(found.model)
+    trained = ScalarModel.training_settings(found.model)
     check_trained(trained, found.model)
     check_one_read(str(trained["segmenter"].get("kind")), build_aggregation(trained["aggregation"]), str(found.model))
     scorer = TrainedScorer.load(found.model, RewardModelInputs(data=found.data))
@@ -147,7 +147,7 @@ def _responses(found: Exported) -> tuple[list[dict[str, Any]], list[str]]:
         )
     whole: list[tuple[dict[str, Any], str]] = []
     counts = found.encoder.counts
-    for row in read_checked(file, PreferencePair):
+    for row in read_typed_rows(file, PreferencePair):
         for text in (row["chosen"], row["rejected"]):
             before = counts.prompts_cut + counts.responses_cut
             found.encoder.sequence(cast(Mapping[str, Any], row), text)
@@ -186,7 +186,7 @@ def _policy(found: Exported, made: Path) -> str:
     own_template = isinstance(encoder.template, TokenizerTemplate)
     template = encoder.tokenizer.chat_template if own_template else hub_template(encoder.template, encoder.tokenizer)
     tokenizer = _write_tokenizer(found, made, template, padding="left")
-    rows = read_checked(found.data / "prompts.jsonl", Prompt)[:PROBES]
+    rows = read_typed_rows(found.data / "prompts.jsonl", Prompt)[:PROBES]
     for row in rows:
         ids = tokenizer.apply_chat_template(messages_of(row), add_generation_prompt=True, return_dict=False)
         own = encoder.template.prompt_ids(encoder.tokenizer, messages_of(row))

@@ -39,7 +39,7 @@ from rlhf_core.errors import DataError
 from tasks.commands.used import as_used
 from tasks.report.measurements import JOINT_METRICS
 from tasks.running.artifacts import read_json, read_jsonl
-from tasks.running.checked_results import read_stage_record
+from tasks.running.typed_results import read_stage_record
 
 SAMPLED, SKETCH, WEIGHT_SKETCH = 64, 8, 32
 #: Characters of a row's digest.

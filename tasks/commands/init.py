@@ -233,7 +233,7 @@ def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:
     return try_reward(reward, text_batch(encoder, rows, responses)).gives
 
 
-def of_each_order(rows: Sequence[Record]) -> list[Record]:
+def first_of_each_role_order(rows: Sequence[Record]) -> list[Record]:
     """Returns the first row of each order of roles that dialogues have."""
     from rlhf_core.data.encoding import messages_of
 
@@ -264,7 +264,7 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     config, parameters, device = shapes.config, trainable(shapes), device or found_device()
     sizes = project_sizes(config, parameters, device)
     encoder = Encoder(tokenizer, chat_template(asked.template), Limits(sizes.prompt_tokens, sizes.total_tokens))
-    for row in of_each_order([*pairs.train, *pairs.test]):
+    for row in first_of_each_role_order([*pairs.train, *pairs.test]):
         encoder.sequence(row, row["chosen"])  # the template may refuse the dialogue
     gives = checked_reward(asked.reward, encoder, pairs) if asked.reward else None
     values = {

@@ -13,7 +13,7 @@ from rlhf_core.errors import RewardsmithError
 from tasks.params.pages import Address, read_settings, settings_digest
 from tasks.running.artifacts import digest as file_digest
 from tasks.running.artifacts import read_json
-from tasks.running.checked_results import read_metrics
+from tasks.running.typed_results import read_metrics
 
 REWARD = """import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer

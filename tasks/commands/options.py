@@ -9,14 +9,14 @@ import typer
 from tasks.graph.names import known_scale
 
 
-def named_pool(name: str | None) -> str | None:
+def refuse_empty_pool(name: str | None) -> str | None:
     """Refuses an empty name of a work pool, such as an unset variable, which would run everything here."""
     if name is not None and not name.strip():
         raise typer.BadParameter("the name is empty; `prefect work-pool ls` shows the pools")
     return name
 
 
-def named_remote(name: str | None) -> str | None:
+def refuse_empty_remote(name: str | None) -> str | None:
     """Refuses an empty name of a remote, such as an unset variable, which would share nothing."""
     if name is not None and not name.strip():
         raise typer.BadParameter("the name is empty; `dvc remote list` shows the remotes")
@@ -45,7 +45,7 @@ Remote = Annotated[
     typer.Option(
         metavar="NAME",
         help="The DVC remote by which the results of --pool come; DVC's default remote without it.",
-        callback=named_remote,
+        callback=refuse_empty_remote,
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError
 from tasks.dvc.plan import asked_papers, unlisted_rows
-from tasks.dvc.stale import asked_for
+from tasks.dvc.stale import requested_stages
 from tasks.graph.expected import clock, expected_bytes, expected_seconds, side_by_side_seconds
 from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage
@@ -27,7 +27,7 @@ def print_plan(
         paper: of which the rows are; SUITE for the demo or, in full, the five papers' matrix.
         all_stages: also those that are up to date.
     """
-    stages = asked_for(root, paper, rows, seeds, scale=scale, full=full)
+    stages = requested_stages(root, paper, rows, seeds, scale=scale, full=full)
     seconds = expected_seconds(root, stages.values())
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds))

@@ -10,7 +10,7 @@ import typer
 from rlhf_core.errors import RecipeError, hint
 from tasks.commands.options import Scale
 from tasks.commands.processes import run_quietly
-from tasks.graph.names import papers_here
+from tasks.graph.names import papers_of_repository
 from tasks.running.platform_state import join_platform
 
 
@@ -24,7 +24,7 @@ def up(
     Run again, it starts missing servers and cleans up after killed processes. `rewardsmith down` stops it. Servers
     listen on this machine only; user and password are generated (`.work/platform/credentials.json`).
     """
-    papers_here(Path.cwd())
+    papers_of_repository(Path.cwd())
     asked = {"prefect": prefect_port, "mlflow": mlflow_port, "page": page_port}
     ports = [word for name, port in asked.items() if port for word in (f"--{name}-port", str(port))]
     raise typer.Exit(run_quietly("flows.servers", "up", *ports))
@@ -46,7 +46,7 @@ def sync(
     from tasks.tracking import mirror as tracking
     from tasks.tracking.databases import without_passwords
 
-    known = papers_here(Path.cwd())
+    known = papers_of_repository(Path.cwd())
     join_platform(Path.cwd())
     if paper is not None and paper not in known:
         raise RecipeError(f"unknown paper '{paper}'{hint(paper, sorted(known), more=3)}")

@@ -49,7 +49,7 @@ def hackability(
     page says so. What was trained is not trained again; the rows of your own reward are a page,
     `params/hackability/rows_<name>.yaml`.
     """
-    from rlhf_core.named import import_named
+    from rlhf_core.user_code import import_callable
     from tasks.graph import laboratory
     from tasks.graph.dvc_files import matrix_folders
     from tasks.graph.dvc_files import write as write_graph
@@ -65,7 +65,7 @@ def hackability(
     else:
         own = laboratory.OwnReward(name or laboratory.own_name(function, reward_model), function, reward_model, gives)
         if function is not None:
-            import_named(function, "reward function")
+            import_callable(function, "reward function")
         rewards = [laboratory.rows_of(root, own.name, names, own)]
         rewards += [laboratory.rows_of(root, each, names) for each in flaw or []]
         if own.model is not None:

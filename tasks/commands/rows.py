@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.names import papers_here
+from tasks.graph.names import papers_of_repository
 from tasks.graph.rows import load_rows, paper_folder
 from tasks.params.pages import wrong_pages
 from tasks.report.rows_compared import RowRuns, row_runs
@@ -27,7 +27,7 @@ def print_row_list(root: Path, scale: str, paper: str | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    known = papers_here(root)
+    known = papers_of_repository(root)
     if paper is not None and paper not in known:
         raise RecipeError(f"unknown paper '{paper}'{hint(paper, known, more=3)}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, named_pool
+from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, refuse_empty_pool
 from tasks.commands.processes import run_flow, run_module
 from tasks.graph.names import ALL, REHEARSED, rehearsed_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
@@ -29,7 +29,7 @@ def run(
         typer.Option(
             metavar="NAME",
             help="Run the stages on the workers of this Prefect work pool (docs/cluster.md).",
-            callback=named_pool,
+            callback=refuse_empty_pool,
         ),
     ] = None,
     remote: Remote = None,
@@ -43,7 +43,7 @@ def run(
     stage: `.work/logs/`. Interrupting is safe: the same command continues where it stopped.
     """
     from tasks.commands.run_end import print_run_end
-    from tasks.dvc.ended_runs import Asked, nothing_to_do
+    from tasks.dvc.ended_runs import RunRequest, nothing_to_do
     from tasks.dvc.plan import refuse_asked
 
     root = Path.cwd()
@@ -53,8 +53,8 @@ def run(
     paper, rows = split_names(root, names or [])
     full = full or names == [ALL]
     join_platform(root)
-    asked = Asked(paper, scale, full, tuple(rows), tuple(seed or ()), report, sync)
-    if not pool and (current := nothing_to_do(root, asked)) is not None:
+    request = RunRequest(paper, scale, full, tuple(rows), tuple(seed or ()), report, sync)
+    if not pool and (current := nothing_to_do(root, request)) is not None:
         print(current)
         print_run_end(root, paper, rows, seed or [], scale=scale, full=full)
         return
@@ -71,7 +71,8 @@ def run(
 
 def worker(
     pool: Annotated[
-        str, typer.Option(metavar="NAME", help="The Prefect work pool; made if there is none.", callback=named_pool)
+        str,
+        typer.Option(metavar="NAME", help="The Prefect work pool; made if there is none.", callback=refuse_empty_pool),
     ],
     limit: Annotated[int | None, typer.Option(min=1, help="Stages at once; by default this machine's cores.")] = None,
     verbose: Verbose = False,

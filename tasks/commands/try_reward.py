@@ -57,10 +57,10 @@ def print_tried_reward(root: Path, scale: str, name: str, count: int, prompts: P
         NumericsError: a wrong shape, values that are not numbers, or one that is not finite.
         DataError: rows that cannot be read.
     """
-    from rlhf_core.named import import_named
+    from rlhf_core.user_code import import_callable
     from tasks.scoring.own_rewards import text_batch, try_reward
 
-    import_named(name, "reward function")
+    import_callable(name, "reward function")
     found = _of_file(prompts, count) if prompts is not None else _of_tree(root, scale, count)
     tried = try_reward(name, text_batch(found.encoder, found.rows, found.responses))
     _print(name, found, tried)

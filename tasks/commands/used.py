@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from tasks.running.artifacts import read_json
-from tasks.running.checked_results import read_stage_record
-from tasks.running.recorded import RECORD
+from tasks.running.result_digests import RECORD
 from tasks.running.result_rows import WholeRecord
+from tasks.running.typed_results import read_stage_record
 
 #: Notes that have names of their own; others are settings.
 BY_NAME = ("sampling", "examples")

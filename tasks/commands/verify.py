@@ -6,7 +6,7 @@ seeds vary.
     python -m tasks.commands.verify [demo-all] --write-reference     makes the reference from these results
 
 1. Provenance: each result is the one that its record describes, and was made from the results beside it.
-2. What a result says twice agrees, such as metrics with the rows that they are of (`own_numbers`).
+2. What a result says twice agrees, such as metrics with the rows that they are of (`result_mismatches`).
 3. Versions, settings (also as they were used), names of inputs, data, examples learnt from data, tokenizers, ids and
    prompts are equal to the reference's.
 4. No column is that of true rewards where the reference's is another.
@@ -33,14 +33,14 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.commands.fingerprints import USED, Fingerprint, distances, fingerprint, truths
-from tasks.commands.own_numbers import disagreements
+from tasks.commands.result_mismatches import result_mismatches
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.running.artifacts import digest, json_text
-from tasks.running.checked_results import read_of_kind, read_stage_record
 from tasks.running.result_rows import Reference, Spread
+from tasks.running.typed_results import read_stage_record, read_typed_object
 
 VARIATION = Path("reference/same_seed_variation.json")
 FACTOR, CHANCE = 3.0, 1e-5
@@ -218,8 +218,8 @@ def read_reference(root: Path, what: Verified) -> tuple[dict[str, Fingerprint], 
     if not (root / VARIATION).exists():
         remedy = "Measure it: python -m benchmarks.same_seed_variation . --work .work/re-runs"
         raise DataError("there are no tolerances", file=str(VARIATION), remedy=remedy)
-    stages = read_of_kind(root / what.reference, Reference)["stages"]
-    variation: Variation = read_of_kind(root / VARIATION, Spread)["spread"]
+    stages = read_typed_object(root / what.reference, Reference)["stages"]
+    variation: Variation = read_typed_object(root / VARIATION, Spread)["spread"]
     return {name: Fingerprint.from_json(value) for name, value in stages.items()}, variation
 
 
@@ -287,7 +287,7 @@ def verify(root: Path, what: Verified) -> list[Deviation]:
         if stage in sound
     ]
     _print(what, compared)
-    own = [Deviation(stage, words) for stage, out in sound.items() for words in disagreements(out, root)]
+    own = [Deviation(stage, words) for stage, out in sound.items() for words in result_mismatches(out, root)]
     return [*missing, *origins, *own, *(found for one in compared for found in one.deviations)]
 
 

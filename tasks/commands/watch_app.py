@@ -60,13 +60,13 @@ def _refuse_unknown(root: Path, names: list[str]) -> None:
         RecipeError: names the nearest known ones.
     """
     from rlhf_core.errors import RecipeError, hint
-    from tasks.graph.names import papers_here
+    from tasks.graph.names import papers_of_repository
     from tasks.graph.rows import backbone_names, row_addresses
     from tasks.running.live_stages import live_stages
 
     if not names:
         return
-    papers = papers_here(root)
+    papers = papers_of_repository(root)
     rows = {(paper, row) for paper in papers for row in row_addresses(root, paper)}
     known = {*papers, *backbone_names(root), *(row for _, row in rows), *("/".join(row) for row in rows)}
     known |= {name for stage in live_stages(root) for name in stage.names}

@@ -91,7 +91,7 @@ TWO_ANSWERS = (
 )  # fmt: skip
 
 
-def of_list(row: Record) -> Record | str:
+def pair_from_list(row: Record) -> Record | str:
     """Returns the best answer of a row's list beside its worst; or why it is not a pair."""
     answers = next(row[name] for name in _LISTS if is_list(row.get(name)))
     found = [(*told, str(text)) for one in answers if (told := _told(one)) and isinstance(text := _text(one), str)]

@@ -21,7 +21,7 @@ from rlhf_core.data.dialogue import render_dialogue
 from rlhf_core.data.jsonl import BadRow, Lines
 from rlhf_core.data.schemas import Record
 from rlhf_core.errors import DataError
-from tasks.data_specs.compared_answers import TWO_ANSWERS, has_list, of_list
+from tasks.data_specs.compared_answers import TWO_ANSWERS, has_list, pair_from_list
 from tasks.data_specs.pair_files import read_rows
 
 #: Names of columns that are read as ours, the first that a row has.
@@ -209,7 +209,7 @@ PAIRS = (
 FORMATS = (
     *PAIRS,
     *(PairFormat(each.title, each.fits, _of_compared(each.convert)) for each in TWO_ANSWERS),
-    PairFormat("a list of answers", has_list, _of_compared(of_list)),
+    PairFormat("a list of answers", has_list, _of_compared(pair_from_list)),
 )
 EXPECTED = """Expected one of
   prompt, chosen, rejected: texts, or lists of {role, content} messages (TRL)

@@ -30,7 +30,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRequest:
     """Request to `rewardsmith run`: a paper's rows and seeds, or the suite, and the follow-up tasks."""
 
     paper: str
@@ -52,7 +52,7 @@ def code_at_work() -> str:
     return code_of(PROJECT)
 
 
-def note_good_end(root: Path, asked: Asked, files: Sequence[str], code: str) -> None:
+def note_good_end(root: Path, request: RunRequest, files: Sequence[str], code: str) -> None:
     """Notes that the request is done. Without the note, for want of disk space, the next run checks again.
 
     Args:
@@ -60,21 +60,23 @@ def note_good_end(root: Path, asked: Asked, files: Sequence[str], code: str) -> 
         code: `code_at_work` when the run began; where nobody knows it, no note is left.
     """
     if code:
-        note = asked.note(root)
+        note = request.note(root)
         with suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
-            write_json(note, {**asdict(asked), "files": list(files), "digest": _digest(root, asked, files, code)})
+            write_json(note, {**asdict(request), "files": list(files), "digest": _digest(root, request, files, code)})
 
 
-def nothing_to_do(root: Path, asked: Asked) -> str | None:
+def nothing_to_do(root: Path, request: RunRequest) -> str | None:
     """Returns a line with the number of stages if all are current and followed up, with their alarms below; None if a
     run must check."""
-    noted = read_private(asked.note(root))
-    if not noted or noted["digest"] != _digest(root, asked, noted["files"], code_at_work()):
+    noted = read_private(request.note(root))
+    if not noted or noted["digest"] != _digest(root, request, noted["files"], code_at_work()):
         return None
-    if asked.sync and not _has_runs(root):
+    if request.sync and not _has_runs(root):
         return None
-    stages = stale.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
+    stages = stale.requested_stages(
+        root, request.paper, request.rows, request.seeds, scale=request.scale, full=request.full
+    )
     if not all(stage.state == "current" for stage in stages.values()):
         return None
     stops = stopped_stages(root, stages.values())
@@ -94,10 +96,13 @@ def _has_runs(root: Path) -> bool:
         return "MLFLOW_TRACKING_URI" in os.environ and not (root / MLFLOW).exists()
 
 
-def _digest(root: Path, asked: Asked, files: Sequence[str], code: str) -> str:
+def _digest(root: Path, request: RunRequest, files: Sequence[str], code: str) -> str:
     """Returns digests of the code, MLflow's address, the locks beside the files, and the report's page."""
     digest = hashlib.sha256(f"{code} {os.environ.get('MLFLOW_TRACKING_URI', '')}".encode())
-    for path in [*((root / file).with_name("dvc.lock") for file in files), *([root / REPORT] if asked.report else [])]:
+    for path in [
+        *((root / file).with_name("dvc.lock") for file in files),
+        *([root / REPORT] if request.report else []),
+    ]:
         digest.update(path.read_bytes() if path.is_file() else b"")
         digest.update(f"\0{path}\0".encode())
     return digest.hexdigest()

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from tasks.dvc.contents import damaged, drop_damaged_lists, forget, of_another_run
+from tasks.dvc.cache_digests import damaged_outputs, drop_damaged_folder_lists, made_by_another_run, remove_with_cache
 from tasks.dvc.stale import Look
 from tasks.dvc.unofficial import drop_foreign_runs, exit_status, newest_run, open_repo, run_key
 
@@ -55,12 +55,12 @@ def reproduce(root: Path, address: str) -> str:
         outs = [out for stage in done for out in stage.outs]
         for out in outs:  # DVC took over the digest of whatever it found
             out.hash_info = expected[out.fs_path]
-        wrong, foreign = damaged(outs), [out for out in outs if of_another_run(out)]
+        wrong, foreign = damaged_outputs(outs), [out for out in outs if made_by_another_run(out)]
         if not wrong and not foreign:
             return RESTORED
         for out in wrong:
             print(f"warning: the copy of {out} in DVC's cache is damaged and was removed; the stage runs", flush=True)
-            forget(repo, out)
+            remove_with_cache(repo, out)
         for out in foreign:
             print(f"warning: {out} in DVC's cache is of another stage or of other inputs; the stage runs", flush=True)
         repo.reproduce(address, single_item=True, force=True)
@@ -84,7 +84,7 @@ def _drop_unreadable(repo: Any, stage: Any) -> None:
         values += [str(out.get("md5", "")) for out in (newest_run(repo, key) or {}).get("outs", ())]
     for dep, hash_info, meta in locked:
         dep.hash_info, dep.meta = hash_info, meta
-    if drop_damaged_lists(repo, values):
+    if drop_damaged_folder_lists(repo, values):
         print(f"warning: a damaged list of files of {stage.addressing} was removed from DVC's cache", flush=True)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from tasks.dvc.contents import damaged, forget, matches, of_another_run
+from tasks.dvc.cache_digests import damaged_outputs, has_locked_content, made_by_another_run, remove_with_cache
 from tasks.dvc.lock_files import ROOT_FILE, locked_stage, locked_stages
 from tasks.dvc.unofficial import open_repo, run_folder, run_key, run_value
 
@@ -204,7 +204,7 @@ class Remote:
 
     def pull(self, addresses: Iterable[str]) -> None:
         """Brings the results of stages into this clone."""
-        self._bring([out for address in addresses for out in self.stages[address].outs])
+        self._fetch_outputs([out for address in addresses for out in self.stages[address].outs])
 
     def drop_foreign(self, address: str) -> list[str]:
         """Returns the pulled results of a stage that another stage made, or that were made from other inputs than this
@@ -214,7 +214,7 @@ class Remote:
             RemoteFailed: the remote does not let its entry go.
         """
         stage = self.stages[address]
-        found = [str(out) for out in stage.outs if of_another_run(out)]
+        found = [str(out) for out in stage.outs if made_by_another_run(out)]
         if not found:
             return []
         outs = {out.def_path: out.hash_info.value for out in stage.outs}
@@ -235,9 +235,9 @@ class Remote:
             DataError: an input that cannot be had, or whose content is not what dvc.lock says.
         """
         inputs = [self._makers[dep.fs_path] for dep in self.stages[address].deps if dep.fs_path in self._makers]
-        self._bring([out for out in inputs if not matches(out)])
+        self._fetch_outputs([out for out in inputs if not has_locked_content(out)])
 
-    def _bring(self, outs: Sequence[Any]) -> None:
+    def _fetch_outputs(self, outs: Sequence[Any]) -> None:
         """Pulls outputs, puts them into the tree and checks every digest by content; a damaged copy in the cache is
         pulled again once.
 
@@ -246,9 +246,9 @@ class Remote:
         """
         for _ in range(2):
             self._pull(outs)
-            outs = damaged(outs)
+            outs = damaged_outputs(outs)
             for out in outs:
-                forget(self.repo, out)
+                remove_with_cache(self.repo, out)
             if not outs:
                 return
         raise DataError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.contents import damaged_list
+from tasks.dvc.cache_digests import damaged_folder_list
 from tasks.dvc.lock_files import readable_lock, readable_text, refuse_unreadable_locks
 from tasks.dvc.plan import ROOT_FILE, asked_files, asked_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
@@ -27,7 +27,7 @@ def cache_folder(root: Path) -> Path:
         return Path(repo.cache.local_cache_dir)
 
 
-def asked_for(
+def requested_stages(
     root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool
 ) -> dict[str, Stage]:
     """Returns the stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""
@@ -220,4 +220,4 @@ def _cached(stage: Any) -> bool:
 
 
 def _damaged(out: Any) -> bool:
-    return bool(out.hash_info) and damaged_list(out.repo, str(out.hash_info.value)) is not None
+    return bool(out.hash_info) and damaged_folder_list(out.repo, str(out.hash_info.value)) is not None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.dvc.contents import drop_damaged, drop_damaged_lists
+from tasks.dvc.cache_digests import drop_damaged_copy, drop_damaged_folder_lists
 from tasks.dvc.unofficial import open_repo
 
 
@@ -37,7 +37,7 @@ def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:
             try:
                 [stage] = repo.stage.load_all(str(root / named))
                 cache, digest = repo.cache.local, stage.outs[0].hash_info
-                drop_damaged_lists(repo, [str(digest.value)])
+                drop_damaged_folder_lists(repo, [str(digest.value)])
                 copies = {
                     "/".join(parts): Path(cache.oid_to_path(info.value)) for parts, _, info in Tree.load(cache, digest)
                 }
@@ -49,7 +49,7 @@ def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:
                     f"DVC cannot read it ({error})", file=str(root / named), remedy=f"git checkout {named}, or dvc pull"
                 ) from None
             for path in copies.values():
-                drop_damaged(path)
+                drop_damaged_copy(path)
             lost = [str(path) for path in copies.values() if not path.exists()]
             if not lost:
                 return copies

@@ -29,7 +29,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.granted_device import device
 from tasks.scoring.classifiers import ScalarScorer
-from tasks.scoring.zero_shot import is_zero_shot, load_asked
+from tasks.scoring.zero_shot import is_zero_shot, load_zero_shot_model
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ def read_aspects(
     files: Sequence[Address | Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
 ) -> list[LoadedAspect]:
     """Returns the aspects at some addresses, in order, each under its entry's name."""
-    known = named_models(models)
+    known = models_by_name(models)
     specs = {Address(one).name: typed(AspectSpec, read_settings(one), str(one)) for one in files}
     return [load_aspect(name, spec, known, tokenizer) for name, spec in specs.items()]
 
 
-def named_models(results: Sequence[Path]) -> dict[str, Path]:
+def models_by_name(results: Sequence[Path]) -> dict[str, Path]:
     """Returns results of aspect models by the model's name:
     `results/<scale>/<paper>/aspect_model/<name>/<seed>/result`."""
     return {path.parts[-3]: path for path in results}
@@ -106,7 +106,7 @@ def selected_aspects(
     Raises:
         RecipeError: a name that it does not know.
     """
-    known, compared = named_models(models), selection["aspects"]
+    known, compared = models_by_name(models), selection["aspects"]
     for name in names:
         if name not in compared:
             raise RecipeError(f"aspect '{name}' is not in the selection; it compared {', '.join(compared)}")
@@ -145,7 +145,8 @@ def holistic_values(
         RecipeError: a reward model whose segments need entropies or sentences.
     """
     if is_zero_shot(reward_model):
-        return load_asked(reward_model).rewards([str(row["prompt"]) for row in rows], [text for text, _ in answers])
+        zero_shot = load_zero_shot_model(reward_model)
+        return zero_shot.rewards([str(row["prompt"]) for row in rows], [text for text, _ in answers])
     if is_hub_classifier(reward_model):
         ended = [drawn < longest for _, drawn in answers]
         return ScalarScorer.load(reward_model)(rows, [text for text, _ in answers], ended=ended)

@@ -21,7 +21,7 @@ from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import typed
 from tasks.graph.amounts import too_many
 from tasks.graph.items import Item
-from tasks.graph.names import papers_here
+from tasks.graph.names import papers_of_repository
 from tasks.graph.policy_checks import check_policy, check_selection
 from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
@@ -268,7 +268,7 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
         RecipeError: every problem of the chosen rows, one a line.
     """
     check, problems, others, warnings = Check(root), [], [], list[str]()
-    for paper in papers_here(root):
+    for paper in papers_of_repository(root):
         known = row_addresses(root, paper)
         asked = chosen.get(paper)
         wanted = list(known) if asked is not None and not asked else list(asked or ())

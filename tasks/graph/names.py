@@ -46,7 +46,7 @@ def _present_scale(scale: str, default: str) -> str:
     return scale
 
 
-def papers_here(root: Path) -> tuple[str, ...]:
+def papers_of_repository(root: Path) -> tuple[str, ...]:
     """Returns the papers that have rows in this repository.
 
     Raises:
@@ -81,7 +81,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     """
     from tasks.graph.rows import backbone_names, paper_folder, refuse_wrong_pages, row_addresses
 
-    known_papers = papers_here(root)
+    known_papers = papers_of_repository(root)
     if not names or names == [ALL]:
         return SUITE, []
     if names == [DEMO_ALL]:

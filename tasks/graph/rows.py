@@ -35,7 +35,7 @@ ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A reward model, as its page states it.
+    """A reward model, as its settings page states it.
 
     Attributes:
         entropies: whether its segments are cut by the SFT model's entropies.
@@ -125,7 +125,8 @@ def paper_folder(paper: str) -> Path:
 
 
 def row_addresses(root: Path, paper: str) -> dict[str, Address]:
-    """Returns addresses of a paper's rows by name; those of pages that cannot be read are left out."""
+    """Returns where each row of a paper is set, by name: FILE:key, an entry of a settings page such as
+    `params/par/rows.yaml:par`. Rows of pages that cannot be read are left out."""
     return entries(root, paper_folder(paper), "rows", readable=True)
 
 

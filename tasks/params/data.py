@@ -362,7 +362,7 @@ def drawn_by_seed(values: Mapping[str, Any]) -> bool:
     return bool(generated) and values.get("world") is None
 
 
-def of_draw(values: Mapping[str, Any], world: int | None, where: str) -> Mapping[str, Any]:
+def settings_of_world(values: Mapping[str, Any], world: int | None, where: str) -> Mapping[str, Any]:
     """Returns settings of a data set in the world of a seed; None for the world that they describe.
 
     Raises:

@@ -71,7 +71,7 @@ class Address(str):
 
     @property
     def key(self) -> str | None:
-        """Returns the entry's name in its page, None for a whole file."""
+        """Returns the entry's name in its settings page, None for a whole file."""
         found = _ADDRESS.fullmatch(self)
         return found.group(2) if found else None
 

@@ -13,12 +13,12 @@ from tasks.policy_run.run import Learn, PolicyRun, RowTraining
 from tasks.policy_run.solutions import (
     SAMPLES_FILE,
 )
-from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.result_rows import Metrics, PreferencePair
-from tasks.running.stage import numeric_errors_name
+from tasks.running.stage import name_file_in_numeric_errors
 from tasks.running.supervised import train_resumably
+from tasks.running.typed_results import read_rows
 
 
 def by_given_texts(row: RowTraining) -> Learn:
@@ -30,7 +30,7 @@ def by_given_texts(row: RowTraining) -> Learn:
     def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
         preference = row.inputs.data / "preference.train.jsonl"
         file = preference if folders.samples is None else folders.samples / SAMPLES_FILE
-        with numeric_errors_name(file):
+        with name_file_in_numeric_errors(file):
             sources = folders.sources(read_rows(file, PreferencePair) if PREFERENCE in learned.needs else [])
             freeze(run.reference.model)
             return run_supervised(run, row, training, learned, sources, checkpoints), None
@@ -54,7 +54,7 @@ def run_supervised(
     steps = training.steps(len(target.lengths))
     each = 1 if isinstance(examples, Weighted) else 2
     frozen = [] if run.adapter is not None or each == 1 else [run.reference.model]
-    settle_supervised(run.policy.model, training, each * max(target.lengths), frozen)
+    apply_supervised_device_settings(run.policy.model, training, each * max(target.lengths), frozen)
     if learned.opening:
         run.evaluator.encoder = Opened.of(run.encoder, learned.opening)
 

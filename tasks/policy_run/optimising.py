@@ -40,15 +40,15 @@ from tasks.policy_run.solutions import (
 )
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import peak_memory
-from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.device_settings import settle
+from tasks.running.device_settings import apply_device_settings
 from tasks.running.granted_device import device
 from tasks.running.live_history import ALARMS, EVALUATIONS
 from tasks.running.loading import load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout
-from tasks.running.stage import numeric_errors_name
+from tasks.running.stage import name_file_in_numeric_errors
+from tasks.running.typed_results import read_rows
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Optimising:
             self.encoder = replace(run.encoder, limits=replace(run.encoder.limits, prompt=scale.prompt_limit))
         models = [run.policy.model, *([] if work.critic is None else [work.critic])]
         tokens = min(config.microbatch, -(config.minibatch // -distributed.world_size())) * _longest(work, self.encoder)
-        settle(models, config, tokens, _frozen(run, work.reward))
+        apply_device_settings(models, config, tokens, _frozen(run, work.reward))
         self.optimiser = PolicyOptimiser(
             run.policy,
             work.reward,
@@ -188,7 +188,7 @@ class Optimising:
         self.run.load_state_dict(state["run"])
         self.watch.load_state_dict(state["watch"])
 
-    def noted(self, step: int, metrics: Metrics, experience: Experience) -> Metrics:
+    def record_step(self, step: int, metrics: Metrics, experience: Experience) -> Metrics:
         """Notes a step and returns its metrics, including metrics of true rewards, gate and questions."""
         run, world, batch = self.run, self.run.evaluator.world, experience.batch
         if world is not None:
@@ -230,7 +230,7 @@ class Optimising:
         with progress(self.work.label, self.config.iterations, self.optimiser.step) as advance:
 
             def on_step(step: int, metrics: Metrics, experience: Experience) -> bool:
-                metrics = self.noted(step, metrics, experience)
+                metrics = self.record_step(step, metrics, experience)
                 checkpoints.note(self.run.history)
                 advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
                 self.evaluated(step)
@@ -346,7 +346,7 @@ def by_reward(row: RowTraining) -> Learn:
         rewards = folders.rewards()
         reward = build_reward(row.recipe, above.reward, config.microbatch, run.encoder.tokenizer, rewards)
         file = above.data / "prompts.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
-        with numeric_errors_name(file):
+        with name_file_in_numeric_errors(file):
             solved = None
             if folders.samples is not None:
                 solved = solved_samples(

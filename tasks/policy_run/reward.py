@@ -39,7 +39,7 @@ from tasks.running.result_rows import Metrics, Prompt
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.entropies import segmenter_with_cutoffs
 from tasks.scoring.references import load_references
-from tasks.scoring.zero_shot import ZeroShotScorer, is_zero_shot, load_asked
+from tasks.scoring.zero_shot import ZeroShotScorer, is_zero_shot, load_zero_shot_model
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def _zero_shot_component(
             f"component '{part.name}': normaliser '{part.normaliser}' is fitted to a trained reward model, but "
             f"'{part.reward_model}' is zero-shot at this scale; use 'pure_samples' or 'none'"
         )
-    scorer = ZeroShotScorer(load_asked(reward_model), tokenizer)
+    scorer = ZeroShotScorer(load_zero_shot_model(reward_model), tokenizer)
     shaping = None if part.shaping is None else build_shaping(part.shaping)
     return Component(
         part.name, scorer, build_credit(str(part.credit)), _normaliser(part, normaliser, selected), shaping, part.weight

@@ -28,10 +28,10 @@ from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.reward import RewardInputs
 from tasks.policy_run.solutions import SolutionFolders
-from tasks.running.checked_results import read_rows
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit
+from tasks.running.typed_results import read_rows
 
 #: Benchmarks whose answers a judge compares with those of the benchmark's baseline.
 JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")

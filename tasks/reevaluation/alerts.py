@@ -14,8 +14,8 @@ from tasks.reevaluation.history import MARK, records
 from tasks.running.artifacts import read_json
 
 
-def unsent(folder: Path) -> list[dict[str, Any]]:
-    """Returns the records newer than the last one sent, oldest first; the newest alone without such a note."""
+def records_to_alert(folder: Path) -> list[dict[str, Any]]:
+    """Returns the records whose alerts were not sent, oldest first; the newest alone if nothing was noted as sent."""
     known = records(folder)
     path = folder / MARK
     if not path.exists():

@@ -3,7 +3,7 @@
     python -m tasks.reevaluation.evaluate --settings params/reevaluation.yaml --name segment-policy-segment \
         --alias champion --version 3 --digest <sha256> --result results/testbed/segment/policy/segment/0/result
 
-0. Records that DVC has and the tree lacks are brought first. A result that the tree no longer holds is brought back
+0. Records that DVC has and the tree lacks are restored first. A result that the tree no longer holds is restored
    from the commit that it was made at, or a later one; benchmarks and judge are the tree's present ones.
 1. It runs when the model, a benchmark (its items, or how they are answered) or the judge changed since the last
    record, or a drift check is due.
@@ -40,8 +40,8 @@ from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.yaml_files import write_whole
-from tasks.reevaluation.history import bring_records, records, records_folder
-from tasks.reevaluation.past_results import bring_back
+from tasks.reevaluation.history import records, records_folder, restore_records
+from tasks.reevaluation.past_results import restore_result
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 from tasks.running.result_rows import Generation
@@ -320,7 +320,7 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
         return _reevaluate(root, root, settings, model, now=now)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            bring_back(root, model["result"], model["digest"], model.get("commit", ""), Path(folder))
+            restore_result(root, model["result"], model["digest"], model.get("commit", ""), Path(folder))
         except DataError as error:
             raise DataError(
                 f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), and DVC "
@@ -461,7 +461,7 @@ def main(arguments: list[str] | None = None) -> int:
     who = f"{options.name}@{options.alias}"
     lock = options.root / ".work" / "reevaluations" / f"{who}.lock"
     with only_one(lock, f"another process evaluates {who}", "Wait for it"):
-        bring_records(options.root)
+        restore_records(options.root)
         record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
     if options.out:
         write_json(options.out, record)

@@ -1,7 +1,7 @@
 """The records of re-evaluation: files in reevaluations/<name>@<alias>/, which DVC keeps by reevaluations.dvc.
 
 Git ignores the folder. A fresh clone, or a tree that pulled a newer reevaluations.dvc, lacks records that DVC has; they
-are brought before anything reads them.
+are restored before anything reads them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [read_json(path) for path in sorted(folder.glob("[0-9]*.json"))]
 
 
-def bring_records(root: Path) -> list[str]:
+def restore_records(root: Path) -> list[str]:
     """Writes the files that reevaluations.dvc names and the folder lacks; others, such as records that are not yet
     under DVC, stay as they are.
 

@@ -1,4 +1,4 @@
-"""Results that the tree no longer holds, brought back by DVC from the commits that know them."""
+"""Results that the tree no longer holds, restored by DVC from the commits that know them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def commits_of(root: Path, commit: str) -> list[str]:
     return [commit, *done.stdout.split()[:LATER]] if commit and done.returncode == 0 else []
 
 
-def bring_back(root: Path, result: str, wanted: str, commit: str, folder: Path) -> None:
+def restore_result(root: Path, result: str, wanted: str, commit: str, folder: Path) -> None:
     """Writes a result, its record, and the data (whose template it was trained with) and SFT model behind it into a
     folder, each at its path in the tree and with the digest that registry and record name.
 

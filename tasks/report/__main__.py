@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tasks.params.yaml_files import write_whole
 from tasks.report import markdown, page
-from tasks.running.stage import run_stage
+from tasks.running.stage import run_main
 
 
 def write_report(results: Path, out: Path) -> Path:
@@ -37,4 +37,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -26,8 +26,8 @@ from tasks.report.figure_data import (
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.win_rates import decided_in
-from tasks.running.checked_results import read_of_kind
 from tasks.running.result_rows import FittedNormaliser, LocationBins
+from tasks.running.typed_results import read_typed_object
 
 METHODS = ("segment", "bandit", "token", "sentence", "bandit-as-segment", "segment-as-bandit")
 LABELS = {
@@ -249,7 +249,7 @@ def normaliser_fits(tree: ResultTree) -> FigureData:
         if found is None:
             figure.missing.append(f"normaliser/{name}")
             continue
-        fitted = read_of_kind(found.result / "normaliser.json", FittedNormaliser)
+        fitted = read_typed_object(found.result / "normaliser.json", FittedNormaliser)
         _check_bins(fitted["bins"], found.result / "normaliser.json")
         lines = fitted["location_aware"]
         figure.panels += [

@@ -28,8 +28,8 @@ from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import run_anchor
 from tasks.report.result_words import true_labels
 from tasks.running.artifacts import read_object
-from tasks.running.checked_results import check_kind, read_checked, read_metrics
 from tasks.running.result_rows import CheckedSeeds, Generation
+from tasks.running.typed_results import check_types, read_metrics, read_typed_rows
 from tasks.studies.equal_kl import at_kl
 
 #: Names of the rows: the plain reward, PAR's design, Segment's design.
@@ -278,7 +278,7 @@ def read_check(root: Path) -> FindingCheck | None:
     if not (root / RECORD).exists():
         return None
     record, damaged = read_object(root / RECORD), partial(DataError, file=str(RECORD), remedy=f"git checkout {RECORD}")
-    check_kind(record, CheckedSeeds, damaged)
+    check_types(record, CheckedSeeds, damaged)
     for seed, rows in record["seeds"].items():
         if not seed.isdigit() or not {PLAIN, BOUNDED, DENSE} <= rows.keys():
             raise damaged(f"{seed} is not a seed with the rows {PLAIN}, {BOUNDED} and {DENSE}", field="seeds")
@@ -359,6 +359,6 @@ def shown_answers(sft: Path, rows: Sequence[FindingRow]) -> tuple[Answer, ...]:
 def _answers(out: Path) -> dict[str, dict[str, Any]]:
     """Returns a model's answers to AlpacaEval's prompts, by id."""
     kind: type[Any] = Generation
-    rows = read_checked(out / "result" / "generations.jsonl", kind, ("benchmark", "id"))
+    rows = read_typed_rows(out / "result" / "generations.jsonl", kind, ("benchmark", "id"))
     shown = [row for row in rows if row["benchmark"] == "alpaca" and row.get("true_reward") is not None]
     return {row["id"]: row for row in shown if "prompt" in row and "response" in row}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.report.across import SORT_METRIC, RowOverWorlds
 from tasks.report.drawing import theme_colour
 from tasks.report.records import Run
+from tasks.report.rows_of_all_papers import SORT_METRIC, RowOverWorlds
 from tasks.running.alarms import alarms_of, kinds
 
 VERDICTS = ("confirmed", "contradicted", "equivalent", "undecided")

@@ -26,9 +26,9 @@ from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spa
 from tasks.report.hacking_runs import LEVEL, HackingRow, read_hacking_run, sft_use
 from tasks.report.page import render_page, template_text
 from tasks.report.records import Provenance, Run, provenance, stage_record
-from tasks.running.checked_results import read_metrics
-from tasks.running.recorded import exists_as_recorded
-from tasks.running.stage import run_stage
+from tasks.running.result_digests import exists_as_recorded
+from tasks.running.stage import run_main
+from tasks.running.typed_results import read_metrics
 
 Range = tuple[float, float]
 
@@ -228,4 +228,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_main(main)

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict, cast, get_args
 from rlhf_core.errors import DataError
 from tasks.report.cells import MARKS
 from tasks.report.figure_data import Style
-from tasks.running.checked_results import check_kind, read_of_kind
+from tasks.running.typed_results import check_types, read_typed_object
 
 REMEDY = "Make the tables again: `rewardsmith run` with the paper's name"
 
@@ -251,28 +251,28 @@ def read_tables(path: Path) -> dict[str, Any]:
     Raises:
         DataError: it is damaged, changed after its stage, or of another version of it.
     """
-    found = read_of_kind(path, MadeTables)
+    found = read_typed_object(path, MadeTables)
     for table in found["tables"]:
-        told = partial(DataError, file=str(path), field=table["name"], remedy=REMEDY)
+        error_at = partial(DataError, file=str(path), field=table["name"], remedy=REMEDY)
         for row in table["rows"]:
             for column in table["columns"]:
-                _check_cell(row["cells"].get(column["key"]), f"{row['condition']}, {column['key']}", told)
+                _check_cell(row["cells"].get(column["key"]), f"{row['condition']}, {column['key']}", error_at)
             if row["runs"] and None in (row["group"], row["kind"], row["name"]):
-                raise told(f"row {row['condition']} has runs and no name")
+                raise error_at(f"row {row['condition']} has runs and no name")
     return cast(dict[str, Any], found)
 
 
-def _check_cell(cell: MadeCell | None, name: str, told: Callable[[str], DataError]) -> None:
+def _check_cell(cell: MadeCell | None, name: str, error_at: Callable[[str], DataError]) -> None:
     if cell is None:
-        raise told(f"there is no cell {name}")
+        raise error_at(f"there is no cell {name}")
     if cell["status"] == "measured" and cell["mean"] is None:
-        raise told(f"the measured cell {name} has no mean")
+        raise error_at(f"the measured cell {name} has no mean")
     if cell["word"] is not None and cell["difference"] is None:
-        raise told(f"the compared cell {name} has no difference")
+        raise error_at(f"the compared cell {name} has no difference")
     if cell["verdict"] is not None and cell["verdict"] not in MARKS:
-        raise told(f"the cell {name} has the unknown verdict {cell['verdict']!r:.40}")
+        raise error_at(f"the cell {name} has the unknown verdict {cell['verdict']!r:.40}")
     if cell["interval"] is not None and len(cell["interval"]) != 2:
-        raise told(f"the interval of the cell {name} has {len(cell['interval'])} bounds")
+        raise error_at(f"the interval of the cell {name} has {len(cell['interval'])} bounds")
 
 
 def read_figures(path: Path) -> list[dict[str, Any]]:
@@ -281,40 +281,40 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: it is damaged, changed after its stage, or of another version of it.
     """
-    found = read_of_kind(path, MadeFigures)["figures"]
+    found = read_typed_object(path, MadeFigures)["figures"]
     for figure in found:
-        told = partial(DataError, file=str(path), remedy=REMEDY)
+        error_at = partial(DataError, file=str(path), remedy=REMEDY)
         kind = BLOCKS.get(figure["kind"])
         for number, block in enumerate(figure["blocks"]):
             if kind is not None:
-                check_kind(block, kind, told, f"{figure['key']}/blocks/{number}")
+                check_types(block, kind, error_at, f"{figure['key']}/blocks/{number}")
         for panel in figure["panels"]:
             for series in panel["series"]:
-                _check_series(series, partial(told, field=f"{figure['key']}/{panel['title']}/{series['label']}"))
+                _check_series(series, partial(error_at, field=f"{figure['key']}/{panel['title']}/{series['label']}"))
         if figure["kind"] == "claims":
-            _check_claims(figure["blocks"], told)
+            _check_claims(figure["blocks"], error_at)
     return cast(list[dict[str, Any]], found)
 
 
-def _check_series(series: MadeSeries, told: Callable[[str], DataError]) -> None:
+def _check_series(series: MadeSeries, error_at: Callable[[str], DataError]) -> None:
     """Refuses a series whose lists are not of one length, or have words in the place of numbers."""
     x, y, error = series["x"], series["y"], series["error"]
     if len(x) != len(y) or (error is not None and len(error) != len(x)):
-        raise told(f"{len(x)} positions, {len(y)} heights and {0 if error is None else len(error)} errors")
+        raise error_at(f"{len(x)} positions, {len(y)} heights and {0 if error is None else len(error)} errors")
     if series["style"] not in get_args(Style):
-        raise told(f"the unknown style {series['style']!r:.40}")
+        raise error_at(f"the unknown style {series['style']!r:.40}")
     words: Sequence[object] = x if series["style"] == "bars" else y if series["style"] == "intervals" else ()
     numbers = [one for each in (x, y) if each is not words for one in each]
     if not all(isinstance(one, str) for one in words) or any(isinstance(one, str) for one in numbers):
-        raise told("words and numbers are mixed")
+        raise error_at("words and numbers are mixed")
     if series["style"] == "guide" and not x:
-        raise told("a guide without a place")
+        raise error_at("a guide without a place")
 
 
-def _check_claims(blocks: Sequence[Mapping[str, Any]], told: Callable[..., DataError]) -> None:
+def _check_claims(blocks: Sequence[Mapping[str, Any]], error_at: Callable[..., DataError]) -> None:
     for row in (row for block in blocks for row in block["rows"]):
         for part in row["parts"]:
             lacking = sorted(COMPARED - part.keys()) if "values" in part else []
             few = "values" in part and len(part["values"]) < 2 - bool(part.get("constant"))
             if part["side"] not in SIDES or lacking or few:
-                raise told(f"the claim '{row['text']:.60}' has a comparison that is not whole", field="claims")
+                raise error_at(f"the claim '{row['text']:.60}' has a comparison that is not whole", field="claims")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.graph.expected import clock
-from tasks.report.across import COLUMNS
 from tasks.report.cells import cell_text, format_number
 from tasks.report.finding import NATS, DemoFinding, finding_cells
 from tasks.report.measured import table_notes
 from tasks.report.other_tables import OtherTable
 from tasks.report.page import Report, label
 from tasks.report.printed_rows import printed_lines, shown_columns
+from tasks.report.rows_of_all_papers import COLUMNS
 
 LEGEND = (
     "Each cell: published / measured (mean ± standard error over worlds; a run's seed is its world). Compared cells of "
@@ -81,12 +81,12 @@ def _claims(figure: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _across(report: Report) -> list[str]:
+def _all_rows(report: Report) -> list[str]:
     """Returns rows of all papers by the SFT model that they started from."""
     headings = ["row", "from", "worlds", *(heading for heading, _ in COLUMNS.values())]
-    lines = ["## Across papers", ""] if report.across else []
-    for backbone, rows in report.across.items():
-        lines += [f"### From {escape(backbone)}", "", _row(headings), "|" + " --- |" * len(headings)]
+    lines = ["## Across papers", ""] if report.all_rows else []
+    for sft_model, rows in report.all_rows.items():
+        lines += [f"### From {escape(sft_model)}", "", _row(headings), "|" + " --- |" * len(headings)]
         for row in rows:
             cells = [row.title, label(row.group), str(len(row.runs))]
             for metric, (_, decimals) in COLUMNS.items():
@@ -157,4 +157,4 @@ def render(report: Report) -> str:
             lines += _table(table)
         for other in paper.others:
             lines += _other(other)
-    return "\n".join([*lines, *_across(report), *_times(report)])
+    return "\n".join([*lines, *_all_rows(report), *_times(report)])

@@ -22,9 +22,9 @@ from tasks.params.pages import read_settings
 from tasks.params.yaml_files import read_mapping
 from tasks.report.printed_settings import FOLDER, SCALE, PaperScale, StatedCell, setting_cells
 from tasks.running.artifacts import read_jsonl
-from tasks.running.checked_results import read_of_kind
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.running.result_rows import DataFacts
+from tasks.running.typed_results import read_typed_object
 
 #: Shown where there is nothing of this project's to show.
 NOT_PREPARED, NO_ROW = "not prepared at this scale", "no row"
@@ -203,7 +203,7 @@ def _statistics(results: Path, table: Table) -> OtherTable:
 
 def _tested_on(folder: Path, name: str) -> int | None:
     file = folder / "data.json"
-    rows = read_of_kind(file, DataFacts).get("rows", {}) if exists_as_recorded(file) else {}
+    rows = read_typed_object(file, DataFacts).get("rows", {}) if exists_as_recorded(file) else {}
     found = rows.get(f"tests/{name}")
     return None if found is None else int(found)
 

@@ -1,4 +1,4 @@
-"""Reading the outputs of stages: `<results>/<group>/<kind>/<name>/<seed>/{result,record}/`.
+"""Outputs of the stages of one scale: `results/<scale>/<group>/<kind>/<name>/<seed>/{result,record}/`.
 
 Only `result/` is read here; `record/` says how a result was made and is read by the report page alone.
 """
@@ -16,10 +16,10 @@ from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.stopping import stopped
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.checked_results import read_checked, read_metrics, read_numbers
 from tasks.running.judged_numbers import blank_numbers
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.running.result_rows import CalibrationRow, Generation, Judgement, Rollout
+from tasks.running.typed_results import read_metrics, read_numbers, read_typed_rows
 
 #: Files of numbers by step.
 NUMBERS = ("history.jsonl", "checkpoints.jsonl")
@@ -61,7 +61,7 @@ class StageOutput:
             return []
         if file in NUMBERS:
             return read_numbers(path)
-        return read_checked(path, *ROW_KINDS[file]) if file in ROW_KINDS else read_jsonl(path)
+        return read_typed_rows(path, *ROW_KINDS[file]) if file in ROW_KINDS else read_jsonl(path)
 
     @cached_property
     def judgements(self) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ class StageOutput:
         if second or not rows:
             return rows
         kind: type[Any] = Judgement
-        return read_checked(self.result / "judgements.jsonl", kind, ("benchmark", "id", "valid"))
+        return read_typed_rows(self.result / "judgements.jsonl", kind, ("benchmark", "id", "valid"))
 
     @cached_property
     def blank(self) -> dict[str, str]:
@@ -112,7 +112,7 @@ class StageOutput:
 
 @dataclass(frozen=True)
 class ResultTree:
-    """All stage outputs of one scale, for the seeds that are reported.
+    """The folder `results/<scale>/`: the outputs of all stages of one scale, for the seeds that are reported.
 
     Args:
         root: the scale's results, such as `results/testbed`.
@@ -138,7 +138,13 @@ class ResultTree:
         return self.root / group / kind / name / str(seed)
 
     def outputs(self, group: str, kind: str, name: str) -> dict[int, StageOutput]:
-        """Returns the finished outputs by seed; empty where nothing was run."""
+        """Returns the outputs of finished stages by seed; empty where nothing was run.
+
+        Args:
+            group: the paper or study, or 'shared'.
+            kind: of the stage, such as `policy`.
+            name: of the row, model or data set.
+        """
         found = {}
         for seed in self.seeds:
             path = self.folder(group, kind, name, seed)
@@ -181,7 +187,7 @@ class ResultTree:
         if not exists_as_recorded(path):
             return []
         kind = DATA_KINDS.get(file)
-        return read_jsonl(path) if kind is None else read_checked(path, kind)
+        return read_jsonl(path) if kind is None else read_typed_rows(path, kind)
 
     def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:
         """Yields the `result/` folders of rows that were run or stopped: what the tables stage depends on."""

@@ -27,7 +27,7 @@ from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
 from tasks.params.scales import is_rehearsal
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import RUNS
-from tasks.report import across
+from tasks.report import rows_of_all_papers
 from tasks.report.cells import effect_text, format_number, unparsable_text, verdict_lines
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg, theme_colour
@@ -103,7 +103,7 @@ class Report:
     """Everything that the page and the Markdown show.
 
     Attributes:
-        across: rows of all papers and studies by the SFT model that they started from.
+        all_rows: rows of all papers and studies by the SFT model that they started from.
         runs: the run behind each measured cell, by anchor.
         times: seconds of each kind of stage.
         last_run: where the time of the tree's last run went; None where none was noted.
@@ -114,7 +114,7 @@ class Report:
 
     scale: str
     papers: list[PaperReport]
-    across: dict[str, list[across.RowOverWorlds]]
+    all_rows: dict[str, list[rows_of_all_papers.RowOverWorlds]]
     runs: dict[str, Run]
     provenance: Provenance
     constants: dict[str, Any]
@@ -158,15 +158,15 @@ def read_report(results: Path) -> Report:
             "`rewardsmith compare ROW ROW` writes a page",
         )
     runs = runs_of(root, ((paper.key, table) for paper in papers for table in paper.tables))
-    side_by_side = across.rows_by_backbone(results)
-    for row in (row for rows in side_by_side.values() for row in rows):
+    all_rows = rows_of_all_papers.rows_by_sft_model(results)
+    for row in (row for rows in all_rows.values() for row in rows):
         for seed, path in row.runs.items():
             anchor = run_anchor(row.group, "policy", row.name, seed)
             runs.setdefault(anchor, read_run(root, row.group, anchor, row.name, seed, path))
     for trained in finding.rows if finding else ():
         for world, run in trained.runs.items():
             anchor = run_anchor(DEMO_NAME, "policy", trained.name, str(world))
-            place = across.relative_path(Path(run.path), results)
+            place = rows_of_all_papers.relative_path(Path(run.path), results)
             runs.setdefault(anchor, read_run(root, DEMO_NAME, anchor, trained.name, str(world), place))
     searches = {
         (paper.key, table["id"]): search
@@ -179,7 +179,7 @@ def read_report(results: Path) -> Report:
     return Report(
         scale=results.name,
         papers=papers,
-        across=side_by_side,
+        all_rows=all_rows,
         runs=runs,
         provenance=provenance(runs.values()),
         constants=flat_facts({data_name(path.parent): read_object(path) for path in facts}),
@@ -227,7 +227,7 @@ def environment() -> Environment:
     env.filters["unparsable_text"] = unparsable_text
     env.filters["runs_by_benchmark"] = runs_by_benchmark
     env.globals.update(
-        across_columns=across.COLUMNS,
+        all_row_columns=rows_of_all_papers.COLUMNS,
         best_rates=best_rates,
         coloured=_coloured,
         colour_limit=_limit,

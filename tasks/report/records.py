@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.running.checked_results import read_checked, read_of_kind
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.running.result_rows import Generation, StageRecord
+from tasks.running.typed_results import read_typed_object, read_typed_rows
 from tasks.tracking.searches import Search, run_search
 
 #: Answers that are shown of each run.
@@ -59,10 +59,11 @@ class Run:
 def stage_record(out: Path) -> dict[str, Any]:
     """Returns `record/record.json` of a stage's folder; empty where there is none."""
     path = out / "record" / "record.json"
-    return dict(read_of_kind(path, StageRecord)) if path.exists() else {}
+    return dict(read_typed_object(path, StageRecord)) if path.exists() else {}
 
 
 def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
+    """Returns the id that a run has on the report's page, which measured cells link to."""
     return f"run-{group}-{kind}-{name}-{seed}".replace(".", "_")
 
 
@@ -76,7 +77,7 @@ def _first_answers(out: Path) -> tuple[ShownAnswer, ...]:
     """Returns the first answers of a stage's folder; empty where it has none, as a measured reward model has."""
     path = out / "result" / "generations.jsonl"
     kind: type[Any] = Generation
-    rows = read_checked(path, kind, ("benchmark", "id")) if exists_as_recorded(path) else []
+    rows = read_typed_rows(path, kind, ("benchmark", "id")) if exists_as_recorded(path) else []
     answers = [row for row in rows[:ANSWERS] if "response" in row]
     return tuple(ShownAnswer(str(row["prompt"]), str(row["response"]), row.get("true_reward")) for row in answers)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.protocols import true_tally
-from tasks.graph.names import papers_here, run_options
+from tasks.graph.names import papers_of_repository, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
@@ -108,7 +108,7 @@ def find_rows(root: Path, names: Sequence[str]) -> list[tuple[str, str]]:
     Raises:
         RecipeError: an unknown row, one that several papers have, or one that is named twice.
     """
-    known = {paper: list(row_addresses(root, paper)) for paper in papers_here(root)}
+    known = {paper: list(row_addresses(root, paper)) for paper in papers_of_repository(root)}
     every = [(paper, row) for paper, rows in known.items() for row in rows]
     found: list[tuple[str, str]] = []
     for name in names:

@@ -1,8 +1,8 @@
 """The rows that a run was asked for, each beside its baseline.
 
-A baseline is the main row of a published table that has the row, on a page of variants the first variant of the same
-name, elsewhere the first row of its page or a main row of the others there, of the same kind and backbone. Of several,
-one that was asked for, else one with results.
+A baseline is the main row of a published table that has the row. In a settings page of variants it is the first variant
+of the same name, elsewhere the first row of the page or a main row of the others there, of the same kind and backbone.
+Of several, one that was asked for, else one with results.
 """
 
 from __future__ import annotations

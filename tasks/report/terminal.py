@@ -14,7 +14,7 @@ from tasks.report.cells import MARKS, format_number, status_text, unparsable_tex
 from tasks.report.made_tables import read_tables
 from tasks.report.measured import table_notes
 from tasks.report.printed_rows import ELSEWHERE, printed_lines, shown_columns
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 
 
 def print_table(tables_json: Path, name: str) -> None:

@@ -9,7 +9,7 @@ from rlhf_core.evaluation.hacking_alarm import Alarm
 from rlhf_core.typed import typed
 from tasks.graph.stages import Stage
 from tasks.running.artifacts import read_jsonl
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 
 #: A policy's signs of reward hacking, a row each, in its result.
 ALARMS_FILE = "alarms.jsonl"

@@ -17,7 +17,7 @@ _NOTES: ContextVar[list[str] | None] = ContextVar("notes", default=None)
 
 
 @contextmanager
-def noted_amounts() -> Iterator[list[str]]:
+def collect_amount_warnings() -> Iterator[list[str]]:
     """Yields the list that `first_rows` adds to in this block."""
     notes: list[str] = []
     token = _NOTES.set(notes)

@@ -37,9 +37,9 @@ from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest
 from tasks.running import process_start
-from tasks.running.amounts import noted_amounts
+from tasks.running.amounts import collect_amount_warnings
 from tasks.running.commit import CODE
-from tasks.running.recorded import check_content, combined, digests_of, file_digest, file_digests
+from tasks.running.result_digests import check_content, combined_digest, digests_of, file_digest, file_digests
 from tasks.running.variables import arithmetic
 
 #: The folder of the packages that run.
@@ -50,7 +50,7 @@ RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-lea
 def digest(path: Path | str) -> str:
     """Returns SHA-256 of a file, or of a directory's sorted relative names and contents."""
     path = Path(path)
-    return file_digest(path) if path.is_file() else combined(file_digests(path))
+    return file_digest(path) if path.is_file() else combined_digest(file_digests(path))
 
 
 def _content(path: Path) -> str:
@@ -81,7 +81,7 @@ def _parsed(text: str, path: Path | str, row: int | None = None) -> Any:
         DataError: it is not valid JSON, or has a number that is not finite.
     """
     constants: list[str] = []
-    told = partial(DataError, file=str(path), row=row, remedy="Re-run its stage")
+    error_at = partial(DataError, file=str(path), row=row, remedy="Re-run its stage")
 
     def noted(constant: str) -> float:
         constants.append(constant)
@@ -90,9 +90,9 @@ def _parsed(text: str, path: Path | str, row: int | None = None) -> Any:
     try:
         value = json.loads(text, parse_constant=noted)
     except (ValueError, RecursionError) as error:
-        raise told(f"not valid JSON ({error})") from None
+        raise error_at(f"not valid JSON ({error})") from None
     if constants:
-        raise told(f"{constants[0]} is not a number", field=next(_not_finite(value, "")) or None)
+        raise error_at(f"{constants[0]} is not a number", field=next(_not_finite(value, "")) or None)
     return value
 
 
@@ -225,7 +225,7 @@ class Inputs:
         stamps = {str(one): _stamp(one.file) for one in addresses}  # before the digests: a write between the two shows
         return cls({str(address): input_digest(address) for address in addresses}, stamps)
 
-    def check_unchanged(self) -> None:
+    def refuse_changed_inputs(self) -> None:
         """Compares with the present state; what was not written to is not read again.
 
         Raises:
@@ -369,7 +369,7 @@ def stage_output(
     (partial / "record").mkdir()
     try:
         try:
-            with noted_amounts() as notes:
+            with collect_amount_warnings() as notes:
                 yield partial / "result"
         except Stopped as error:
             found = error
@@ -387,7 +387,7 @@ def stage_output(
         if stage in HEADLINES:
             write_headlines(stage, partial / "result", partial / HEADLINE_FILE)
             parts.append(HEADLINE_FILE)
-        read.check_unchanged()
+        read.refuse_changed_inputs()
         for part in parts:
             if (out / part).is_dir():
                 shutil.rmtree(out / part)

@@ -275,7 +275,7 @@ class RunCheckpoints:
             return
         seconds = self.seconds_before + begin - self._started
         saved = {"run": state(), "random": distributed.gathered(random_states()), "seconds": seconds}
-        saved["as_used"] = as_used.noted()
+        saved["as_used"] = as_used.notes_so_far()
         if not distributed.rank():
             self.store.save(step, saved)
         distributed.barrier()

@@ -1,4 +1,4 @@
-"""Settings of a stage's training that depend on its device: resolved, applied to the models, logged and noted."""
+"""Settings of a stage's training that depend on its device: resolved, applied to the models, logged and recorded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load_of(models: Sequence[nn.Module], tokens: int, frozen: Sequence[nn.Module
     return Load(trained, fixed + others, int(config.hidden_size), int(config.num_hidden_layers), tokens)
 
 
-def settle(
+def apply_device_settings(
     models: Sequence[nn.Module],
     config: TrainingConfig | OptimiserConfig,
     tokens: int,
@@ -94,16 +94,16 @@ def settle(
     return found
 
 
-def settle_supervised(
+def apply_supervised_device_settings(
     model: nn.Module, config: TrainingConfig, longest: int, frozen: Sequence[nn.Module] = ()
 ) -> DeviceSettings:
-    """Resolves and applies the settings of a training on a fixed data set; see `settle`.
+    """Resolves and applies the settings of a training on a fixed data set; see `apply_device_settings`.
 
     Args:
         longest: tokens of the longest row; of a pair, of both sides.
     """
     rows = min(config.microbatch, -(config.batch // -distributed.world_size()))
-    return settle([model], config, rows * longest, frozen)
+    return apply_device_settings([model], config, rows * longest, frozen)
 
 
 def _say(line: str) -> None:

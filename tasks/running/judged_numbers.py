@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 
 #: Smallest share of judged pairs with a valid verdict.
 LEAST_VALID = 0.9

@@ -90,8 +90,8 @@ def environment_of_each(processes: int) -> dict[str, str]:
     return {THREADS_VARIABLE: threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 
-def join_processes() -> None:
-    """Sets threads, joins the other processes of a launcher, and reads how models are sharded.
+def prepare_process_group() -> None:
+    """Sets threads, joins the group of a launcher's processes, and reads how models are sharded.
 
     Raises:
         RecipeError: processes that are missing, more threads than cores, or an invalid DeepSpeed configuration.

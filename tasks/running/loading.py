@@ -19,9 +19,9 @@ from rlhf_core.segmentation import SEGMENTERS, Segmenter, build_segmenter
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json
-from tasks.running.checked_results import read_of_kind
 from tasks.running.granted_device import device
 from tasks.running.result_rows import EncodingFacts
+from tasks.running.typed_results import read_typed_object
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
     """Returns the encoder of a data set; refuses a pad token that would mask real tokens."""
-    facts = read_of_kind(data / "data.json", EncodingFacts)
+    facts = read_typed_object(data / "data.json", EncodingFacts)
     template = chat_template(facts["template"])
     tokenizer = load_tokenizer(tokenizer_folder)
     try:

@@ -74,7 +74,7 @@ def note_of(pid: int) -> dict[str, Any]:
     return {"pid": pid, **identity(pid)}
 
 
-def is_noted(note: Mapping[str, Any]) -> bool:
+def is_same_process(note: Mapping[str, Any]) -> bool:
     """Returns whether the process that has a note's id is the noted one, alive or not yet waited for.
 
     A note with the time of creation alone (no /proc, or an earlier version's) is compared within a second.
@@ -94,12 +94,12 @@ def is_noted(note: Mapping[str, Any]) -> bool:
 def alive(note: Mapping[str, Any] | None) -> bool:
     """Returns whether a noted process still runs; a reused process id does not count."""
     try:
-        return is_noted(note or {}) and psutil.Process(int((note or {})["pid"])).status() != psutil.STATUS_ZOMBIE
+        return is_same_process(note or {}) and psutil.Process(int((note or {})["pid"])).status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
         return False
 
 
-def noted_processes(folder: Path) -> dict[str, Any]:
+def read_processes(folder: Path) -> dict[str, Any]:
     """Returns the platform's processes by name, as last noted in its folder."""
     found = read_private(folder / STATE).get("processes", {})
     return found if isinstance(found, dict) else {}
@@ -107,7 +107,7 @@ def noted_processes(folder: Path) -> dict[str, Any]:
 
 def client_environment(root: Path) -> dict[str, str]:
     """Returns the environment variables of a client of the tree's platform; empty while the platform is down."""
-    processes = noted_processes(root / FOLDER)
+    processes = read_processes(root / FOLDER)
     if not all(alive(processes.get(name)) for name in ("prefect", "mlflow")):
         return {}
     return {str(name): str(value) for name, value in read_private(root / FOLDER / CLIENT).items()}

@@ -46,7 +46,7 @@ class Question(TypedDict):
     meta: NotRequired[dict[str, Any]]
 
 
-class Example(TypedDict):
+class ReportExample(TypedDict):
     """A row of examples.jsonl in a data set: a response whose rewards are drawn.
 
     Attributes:
@@ -61,7 +61,7 @@ class Example(TypedDict):
     true_clauses: list[Any]
 
 
-class ColouredExample(Example):
+class ColouredExample(ReportExample):
     """A row of examples.jsonl of a reward model: the response with the reward of every token and segment."""
 
     label: str

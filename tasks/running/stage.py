@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hint
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
 from rlhf_core.models.device import grant
-from rlhf_core.named import own_error
+from rlhf_core.user_code import user_code_refusal
 from tasks import GC_THRESHOLD
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
@@ -25,7 +25,7 @@ from tasks.running.variables import (
     arithmetic,
     refuse_bad_environment,
     refuse_bad_ranks,
-    settle_environment,
+    unset_misleading_variables,
     whole_number,
 )
 
@@ -186,7 +186,7 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
 
 
 def prepare_process() -> None:
-    """Prepares this process for a stage that runs in one; a stage of several calls `join_processes` instead.
+    """Prepares this process for a stage that runs in one; a stage of several calls `prepare_process_group` instead.
 
     Sets its threads: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage. Models that are loaded
     from here on suit the stage's device.
@@ -204,7 +204,7 @@ def prepare_process() -> None:
 
 
 @contextmanager
-def numeric_errors_name(data: Path) -> Iterator[None]:
+def name_file_in_numeric_errors(data: Path) -> Iterator[None]:
     """Puts the file whose rows are trained on before the message of a numeric error."""
     try:
         yield
@@ -212,14 +212,14 @@ def numeric_errors_name(data: Path) -> Iterator[None]:
         raise NumericsError(f"file {data}: {error}") from None
 
 
-def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:
-    """Runs a stage's main function; an error of the caller's prints one line and exits with USER_ERROR.
+def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:
+    """Runs the main function of a stage or report; an error of the caller's prints one line and exits with USER_ERROR.
 
     Args:
         main: takes the command line.
         several_processes: whether the stage runs in REWARDSMITH_PROCESSES processes where that is set.
     """
-    settle_environment()
+    unset_misleading_variables()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     gc.freeze()  # what was imported stays: later collections, and those at exit, pass it over (1 to 2 s a stage)
     gc.set_threshold(*GC_THRESHOLD)
@@ -246,7 +246,7 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
         print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except BaseException as error:
-        if (refusal := own_error(error)) is None:
+        if (refusal := user_code_refusal(error)) is None:
             raise
         print(f"error: {refusal}", file=sys.stderr)
         sys.exit(USER_ERROR)

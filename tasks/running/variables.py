@@ -112,7 +112,7 @@ def arithmetic() -> list[str]:
     return [f"{name}={os.environ[name]}" for name in OF_ARITHMETIC if os.environ.get(name)]
 
 
-def settle_environment() -> None:
+def unset_misleading_variables() -> None:
     """Unsets variables of another repository, and a terminal's width in which nothing can be read.
 
     Git and DVC take the repository from the working directory alone.

@@ -71,13 +71,13 @@ class ScalarScorer:
         check_classifier(folder, own_template=template == "tokenizer")
         tokenizer, named = load_tokenizer(folder), chat_template(template)
         try:
-            model, told = AutoModelForSequenceClassification.from_pretrained(
+            model, loading_info = AutoModelForSequenceClassification.from_pretrained(
                 str(folder), dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
                 output_loading_info=True,
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError) as error:
             raise _not_loaded(folder, str(error).strip().splitlines()[0]) from None
-        if missing := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
+        if missing := sorted([*loading_info["missing_keys"], *(name for name, *_ in loading_info["mismatched_keys"])]):
             raise DataError(
                 f"the weights of {', '.join(missing[:3])} are missing; transformers would make them up at random",
                 file=str(folder),

@@ -14,11 +14,11 @@ from torch import Tensor
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
 from rlhf_core.models.policy import pad_rows
-from rlhf_core.named import import_named
 from rlhf_core.rewards.function import checked_signal, values_of
 from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.signals import Sequence as SequenceSignal
 from rlhf_core.signals import Tokens
+from rlhf_core.user_code import import_callable
 
 #: Said where a function looks for texts elsewhere.
 TEXTS = "batch.texts has the responses, batch.prompts the prompts, batch.records the data rows"
@@ -66,7 +66,7 @@ def try_reward(name: str, batch: RolloutBatch) -> TriedReward:
         RecipeError: no such function, or one that raises an error; names the line.
         NumericsError: a wrong shape, values that are not numbers, or one that is not finite.
     """
-    function = import_named(name, "reward function")
+    function = import_callable(name, "reward function")
     try:
         values = values_of(function, batch, name)
     except RewardsmithError:

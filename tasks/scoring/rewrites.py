@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution, judged
-from tasks.running.contradictions import FinishedStage
+from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 
 
@@ -74,4 +74,4 @@ def verified_again(
     ]
     if len(rows) != len(wrong):
         yield f"{file} has {len(rows)} rows for {len(wrong)} wrong solutions"
-    yield from finished.of_rows(file, rows[: len(values)], values)
+    yield from finished.row_mismatches(file, rows[: len(values)], values)

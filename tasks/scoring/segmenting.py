@@ -28,7 +28,8 @@ class SegmentedPairs:
     aggregation: Aggregation = field(default=MEAN)
 
     @property
-    def pairs(self) -> int:
+    def count(self) -> int:
+        """Returns the number of pairs; there are twice as many sequences."""
         return len(self.rows)
 
 
@@ -111,7 +112,7 @@ def segment_sequences(
     return sequences, spans
 
 
-def token_rewards(spans: list[tuple[int, int]], values: list[float], tokens: int) -> list[float | None]:
+def divide_among_tokens(spans: list[tuple[int, int]], values: list[float], tokens: int) -> list[float | None]:
     """Returns each segment's reward divided evenly among its tokens; None outside every segment.
 
     A segment without tokens adds its reward to the token on which it ends.

@@ -1,4 +1,4 @@
-"""A reward model's result that was not trained: the model that is asked instead, and the answers that it rewards."""
+"""Zero-shot reward models: a result that holds settings in place of trained weights, and the scorer that reads it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE = "zero_shot.json"
 
 
 @dataclass(frozen=True)
-class AskedModel:
+class ZeroShotModel:
     """A zero-shot model with the words that say the task where prompts alone do not (translation)."""
 
     model: ZeroShot
@@ -36,7 +36,7 @@ class AskedModel:
         """Returns one reward for each answer."""
         return self.model.rewards([self.instruction + prompt for prompt in prompts], answers)
 
-    def pairs(self, rows: Sequence[PreferencePair]) -> dict[str, float]:
+    def pair_metrics(self, rows: Sequence[PreferencePair]) -> dict[str, float]:
         """Returns how often the chosen answers of pairs have the higher reward, and how well that is calibrated."""
         prompts = [str(row["prompt"]) for row in rows]
         chosen = torch.tensor(self.rewards(prompts, [str(row["chosen"]) for row in rows]))
@@ -50,34 +50,34 @@ class AskedModel:
         }
 
 
-def write_zero_shot(result: Path, settings: ZeroShotSettings, data: Path) -> None:
-    """Writes which model is asked, and the words before each prompt."""
+def write_zero_shot_settings(result: Path, settings: ZeroShotSettings, data: Path) -> None:
+    """Writes the settings of a zero-shot model, and the words before each prompt."""
     facts = read_json(data / "data.json")
     write_json(result / FILE, {"settings": asdict(settings), "instruction": str(facts.get("instruction", ""))})
 
 
 def is_zero_shot(reward_model: Path) -> bool:
-    """Returns whether a reward model's result names a model that is asked."""
+    """Returns whether a reward model's result holds a zero-shot model."""
     return (reward_model / FILE).exists()
 
 
-def load_asked(reward_model: Path) -> AskedModel:
-    """Returns the model that a reward model's result names."""
+def load_zero_shot_model(reward_model: Path) -> ZeroShotModel:
+    """Returns the zero-shot model of a reward model's result."""
     found: Mapping[str, Any] = read_json(reward_model / FILE)
     settings = typed(ZeroShotSettings, found["settings"], str(reward_model / FILE))
-    return AskedModel(load_zero_shot(settings, str(device())), str(found["instruction"]))
+    return ZeroShotModel(load_zero_shot(settings, str(device())), str(found["instruction"]))
 
 
 @dataclass(frozen=True)
 class ZeroShotScorer:
-    """Scores rollouts by a model that is asked.
+    """Scores rollouts by a zero-shot model.
 
     Args:
-        asked: the model.
+        model: gives the rewards.
         tokenizer: of the policy, whose tokens are spelled out.
     """
 
-    asked: AskedModel
+    model: ZeroShotModel
     tokenizer: PreTrainedTokenizerBase
 
     @property
@@ -89,5 +89,5 @@ class ZeroShotScorer:
         mask = batch.responses.mask
         rows = zip(batch.responses.ids.cpu(), mask.cpu(), strict=True)
         texts = [token_spans(self.tokenizer, ids[real].tolist())[0] for ids, real in rows]
-        found = distributed.on_main(lambda: self.asked.rewards(list(batch.prompts), texts))
+        found = distributed.on_main(lambda: self.model.rewards(list(batch.prompts), texts))
         return SequenceSignal(torch.tensor(found, device=mask.device))

@@ -14,7 +14,7 @@ from tasks.studies.equal_kl import at_kl
 from tasks.studies.origins import other_origins
 from tasks.studies.shown import trains
 from tasks.studies.trial_records import EVEN, OVER_SFT
-from tasks.studies.tuned import as_tuned, broken_rows, tuned_rows
+from tasks.studies.tuned import broken_rows, has_tuned_settings, tuned_rows
 
 
 def caveats_of(
@@ -35,7 +35,7 @@ def caveats_of(
     broken = broken_rows(tuning)
     found = [f"'{row}' was {broken[row]}" for row in rows if row in broken]
     tuned = {} if tuning is None else tuned_rows(tuning)
-    for row in (row for row in rows if row in tuned and as_tuned(spec, tuned[row])):
+    for row in (row for row in rows if row in tuned and has_tuned_settings(spec, tuned[row])):
         edges = " and ".join(f"{name} at the {bound}est value" for name, bound in tuned[row].edges.items())
         found += [f"tuning of '{row}' chose {edges} that it tried"] if edges else []
     counted = spec.weighted_cells(hypothesis)

@@ -18,7 +18,7 @@ from tasks.params.pages import read_settings
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_object
 from tasks.running.judged_numbers import blank_numbers
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.studies.divergence import Divergence, last_evaluation
 from tasks.studies.origins import origins_of
 from tasks.studies.provenance import environment_of, settings_digest

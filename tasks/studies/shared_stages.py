@@ -1,6 +1,6 @@
 """Cells of a study that share the training of a model, since their dials change what that training does not read.
 
-What is shared is decided while a world runs, by the content that training reads (`tasks.running.shared_training`). Here
+What is shared is decided while a world runs, by the content that training reads (`tasks.running.reused_training`). Here
 it is foreseen from settings.
 """
 

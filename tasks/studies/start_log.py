@@ -46,11 +46,11 @@ def parse_starts(text: str) -> list[dict[str, Any]]:
             if not isinstance(start, dict) or not isinstance(start.get(field), kind):
                 problem = "the start of a world has no such field or another type of it"
                 raise DataError(problem, file=LOG.as_posix(), row=number, field=field, remedy=REMEDY)
-        told = partial(DataError, file=LOG.as_posix(), row=number, remedy=REMEDY)
+        error_at = partial(DataError, file=LOG.as_posix(), row=number, remedy=REMEDY)
         if not start["study"].isprintable():
-            raise told(f"{start['study']!r:.60} is not the name of a study", field="study")
+            raise error_at(f"{start['study']!r:.60} is not the name of a study", field="study")
         if wrong := [world for world in start["worlds"] if not isinstance(world, int) or isinstance(world, bool)]:
-            raise told(f"{wrong[0]!r:.60} is not the number of a world", field="worlds")
+            raise error_at(f"{wrong[0]!r:.60} is not the number of a world", field="worlds")
         found.append(start)
     return found
 
@@ -71,7 +71,7 @@ def _text(root: Path) -> str:
         raise DataError(f"not UTF-8 ({error})", file=LOG.as_posix(), remedy=REMEDY) from None
 
 
-def check_unchanged(root: Path, own: Registration) -> None:
+def refuse_changed_study(root: Path, own: Registration) -> None:
     """Refuses a study whose file was changed after its first start.
 
     Raises:

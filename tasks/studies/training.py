@@ -15,7 +15,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 
 #: Means over the second half of training, and the last value.
 MEANS, LAST = ("clip_fraction", "explained_variance", "entropy"), ("kl",)

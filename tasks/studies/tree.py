@@ -31,7 +31,7 @@ from tasks.params.stages import RUNS
 from tasks.params.studies import LIKE, OF_STUDIES, TWIN
 from tasks.params.tuning import FILE as TUNING_FILE
 from tasks.params.yaml_files import is_there, refuse_lost_links, yaml_text
-from tasks.running.shared_training import FOLDER as SHARED_TRAINING
+from tasks.running.reused_training import FOLDER as REUSED_TRAINING
 from tasks.studies.world_seeds import TWIN_APART
 
 #: Pages of a paper that a study adds to.
@@ -99,7 +99,7 @@ class WorldTree:
 
 
 def own_name(study: str, name: str) -> str:
-    """Returns the name of a study's row or reward model on its page."""
+    """Returns the name of a study's row or reward model in its settings page."""
     return f"{study}-{name}"
 
 
@@ -133,7 +133,7 @@ def write_tree(project: Path, world: WorldTree) -> None:
         content = graph.pipeline_file(world.tree, made, Path(file).parent)
         (world.tree / file).parent.mkdir(parents=True, exist_ok=True)
         (world.tree / file).write_text(graph.HEADER + yaml_text(content), encoding="utf-8")
-    (world.tree / SHARED_TRAINING).mkdir(parents=True, exist_ok=True)
+    (world.tree / REUSED_TRAINING).mkdir(parents=True, exist_ok=True)
     if not (world.tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
 

@@ -189,7 +189,7 @@ def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> Non
     text = _with_points(file.read_text(encoding="utf-8"), rows)
     spec = typed(StudySpec, parse_mapping(text, str(file)), str(file))
     for name, row in rows.items():
-        if not as_tuned(spec, row):
+        if not has_tuned_settings(spec, row):
             raise DataError("cannot be written", file=str(file), field=f"rows.{name}", remedy="Write it by hand")
     write_whole(file, text)
 
@@ -219,7 +219,7 @@ def _with_points(text: str, rows: Mapping[str, TunedRow]) -> str:
     return before + parts(made.getvalue())[1] + after
 
 
-def as_tuned(spec: StudySpec, row: TunedRow) -> bool:
+def has_tuned_settings(spec: StudySpec, row: TunedRow) -> bool:
     """Returns whether a study's row has the chosen settings."""
     own = spec.rows[row.row].get(OPTIMISER, {})
     return all(own.get(name) == value for name, value in row.point.items())

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.params.studies import StudySpec
 from tasks.studies.origins import placed
-from tasks.studies.tuned import TunedRow, as_tuned
+from tasks.studies.tuned import TunedRow, has_tuned_settings
 from tasks.studies.world_seeds import TUNING
 
 Records = Sequence[Mapping[str, Any]]
@@ -58,7 +58,7 @@ def _from_tuning(spec: StudySpec, row: str, tuning: Mapping[str, Any], tuned: Tu
         found.append(f"'{row}' was tuned with {_names(fixed)} fixed, now {_names(spec.fixed(row))}")
     if tuned.best is None:
         found.append(f"tuning chose nothing for '{row}'")
-    elif not as_tuned(spec, tuned):
+    elif not has_tuned_settings(spec, tuned):
         found.append(f"'{row}' does not run at the settings that tuning chose")
     return found + _other_settings(row, made, records)
 

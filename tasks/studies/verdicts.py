@@ -21,14 +21,14 @@ from rlhf_core.evaluation.statistics import gatekept, holm
 from rlhf_core.evaluation.worlds import ALPHA, Effect, against_constant
 from tasks.params.studies import Hypothesis, StudySpec, read_study
 from tasks.studies.caveats import caveats_of, compared
+from tasks.studies.claim_at_start import claim_changed_since_start
 from tasks.studies.committed import read_records, unknown_records
 from tasks.studies.equal_kl import hypothesis_value
 from tasks.studies.provenance import code_of_starts, differences
 from tasks.studies.registration import Registration, record_file, registration_of
-from tasks.studies.settled_claim import settled_claim
-from tasks.studies.settled_tuning import settled_tuning
-from tasks.studies.start_log import VERDICT, check_unchanged, refuse_edited_log, starts
+from tasks.studies.start_log import VERDICT, refuse_changed_study, refuse_edited_log, starts
 from tasks.studies.tuned import broken_rows
+from tasks.studies.tuning_at_start import tuning_at_start
 
 #: Reason why a study whose commits are lost has no verdict.
 WHY_EXPLORATORY = "nothing in this history shows that the study was registered before its worlds ran"
@@ -252,10 +252,10 @@ def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
     Raises:
         DataError: a record that does not fit the study, or a record of tuning that was changed after its start.
     """
-    found, (tuning, of_tuning) = read_records(root, own, spec), settled_tuning(root, own.study)
+    found, (tuning, tuning_notes) = read_records(root, own, spec), tuning_at_start(root, own.study)
     records, every = found.committed, {own.world_seed(index) for index in range(spec.worlds)}
     lost = tuple(commit[:10] for commit in found.lost)
-    of_commits = (f"worlds ran at commits that are not in this history: {', '.join(lost)}",) if lost else ()
+    commit_notes = (f"worlds ran at commits that are not in this history: {', '.join(lost)}",) if lost else ()
     begun = [line for line in starts(root) if line["study"] == own.study and line["kind"] == VERDICT]
     return StudyState(
         own,
@@ -267,11 +267,11 @@ def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
         tuple(record_file(own.study, record["world"]) for record in found.uncommitted.values()),
         min((line["time"][:10] for line in begun), default=None),
         (
-            *of_commits,
+            *commit_notes,
             *differences(records.values()),
             *code_of_starts(begun, every),
-            *of_tuning,
-            *settled_claim(root, own.study, spec.claim),
+            *tuning_notes,
+            *claim_changed_since_start(root, own.study, spec.claim),
         ),
         bool(lost),
     )
@@ -297,5 +297,5 @@ def load_study(root: Path, file: Path) -> StudyState:
     """
     spec, own = read_study(file), registration_of(root, file)
     refuse_edited_log(root)
-    check_unchanged(root, own)
+    refuse_changed_study(root, own)
     return state_of(root, own, spec)

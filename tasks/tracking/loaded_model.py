@@ -122,7 +122,7 @@ def reward_model(pointed: Pointed) -> Predict:
     result = pointed.result()
     if is_zero_shot(result):
         raise RecipeError(f"{result}: this reward model is asked, and has no weights to load")
-    needs = segmenter_needs(ScalarModel.trained_on(result / "model")["segmenter"])
+    needs = segmenter_needs(ScalarModel.training_settings(result / "model")["segmenter"])
     above = RewardModelInputs(
         data=pointed.input("data"),
         sft=pointed.input("sft") if needs.entropies else None,

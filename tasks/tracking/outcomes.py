@@ -18,7 +18,7 @@ from tasks.graph.rows import ROW_STAGES
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import digest, read_object
-from tasks.running.recorded import exists_as_recorded
+from tasks.running.result_digests import exists_as_recorded
 from tasks.tracking.parameters import DeclaredStages, parameters
 
 #: Kinds of stages whose results are runs.
@@ -126,7 +126,7 @@ def outcomes(root: Path, paper: str, scale: str) -> list[RowOutcome]:
     found = []
     for file in (file for file in files if (root / file).exists()):
         prefix = "" if file == Path("dvc.yaml") else f"{file.as_posix()}:"
-        for name, stage in declared.of_file(file).items():
+        for name, stage in declared.stages_in(file).items():
             if stage["meta"]["module"] in TRACKED and stage["meta"]["owner"] in (SHARED, paper):
                 found.append(outcome_of(root, _tracked(root, f"{prefix}{name}", declared)))
     return [outcome for outcome in found if outcome is not None]
@@ -141,7 +141,7 @@ def tracked_stage(root: Path, address: str) -> TrackedStage:
 
 def _tracked(root: Path, address: str, declared: DeclaredStages) -> TrackedStage:
     file, _, name = address.rpartition(":")
-    stage = declared.of_file(Path(file or "dvc.yaml"))[name]
+    stage = declared.stages_in(Path(file or "dvc.yaml"))[name]
     out, meta = Path(stage["outs"][0]).parent, stage["meta"]
     key = out.relative_to("results").as_posix()
     params = parameters(root, stage, declared)

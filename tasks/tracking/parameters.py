@@ -34,7 +34,7 @@ class DeclaredStages:
         self.root, self.scale = root, scale
         self._read: dict[Path, Mapping[str, Any]] = {}
 
-    def of_file(self, file: Path) -> Mapping[str, Any]:
+    def stages_in(self, file: Path) -> Mapping[str, Any]:
         """Returns the stages of a file, a path relative to the repository."""
         if file not in self._read:
             self._read[file] = read_mapping(self.root / file)["stages"]
@@ -49,7 +49,7 @@ class DeclaredStages:
 
     def with_result(self, result: str) -> Mapping[str, Any] | None:
         """Returns the stage that makes a result; None for a folder that no stage makes."""
-        stages = (stage for file in self._files() for stage in self.of_file(file).values())
+        stages = (stage for file in self._files() for stage in self.stages_in(file).values())
         return next((stage for stage in stages if result in stage["outs"]), None)
 
 
@@ -66,7 +66,7 @@ def _arguments(stage: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _settings(root: Path, stage: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings of a stage by argument, as its page states them and typed."""
+    """Returns the settings of a stage by argument, as its settings page states them and typed."""
     found = {}
     for argument, values in _arguments(stage).items():
         make = TYPES.get((stage["meta"]["module"], argument))
@@ -100,7 +100,7 @@ def parameters(root: Path, stage: Mapping[str, Any], declared: DeclaredStages) -
     Those of its row or spec have their own names, those of its other arguments the argument's before them
     (`scale.checkpoint_prompts`), those of stages above it the argument's that names their result
     (`reward_model.loss`); of several reward models, their names too. All are typed, defaults included, but for a row,
-    which is as its page states it; `optimiser` is whole, from row, scale and defaults.
+    which is as its settings page states it; `optimiser` is whole, from row, scale and defaults.
     """
     settings, found = _settings(root, stage), dict[str, str]()
     for argument, (stated, typed) in settings.items():

@@ -39,7 +39,7 @@ def note_experiment(root: Path, paper: str, uri: str, experiment: str) -> None:
     write_json(folder / f"{paper}.json", {"server": address, "experiment": experiment})
 
 
-def experiment_noted_since(root: Path, paper: str, moment: float) -> bool:
+def experiment_updated_since(root: Path, paper: str, moment: float) -> bool:
     """Returns whether a paper's experiment was noted at or after a moment, in seconds of `time.time()`."""
     file = root / FOLDER / f"{paper}.json"
     return file.exists() and file.stat().st_mtime >= moment - CLOCK_SECONDS

@@ -81,7 +81,7 @@ def deviations(root: Path, work: Path, fault: Fault) -> dict[str, int]:
     """Plants a fault; returns how many deviations there are, of results and of inputs."""
     variation = {"policy": {"metrics/win_rate_vs_sft": [15, 0.01, 0.02], "judgements.jsonl/response": [15, 0.05, 0.1]}}
     before = digest(root)
-    told = verify_sees.told(fault, *verify_sees.planted(root, work, fault, variation))
+    told = verify_sees.detection_record(fault, *verify_sees.planted(root, work, fault, variation))
     assert digest(root) == before, "the finished demo stays as it is"
     return {"results": told["results"], "inputs": told["inputs"]}
 

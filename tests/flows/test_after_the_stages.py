@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.paper import runs_link, tables_so_far
+from flows.paper import link_mlflow_runs, tables_so_far
 from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
 from tasks.tracking.searches import note_experiment
@@ -58,7 +58,7 @@ def test_nothing_makes_no_tables(tmp_path: Path) -> None:
 def test_a_link_of_any_study_has_a_key_that_prefect_takes(tmp_path: Path) -> None:
     made: list[dict[str, str]] = []
     note_experiment(tmp_path, "My_Study.2", "http://127.0.0.1:5000", "7")
-    runs_link(lambda **link: made.append(link), tmp_path, "My_Study.2")
+    link_mlflow_runs(lambda **link: made.append(link), tmp_path, "My_Study.2")
     assert [(link["key"], link["link"]) for link in made] == [
         ("mlflow-my-study-2", "http://127.0.0.1:5000/#/experiments/7/runs")
     ]

@@ -25,7 +25,7 @@ import yaml
 from flows import fork_server, stage_run
 from flows.fork_server import ForkServer
 from flows.slots import Grant
-from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
+from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage_process
 from flows.working_tree import end_orphans, marked_groups
 from tests.chaos import wait_for
 from tests.small_repository import PROJECT, clean_environment
@@ -131,7 +131,7 @@ def server(root: Path) -> Iterator[ForkServer]:
 def run(root: Path, name: str, server: ForkServer | None, running: RunningStages | None = None) -> StageDone:
     names = {"address": name, "name": name, "out": f"results/{name}"}
     running = running or RunningStages()
-    return run_stage(root, **names, environment=CORE, running=running, log=print, server=server)
+    return run_stage_process(root, **names, environment=CORE, running=running, log=print, server=server)
 
 
 def facts(root: Path, name: str) -> dict[str, Any]:
@@ -243,9 +243,9 @@ def test_its_processes_are_marked_with_its_name_and_end_with_their_group(root: P
 def test_a_stage_that_outlives_a_killed_flow_is_found(root: Path) -> None:
     code = (
         "import logging, sys; from pathlib import Path; from flows.fork_server import ForkServer; "
-        "from flows.slots import Grant; from flows.stage_run import RunningStages, run_stage; "
+        "from flows.slots import Grant; from flows.stage_run import RunningStages, run_stage_process; "
         "server = ForkServer(Path.cwd(), logging.getLogger()); server.begin(['probe'] * 3); "
-        "run_stage(Path.cwd(), address='waits', name='waits', out='results/waits', "
+        "run_stage_process(Path.cwd(), address='waits', name='waits', out='results/waits', "
         "environment=Grant(1, (), 0.0).environment(), running=RunningStages(), log=print, server=server)"
     )
     flow = subprocess.Popen([sys.executable, "-c", code], cwd=root, env=clean_environment(PYTHONPATH=str(root)))

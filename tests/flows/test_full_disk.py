@@ -41,7 +41,7 @@ def fill(root: Path, left: int) -> Path:
 
 def stage(root: Path) -> None:
     """A stage that finds little room and then none, and once more when there is some: prints what came of it."""
-    from flows.stage_run import RunningStages, StageFailed, run_stage
+    from flows.stage_run import RunningStages, StageFailed, run_stage_process
     from flows.working_tree import tidy
     from tests.chaos import processes_of
 
@@ -49,18 +49,18 @@ def stage(root: Path) -> None:
     stages = command("dvc", "stage", "list", "--name-only", root=root).stdout.split()
     before, address = (next(name for name in stages if name.startswith(kind)) for kind in ("prepare", "tokenizer"))
     how = {"environment": {}, "running": RunningStages(), "log": print}
-    run_stage(root, address=before, name="prepare", out="", **how)  # type: ignore[arg-type]
+    run_stage_process(root, address=before, name="prepare", out="", **how)  # type: ignore[arg-type]
     messages = []
     for left in (4 << 10, 0):
         filler = fill(root, left)
         try:
-            run_stage(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
+            run_stage_process(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
         except StageFailed as error:
             messages.append(str(error))
         filler.unlink()
     alive = processes_of(root)
     tidy(root)
-    done = run_stage(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
+    done = run_stage_process(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
     status = command("dvc", "status", before, address, root=root).stdout
     print(json.dumps({"messages": messages, "alive": alive, "then": done.outcome, "status": status}))
 

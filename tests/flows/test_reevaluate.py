@@ -154,12 +154,12 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
 
     record(tmp_path, 1)
     monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
-    for name in ("check_pinned", "page_link", "open_registry"):
+    for name in ("refuse_edited_tree", "link_page_and_report", "open_registry"):
         monkeypatch.setattr(reevaluate, name, lambda *_: None)
     for name in ("evaluate", "send_pending_alerts", "track_records"):
         monkeypatch.setattr(reevaluate, name, lambda *_, name=name: done.append(name))
     monkeypatch.setattr(reevaluate, "load_settings", lambda _path: ReevaluationSettings((), Schedule("0 3 * * *")))
-    monkeypatch.setattr(reevaluate, "bring_records", refused)
+    monkeypatch.setattr(reevaluate, "restore_records", refused)
     with pytest.raises(RewardsmithError, match="names records that neither"):
         reevaluate.reevaluate.fn(models=["segment-policy-a"], root=str(tmp_path))
     assert done == []

@@ -164,7 +164,7 @@ def test_the_tag_of_the_machine_is_the_runs_and_not_its_tasks(tmp_path: Path) ->
 
     @flow(persist_result=False)
     def run() -> tuple[list[str], list[str]]:
-        with run_notes.living_run_noted(tmp_path), get_client(sync_client=True) as client:
+        with run_notes.note_running_process(tmp_path), get_client(sync_client=True) as client:
             return client.read_flow_run(UUID(prefect.runtime.flow_run.id)).tags, own_tags.submit().result()
 
     with tags("mine", host_tag()):

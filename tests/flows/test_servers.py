@@ -565,14 +565,14 @@ def test_another_server_on_the_port_is_not_taken_for_ones_own(made: settings.Set
 
 def test_a_deployment_whose_version_is_no_commit_is_not_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`prefect deploy` makes a version of its own where the repository has no remote."""
-    from flows.deployments import check_pinned
+    from flows.deployments import refuse_edited_tree
 
     monkeypatch.setattr(prefect.runtime.deployment, "id", str(uuid4()), raising=False)
     monkeypatch.setattr(prefect.runtime.deployment, "version", "d41d8cd98f00b204e9800998ecf8427e", raising=False)
-    assert check_pinned(tmp_path) == ""
+    assert refuse_edited_tree(tmp_path) == ""
     monkeypatch.setattr(prefect.runtime.deployment, "version", "0" * 40, raising=False)
     with pytest.raises(RewardsmithError, match="is not in this repository"):
-        check_pinned(tmp_path)
+        refuse_edited_tree(tmp_path)
 
 
 @pytest.mark.parametrize("cron", ["0 3 * *", "61 3 * * *", "0 3 31 2 *", "every night"])

@@ -12,7 +12,7 @@ import pytest
 from flows import paper
 from flows.scheduler import RunSummary
 from tasks.dvc import plan
-from tasks.dvc.ended_runs import Asked
+from tasks.dvc.ended_runs import RunRequest
 from tasks.graph.names import SUITE
 
 FLOWS = ("paper", "suite")
@@ -40,5 +40,5 @@ def run(
     monkeypatch.setattr(plan, "pipeline_files", lambda *_, **__: [])
     monkeypatch.setattr(plan, "suite_files", lambda *_, **__: [])
     monkeypatch.setattr(plan, "suite_papers", lambda *_, **__: ["segment"])
-    asked = Asked("segment" if made == "paper" else SUITE, "testbed", rows=(), report=True, sync=True, **choice)
-    paper.run_asked(root, asked)
+    request = RunRequest("segment" if made == "paper" else SUITE, "testbed", rows=(), report=True, sync=True, **choice)
+    paper.run_request(root, request)

@@ -18,7 +18,7 @@ from tasks.report import hackability
 from tasks.report.atlas_page import write_atlas
 from tasks.report.findings_block import write_blocks
 from tasks.running.artifacts import write_json, write_jsonl
-from tasks.running.recorded import RECORD
+from tasks.running.result_digests import RECORD
 from tests.rlhf_core.tiny_models import tiny_policy, tiny_scalar_model
 from tests.small_repository import PROJECT
 from tests.tasks.report.fabricated_atlas import fabricated_clone

@@ -21,7 +21,7 @@ from flows.run_notes import process_of
 from flows.servers.processes import read_state
 from flows.working_tree import clear_dead_locks
 from rlhf_core.evaluation.judges.cache import AnswerCache
-from tasks.dvc.contents import damaged, of_another_run
+from tasks.dvc.cache_digests import damaged_outputs, made_by_another_run
 from tasks.graph.expected import expected_bytes, expected_seconds
 from tasks.graph.stages import stopped_stages
 from tasks.graph.times import print_times, stage_time
@@ -93,8 +93,8 @@ def _results(root: Path) -> None:
         fs_path=str(root / RESULT), repo=SimpleNamespace(root_dir=str(root)), hash_info=SimpleNamespace(value="0"),
         stage=SimpleNamespace(cmd="python", deps=()),
     )  # fmt: skip
-    damaged([out])
-    of_another_run(out)
+    damaged_outputs([out])
+    made_by_another_run(out)
 
 
 def _outcome(root: Path) -> None:

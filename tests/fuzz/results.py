@@ -20,7 +20,7 @@ from tasks.report.compare_page import write_comparison
 from tasks.report.outputs import StageOutput
 from tasks.report.result_words import result_in_words
 from tasks.report.terminal import print_table
-from tasks.running.recorded import RECORD
+from tasks.running.result_digests import RECORD
 from tasks.tracking.outcomes import outcome_of
 from tests.fuzz.commands import TREES, Reader, Tree, link_project, printed
 from tests.fuzz.damage import Area, damage_file, damaged_bytes, damaged_json, damaged_tree, remove

@@ -15,11 +15,11 @@ from rlhf_core.aspects.aspect import checked_scores
 from rlhf_core.choices import Choices, UnknownChoice
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.choices import JUDGES
-from rlhf_core.named import import_attribute
 from rlhf_core.rewards.function import values_of
 from rlhf_core.supervised.recipes import RECIPES
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.typed import Checked, above
+from rlhf_core.user_code import import_attribute
 
 
 @dataclass(frozen=True)

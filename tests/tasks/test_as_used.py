@@ -94,7 +94,7 @@ def test_a_resumed_run_notes_what_an_uninterrupted_one_notes() -> None:
     whole = noted([FIRST], [SECOND])
     with as_used.learning():
         as_used.note_examples("examples", [FIRST])
-    saved = as_used.noted()
+    saved = as_used.notes_so_far()
     as_used.note_sampling("answers", Sampling(8))
     as_used.restore(saved)
     with as_used.learning():

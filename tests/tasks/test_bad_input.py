@@ -17,7 +17,7 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError
 from tasks import sft as sft_stage
-from tasks.running.stage import USER_ERROR, run_stage
+from tasks.running.stage import USER_ERROR, run_main
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
 Row = dict[str, Any]
@@ -82,7 +82,7 @@ def folder(tmp_path: Path) -> Folder:
 def exits(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> str:
     """The one error line of a stage that exits with USER_ERROR."""
     with pytest.raises(SystemExit) as stopped:
-        run_stage(lambda _: run())
+        run_main(lambda _: run())
     assert stopped.value.code == USER_ERROR
     lines = capsys.readouterr().err.strip().splitlines()
     errors = [line for line in lines if line.startswith("error: ")]

@@ -17,7 +17,7 @@ from tasks import command_line
 from tasks.commands.processes import flow_of, run_quietly
 from tasks.graph.names import split_names, trained_reward_model
 from tasks.params.pages import read_settings
-from tasks.running.stage import run_stage
+from tasks.running.stage import run_main
 from tests import small_repository
 from tests.command_line import rewardsmith
 from tests.small_repository import PROJECT, change_entry, clean_environment
@@ -157,7 +157,7 @@ def test_a_path_that_cannot_be_used_is_named(
     taken = tmp_path / "taken"
     taken.touch()
     monkeypatch.setattr(command_line, "commands", taken.mkdir)
-    for run in (command_line.app, lambda: run_stage(lambda _: (taken / "below").mkdir())):
+    for run in (command_line.app, lambda: run_main(lambda _: (taken / "below").mkdir())):
         with pytest.raises(SystemExit) as stopped:
             run()
         assert stopped.value.code == 2

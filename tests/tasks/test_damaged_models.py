@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_core.errors import DataError
 from tasks.commands.explain import print_credit, print_explanation
-from tasks.running.recorded import RECORD
+from tasks.running.result_digests import RECORD
 from tasks.studies.start_log import abandoned
 from tests.fuzz.commands import POLICY, SOLVED, TRAINED, exported, laboratory, make_laboratory, make_trained
 from tests.tasks.report.fixture_results import sign

@@ -16,7 +16,7 @@ from tasks.graph.items import Graph, Item, data_name, result_of
 from tasks.graph.matrix import build
 from tasks.graph.rows import load_row, row_addresses
 from tasks.graph.scale import Scale
-from tasks.params.data import data_spec, drawn_by_seed, of_draw
+from tasks.params.data import data_spec, drawn_by_seed, settings_of_world
 from tasks.params.pages import Address
 from tasks.params.settings import ROOT_SCALE
 from tasks.prepare import make_sets, prepare
@@ -132,7 +132,10 @@ def test_a_stated_world_is_the_draw_of_all_seeds() -> None:
     assert not drawn_by_seed(values)
     sets = [make_sets(data_spec(one, "data"), Path())[0]["prompts"] for one in (values, {**values, "world": 8})]
     assert sets[0] != sets[1]
-    assert make_sets(data_spec(of_draw(DATA["data/dialogue"], 7, "data"), "data"), Path())[0]["prompts"] == sets[0]
+    assert (
+        make_sets(data_spec(settings_of_world(DATA["data/dialogue"], 7, "data"), "data"), Path())[0]["prompts"]
+        == sets[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_a_stated_world_is_the_draw_of_all_seeds() -> None:
 )
 def test_a_draw_that_the_settings_do_not_have_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        of_draw(values, 1, "data.yaml:own")
+        settings_of_world(values, 1, "data.yaml:own")
 
 
 def test_a_seed_that_another_draw_has_too_is_refused() -> None:

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.dvc import ended_runs as up_to_date
-from tasks.dvc.ended_runs import Asked, note_good_end, nothing_to_do
+from tasks.dvc.ended_runs import RunRequest, note_good_end, nothing_to_do
 
-ASKED = Asked("segment", "testbed", True, ("bandit",), (0,), report=True, sync=True)
+ASKED = RunRequest("segment", "testbed", True, ("bandit",), (0,), report=True, sync=True)
 
 
 FILES = ["dvc.yaml", "pipelines/testbed/segment/dvc.yaml"]
@@ -41,7 +41,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(up_to_date, "code_of", lambda root: "abc")
     found = {name: SimpleNamespace(address=name, state="current", out=f"results/{name}") for name in "ab"}
-    monkeypatch.setattr(up_to_date.stale, "asked_for", lambda *_, **__: found)
+    monkeypatch.setattr(up_to_date.stale, "requested_stages", lambda *_, **__: found)
     note_good_end(tmp_path, ASKED, FILES, "abc")
     return tmp_path
 
@@ -99,7 +99,7 @@ def test_another_question_is_looked_at(tree: Path) -> None:
 
 
 def test_a_stale_stage_is_looked_at(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(up_to_date.stale, "asked_for", lambda *_, **__: {"a": SimpleNamespace(state="restore")})
+    monkeypatch.setattr(up_to_date.stale, "requested_stages", lambda *_, **__: {"a": SimpleNamespace(state="restore")})
     assert nothing_to_do(tree, ASKED) is None
 
 

@@ -64,8 +64,8 @@ def pairs(pipeline: Pipeline) -> tuple[list[dict[str, Any]], list[str]]:
 
 def scores(folder: Path, rows: list[dict[str, Any]], texts: list[str], *, batch: int, side: str) -> list[float]:
     """Scores by transformers alone."""
-    model, told = AutoModelForSequenceClassification.from_pretrained(str(folder), output_loading_info=True)
-    assert not told["missing_keys"]
+    model, loading_info = AutoModelForSequenceClassification.from_pretrained(str(folder), output_loading_info=True)
+    assert not loading_info["missing_keys"]
     tokenizer = AutoTokenizer.from_pretrained(str(folder), padding_side=side)
     found: list[float] = []
     dialogues = [
@@ -134,8 +134,8 @@ def test_a_policy_says_the_same_and_reads_the_same_prompts(pipeline: Pipeline, t
     exporting.export(pipeline.result("ppo"), tmp_path / "policy")
     folder, rows = str(tmp_path / "policy"), read_jsonl(pipeline.result("data") / "sft.jsonl")[:6]
     loading: Any = AutoModelForCausalLM
-    model, told = loading.from_pretrained(folder, output_loading_info=True)
-    assert not told["missing_keys"]
+    model, loading_info = loading.from_pretrained(folder, output_loading_info=True)
+    assert not loading_info["missing_keys"]
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     encoder = load_encoder(pipeline.result("data"), pipeline.result("ppo") / "model")
     policy = load_policy(pipeline.result("ppo") / "model", encoder)

@@ -105,11 +105,11 @@ def test_inputs_that_nobody_wrote_to_are_read_once(folder: Path, monkeypatch: py
 def test_the_stage_ends_as_for_any_error_of_the_users(folder: Path) -> None:
     code = (
         "from pathlib import Path\nfrom tasks.running.artifacts import stage_output\n"
-        "from tasks.running.stage import run_stage\n"
+        "from tasks.running.stage import run_main\n"
         "def main(_):\n"
         "    with stage_output('out', stage='policy', version=1, inputs=['row.yaml']):\n"
         "        Path('row.yaml').write_text('seed: 1')\n"
-        "run_stage(main)"
+        "run_main(main)"
     )
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)

@@ -184,11 +184,11 @@ def test_of_a_page_only_the_entry_is_an_input(tmp_path: Path) -> None:
     address = Address(f"{page}:a")
     read, before = Inputs.of([address]), settings_digest(address)
     set_entry(page, "b", {"x": 2})
-    read.check_unchanged()
+    read.refuse_changed_inputs()
     assert settings_digest(address) == before
     set_entry(page, "a", {"x": 2})
     with pytest.raises(DataError, match="it changed while the stage that reads it ran"):
-        read.check_unchanged()
+        read.refuse_changed_inputs()
 
 
 def old_tree(root: Path) -> dict[str, Any]:

@@ -353,4 +353,4 @@ def test_held_out_prompts_are_apart_and_the_same_each_time() -> None:
 
 def test_answers_with_a_rank_are_not_compared_with_answers_with_a_score() -> None:
     answers = [{"answer": "a", "rank": 0}, {"answer": "b", "score": 0.0}]
-    assert compared_answers.of_list({"prompt": "p", "answers": answers}) == compared_answers.NO_VERDICT
+    assert compared_answers.pair_from_list({"prompt": "p", "answers": answers}) == compared_answers.NO_VERDICT

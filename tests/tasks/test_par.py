@@ -119,7 +119,7 @@ def test_a_merge_is_measured_and_read_as_any_reward_model(models: dict[str, Path
     for name, value in states["warm"].items():
         mean = (states["warm-1"][name].double() + states["warm-2"][name].double()) / 2
         assert float((value.double() - mean).abs().max()) < 1e-6
-    assert ScalarModel.trained_on(models["warm"] / "model")["merge"] == ["warm-1", "warm-2"]
+    assert ScalarModel.training_settings(models["warm"] / "model")["merge"] == ["warm-1", "warm-2"]
     assert json.loads((models["warm"] / "metrics.json").read_text()).keys() >= {"accuracy", "fidelity_pearson"}
     assert (models["warm"] / "history.jsonl").read_text() == ""
 
@@ -136,7 +136,7 @@ def test_members_of_a_merge_have_rates_and_seeds_of_their_own(models: dict[str, 
 def test_odins_row_reads_the_quality_head_and_is_measured(
     pipeline: Pipeline, models: dict[str, Path], tmp_path: Path
 ) -> None:
-    assert ScalarModel.trained_on(models["odin"] / "model")["heads"] == ["quality", "length"]
+    assert ScalarModel.training_settings(models["odin"] / "model")["heads"] == ["quality", "length"]
     out = run_row(pipeline, "odin", models["odin"], tmp_path) / "result"
     metrics = json.loads((out / "metrics.json").read_text())
     assert {"proxy_reward", "preference_score", "peak_win_rate_vs_sft", "peak_mtbench", "peak_step"} <= set(metrics)

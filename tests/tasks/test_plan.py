@@ -209,7 +209,7 @@ def test_slots_and_gpu_hours_follow_what_the_stages_need(
 ) -> None:
     running = replace(stage("policy-a-0"), needs=needs)
     done = replace(stage("sft-m-0"), state="current", needs={"cores": 64, "gpus": 64})
-    monkeypatch.setattr(plan_table, "asked_for", lambda *_, **__: {s.address: s for s in (running, done)})
+    monkeypatch.setattr(plan_table, "requested_stages", lambda *_, **__: {s.address: s for s in (running, done)})
     monkeypatch.setattr(plan_table, "expected_seconds", lambda *_: {"policy-a-0": 60.0, "sft-m-0": None})
     monkeypatch.setattr(plan_table, "_print_costs", lambda root, scale, paper, _: print(f"costs of {paper} at {scale}"))
     monkeypatch.setattr("tasks.running.machine.cores", lambda: 4)

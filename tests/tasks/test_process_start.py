@@ -13,8 +13,8 @@ LOOK = "import gc, sys; sys.argv[0] = {argument!r}; import tasks; print(gc.get_t
 STAGE = """
 import gc, sys
 sys.argv[0] = "-m"
-from tasks.running.stage import run_stage
-run_stage(lambda _: print(gc.get_threshold()[0], gc.get_freeze_count() > 1000))
+from tasks.running.stage import run_main
+run_main(lambda _: print(gc.get_threshold()[0], gc.get_freeze_count() > 1000))
 """
 
 

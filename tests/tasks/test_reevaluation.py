@@ -20,7 +20,7 @@ from tasks.params.evaluation import EvaluationConfig, ReevaluatedModel, Reevalua
 from tasks.reevaluation import evaluate as reevaluation
 from tasks.reevaluation.evaluate import CachedJudge, Subject, alerts, load_settings, reasons, reevaluate
 from tasks.reevaluation.history import RECORDS
-from tasks.reevaluation.past_results import bring_back
+from tasks.reevaluation.past_results import restore_result
 from tasks.running import loading
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
 from tests.small_repository import command
@@ -365,17 +365,17 @@ def test_a_result_that_the_tree_lost_is_brought_back_with_its_data_and_sft_model
 ) -> None:
     root, own, commit = replaced
     result, folder = "p/policy/x/0/result", tmp_path / "found"
-    bring_back(root, result, own[result], commit, folder)
+    restore_result(root, result, own[result], commit, folder)
     settings = "params/evaluation/d.yaml"
     own.pop(settings)
     assert {path: digest(folder / path) for path in own} == own
     assert not (folder / settings).exists(), "those of the present tree hold"
     assert Subject.of(folder / result).data == Path("data/d/result")
     with pytest.raises(DataError, match=r"p/policy/x/0/result.*cannot be restored: commit .* has another one"):
-        bring_back(root, result, "0" * 64, commit, tmp_path / "none")
+        restore_result(root, result, "0" * 64, commit, tmp_path / "none")
     shutil.rmtree(root / ".dvc" / "cache")
     with pytest.raises(DataError, match=r"cannot be restored.*dvc pull"):
-        bring_back(root, result, own[result], commit, tmp_path / "lost")
+        restore_result(root, result, own[result], commit, tmp_path / "lost")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Records of re-evaluation that DVC has and the tree lacks are brought before anything reads them."""
+"""Records of re-evaluation that DVC has and the tree lacks are restored before anything reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.reevaluation.history import MARK, RECORDS, bring_records, records, records_folder
+from tasks.reevaluation.history import MARK, RECORDS, records, records_folder, restore_records
 from tests.small_repository import command
 
 
@@ -56,22 +56,22 @@ def clone(known: Path, tmp_path: Path) -> Path:
 
 
 def test_a_fresh_clone_gets_its_records_from_the_remote(clone: Path) -> None:
-    assert len(bring_records(clone)) == 4
+    assert len(restore_records(clone)) == 4
     folder = records_folder(clone, "m", "champion")
     assert [record["number"] for record in records(folder)] == [1, 2]
     assert json.loads((folder / MARK).read_text()) == {"record": 2}
-    assert bring_records(clone) == [], "nothing is lacking now"
+    assert restore_records(clone) == [], "nothing is lacking now"
 
 
 def test_a_damaged_copy_in_the_cache_is_fetched_again(known: Path, clone: Path) -> None:
-    bring_records(clone)
+    restore_records(clone)
     shutil.rmtree(clone / RECORDS)
     files = [file for file in (clone / ".dvc" / "cache").rglob("*") if file.is_file()]
     [copy] = [file for file in files if file.read_text() == json.dumps({"number": 1})]
     copy.chmod(0o644)
     copy.write_text(json.dumps({"number": 7}))
     copy.chmod(0o444)
-    bring_records(clone)
+    restore_records(clone)
     assert [record["number"] for record in records(records_folder(clone, "m", "champion"))] == [1, 2]
 
 
@@ -83,18 +83,18 @@ def test_a_pulled_newer_file_brings_its_records_and_leaves_those_that_are_not_ad
     (folder / "000002.json").unlink()
     own = write(root, "000003.json", {"number": 3})
     write(root, MARK, {"record": 1})
-    assert bring_records(root) == ["reevaluations/m@champion/000002.json"]
+    assert restore_records(root) == ["reevaluations/m@champion/000002.json"]
     assert own.exists()
     assert json.loads((folder / MARK).read_text()) == {"record": 2}, "told where the newer ones were made"
     write(root, MARK, {"record": 3})
-    bring_records(root)
+    restore_records(root)
     assert json.loads((folder / MARK).read_text()) == {"record": 3}
 
 
 def test_records_that_nobody_has_are_an_error_and_not_a_first_evaluation(clone: Path) -> None:
     dvc("remote", "remove", "store", root=clone)
     with pytest.raises(RewardsmithError, match=r"neither DVC's cache nor a remote has .*count as the first"):
-        bring_records(clone)
+        restore_records(clone)
     assert not (clone / RECORDS).exists()
 
 
@@ -104,14 +104,14 @@ def test_another_record_of_the_same_number_is_refused(known: Path, tmp_path: Pat
     with pytest.raises(
         DataError, match=r"000002\.json: differs from the file that reevaluations\.dvc names.*Move it away"
     ):
-        bring_records(root)
+        restore_records(root)
 
 
 def test_a_file_that_dvc_cannot_read_is_named(clone: Path) -> None:
     (clone / "reevaluations.dvc").write_text("<<<<<<< HEAD\n")
     with pytest.raises(DataError, match=r"reevaluations\.dvc: DVC cannot read it"):
-        bring_records(clone)
+        restore_records(clone)
 
 
 def test_a_tree_without_records_under_dvc_needs_nothing(tmp_path: Path) -> None:
-    assert bring_records(tmp_path) == []
+    assert restore_records(tmp_path) == []

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from tasks.dvc.contents import content_digest
+from tasks.dvc.cache_digests import content_digest
 from tasks.dvc.lock_files import locked_stage
 from tasks.dvc.remote import Remote, RemoteFailed
 from tasks.dvc.shared_stage import run_one

@@ -13,7 +13,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from tasks.graph.dvc_files import STAGES, pipeline_file
 from tasks.graph.matrix import build
-from tasks.running.stage import argument_parser, command_line, prepare_process, run_stage
+from tasks.running.stage import argument_parser, command_line, prepare_process, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +109,7 @@ def test_a_stage_ends_in_words_when_own_code_raises_an_error_beside_exception(
     (tmp_path / "own_halting.py").write_text("class Halt(BaseException): pass\ndef run(_): raise Halt('no more')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        run_stage(importlib.import_module("own_halting").run)
+        run_main(importlib.import_module("own_halting").run)
     assert stopped.value.code == 2
     assert "error: module own_halting raised Halt: no more (line 2 of" in capsys.readouterr().err
 

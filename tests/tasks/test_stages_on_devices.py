@@ -18,7 +18,7 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.backbone import SegmenterSpec
 from tasks.params.settings import typed
 from tasks.running import device_settings, launch, stage
-from tasks.running.device_settings import settle_supervised
+from tasks.running.device_settings import apply_supervised_device_settings
 from tests.tasks.test_precision_rows import dtypes
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
@@ -161,7 +161,7 @@ def test_an_architecture_without_marked_layers_is_refused_where_recomputation_is
     monkeypatch.setattr(device_settings, "recompute_layers", lambda body: 0)
     config = TrainingConfig(epochs=1, batch=2, microbatch=2, learning_rate=1e-3)
     grant(FULL)
-    assert not settle_supervised(model, config, 8).gradient_checkpointing
+    assert not apply_supervised_device_settings(model, config, 8).gradient_checkpointing
     assert "note: llama has no layers" in capsys.readouterr().err
     with pytest.raises(RecipeError, match="gradient_checkpointing is true, but llama has no layers"):
-        settle_supervised(model, replace(config, gradient_checkpointing=True), 8)
+        apply_supervised_device_settings(model, replace(config, gradient_checkpointing=True), 8)

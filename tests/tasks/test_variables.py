@@ -12,7 +12,13 @@ import pytest
 
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.running.stage import prepare_process
-from tasks.running.variables import refuse_bad_ranks, refuse_unusable_prefect, seconds, settle_environment, whole_number
+from tasks.running.variables import (
+    refuse_bad_ranks,
+    refuse_unusable_prefect,
+    seconds,
+    unset_misleading_variables,
+    whole_number,
+)
 from tasks.tracking.mirror import tracking_uri
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
@@ -103,7 +109,7 @@ def test_variables_of_arithmetic_are_in_the_record_of_what_computes(tmp_path: Pa
 
 def test_narrow_terminals_keep_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "0")
-    settle_environment()
+    unset_misleading_variables()
     assert os.environ["COLUMNS"] == "40"
 
 

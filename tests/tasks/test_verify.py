@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tasks.commands import own_numbers, verify
+from tasks.commands import result_mismatches, verify
 from tasks.commands.fingerprints import Fingerprint
 from tasks.graph import dvc_files as graph
 from tasks.graph.matrix import HEADLINE_ROWS
@@ -249,7 +249,7 @@ def test_metrics_are_those_of_the_rows_beside_them(root: Path, changes: dict[str
     write_rewards(root, SFT, [0.0, 0.0, 0.0, 0.0])
     metrics = {"win_rate_vs_sft": 62.5, "alpaca_wr": 62.5, "true_reward": 0.25}
     write_rewards(root, POLICY, [1.0, 1.0, 0.0, -1.0], **metrics | changes)
-    assert own_numbers.disagreements(root / "results" / "testbed" / POLICY, root) == said
+    assert result_mismatches.result_mismatches(root / "results" / "testbed" / POLICY, root) == said
 
 
 def test_verify_names_metrics_of_another_row(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from rlhf_core.testbed import (
 )
 from rlhf_core.testbed.prompts import SPLITS
 from rlhf_core.testbed.reward_bench import reward_bench_pairs
-from rlhf_core.testbed.rewards import Clause, asked_for, shares, total
+from rlhf_core.testbed.rewards import Clause, requested_attributes, shares, total
 from rlhf_core.typed import typed
 
 SUM = World()
@@ -110,7 +110,7 @@ def test_responses_have_about_as_many_clauses_as_the_dial_says(world, least, mos
 def test_longer_requests_ask_about_several_animals_in_every_split(world):
     for split in SPLITS:
         for row in world.prompts(40, 0, split):
-            asked = asked_for(row["meta"])
+            asked = requested_attributes(row["meta"])
             assert len(asked) == world.length.animals
             assert all(entity in row["prompt"] for entity in asked)
             assert all(f"the {name}" in row["prompt"] for names in asked.values() for name in names)
@@ -128,14 +128,15 @@ def test_evaluation_prompts_of_longer_requests_are_distinct_and_not_in_training(
 def test_an_expert_tells_every_requested_fact_of_every_animal():
     for row in LONG.prompts(30, 0):
         kinds = [c.kind for c in LONG.clauses(row["meta"], LONG.expert_answer(row["meta"], 0))]
-        assert kinds.count("requested_true") == sum(map(len, asked_for(row["meta"]).values()))
+        assert kinds.count("requested_true") == sum(map(len, requested_attributes(row["meta"]).values()))
         assert set(kinds) <= {"greeting", "requested_true", "closing"}
 
 
 def test_longer_preferences_never_mention_reserved_facts():
     reserved = LONG.knowledge.reserved
     for row in LONG.preference_pairs(200, 0):
-        assert not any((entity, name) in reserved for entity, names in asked_for(row["meta"]).items() for name in names)
+        requested = requested_attributes(row["meta"]).items()
+        assert not any((entity, name) in reserved for entity, names in requested for name in names)
 
 
 @pytest.mark.parametrize("world", MOVED.values(), ids=MOVED)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.graph.check import check_rows, refuse_rows
-from tasks.running.amounts import first_rows, noted_amounts
+from tasks.running.amounts import collect_amount_warnings, first_rows
 from tests.tasks.params.test_refusals_across_stages import TESTBED, set_value, tree
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
@@ -69,7 +69,7 @@ def test_a_stage_that_takes_less_than_asked_says_so(
 
 
 def test_the_same_shortage_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with noted_amounts() as notes:
+    with collect_amount_warnings() as notes:
         for _ in range(3):
             assert first_rows([1, 2], 5, "checkpoint_prompts", "alpaca.jsonl") == [1, 2]
         assert first_rows([1, 2], 2, "prompts", "a.jsonl") == first_rows([1, 2], None, "prompts", "a.jsonl")

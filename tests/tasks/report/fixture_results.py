@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.running.recorded import digests_of
+from tasks.running.result_digests import digests_of
 
 #: Invented quality per row: higher wins more games.
 QUALITY = {

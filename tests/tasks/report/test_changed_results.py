@@ -16,7 +16,7 @@ from tasks.report.outputs import ResultTree
 from tasks.report.page import read_report
 from tasks.report.records import stage_record
 from tasks.running.artifacts import read_json, read_jsonl, write_json
-from tasks.running.recorded import check_result, digests_of, exists_as_recorded
+from tasks.running.result_digests import check_result, digests_of, exists_as_recorded
 from tests.tasks.report.fixture_results import make_results, sign
 
 BANDIT = Path("segment/policy/bandit/0")

@@ -13,8 +13,8 @@ from markupsafe import escape
 from rlhf_core.errors import DataError
 from tasks import tables
 from tasks.report.__main__ import write_report
-from tasks.report.across import rows_by_backbone
 from tasks.report.page import read_report, render
+from tasks.report.rows_of_all_papers import rows_by_sft_model
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
 from tasks.tracking.searches import note_experiment
 from tests.tasks.report.fixture_results import SCRIPT, sign
@@ -211,7 +211,7 @@ def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path
     metrics = read_json(best / "result" / "metrics.json")
     write_json(best / "result" / "metrics.json", metrics | {"win_rate_vs_sft": 99.0})
     sign(root / "mixed")
-    rows = rows_by_backbone(root)["phi3-mini"]
+    rows = rows_by_sft_model(root)["phi3-mini"]
     assert {row.group for row in rows} == {"segment", "mixed"}
     assert (rows[0].name, rows[0].cells["win_rate_vs_sft"]) == ("my-row", (99.0, None))
     values = [row.cells["win_rate_vs_sft"][0] for row in rows if row.cells["win_rate_vs_sft"]]

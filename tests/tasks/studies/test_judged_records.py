@@ -10,7 +10,7 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks.graph.items import Item
 from tasks.running.artifacts import write_json, write_jsonl
-from tasks.running.recorded import digests_of
+from tasks.running.result_digests import digests_of
 from tasks.studies.provenance import ENVIRONMENT
 from tasks.studies.records import _measured, value_of
 

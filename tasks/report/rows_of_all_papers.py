@@ -26,7 +26,7 @@ COLUMNS = {
     "alpaca_tokens": ("tokens per answer", 0),
 }
 #: Rows are sorted by this metric, the best first.
-SORT_METRIC = next(iter(COLUMNS))
+SORT_METRIC = "win_rate_vs_sft"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RowOverWorlds:
     Attributes:
         group: the paper or study.
         name, title: of the row.
-        backbone: the SFT model that the row started from.
+        sft_model: name of the SFT model that the row started from.
         cells: mean and, over several worlds, standard error of each of `COLUMNS`; None where it was not measured.
         runs: folder of the `policy` stage by seed.
     """
@@ -44,7 +44,7 @@ class RowOverWorlds:
     group: str
     name: str
     title: str
-    backbone: str
+    sft_model: str
     cells: dict[str, tuple[float, float | None] | None]
     runs: dict[str, str]
 
@@ -54,7 +54,7 @@ class RowOverWorlds:
         return run_anchor(self.group, "policy", self.name, next(iter(self.runs)))
 
 
-def rows_by_backbone(results: Path) -> dict[str, list[RowOverWorlds]]:
+def rows_by_sft_model(results: Path) -> dict[str, list[RowOverWorlds]]:
     """Returns the rows whose win rate over the SFT model is measured in every world, by SFT model, the best first."""
     found: dict[str, list[RowOverWorlds]] = {}
     for folder in sorted(results.glob("*/policy/*")):
@@ -65,19 +65,19 @@ def rows_by_backbone(results: Path) -> dict[str, list[RowOverWorlds]]:
         runs = ResultTree(results, seeds).outputs(group, "policy", name)
         if not runs or any(SORT_METRIC not in run.metrics for run in runs.values()):
             continue
-        backbone = backbone_of(next(iter(runs.values())))
-        if backbone is not None:
+        sft_model = sft_model_of(next(iter(runs.values())))
+        if sft_model is not None:
             cells = _measured(runs)
             paths = {str(seed): relative_path(run.path, results) for seed, run in runs.items()}
-            row = RowOverWorlds(group, name, _title(results, group, name), backbone, cells, paths)
-            found.setdefault(backbone, []).append(row)
+            row = RowOverWorlds(group, name, _title(results, group, name), sft_model, cells, paths)
+            found.setdefault(sft_model, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: -(row.cells[SORT_METRIC] or (0.0, None))[0])
     return dict(sorted(found.items()))
 
 
-def backbone_of(run: StageOutput) -> str | None:
-    """Returns the SFT model that a policy started from, as its provenance says; None without provenance."""
+def sft_model_of(run: StageOutput) -> str | None:
+    """Returns the name of the SFT model that a policy started from, from its record's inputs; None without a record."""
     inputs = stage_record(run.path).get("inputs", {})
     return next((sft_name(Path(name)) for name in inputs if "/shared/sft/" in name), None)
 
@@ -96,7 +96,7 @@ def relative_path(path: Path, results: Path) -> str:
 
 
 def _title(results: Path, group: str, name: str) -> str:
-    """Returns the row's title, by its page in the tree that holds the results."""
+    """Returns the row's title in its settings page, below params/ of the tree that holds the results; else its name."""
     root = results.parent.parent
     address = row_addresses(root, group).get(name)
     return name if address is None else str(read_settings(address.under(root)).get("title", name))

@@ -1,4 +1,4 @@
-"""Content of results against the digests in their records.
+"""Digests of a result's files, compared with those in its record.
 
 A stage's record has the SHA-256 of every file of its result. What is read of a result is compared with it, so that a
 number which a disk, a hand or another program changed is refused and never printed. A result whose record is missing
@@ -34,7 +34,7 @@ def file_digests(folder: Path) -> dict[str, str]:
     return {file.relative_to(folder).as_posix(): file_digest(file) for file in files}
 
 
-def combined(files: Mapping[str, str]) -> str:
+def combined_digest(files: Mapping[str, str]) -> str:
     """Returns the digest of a directory whose files have the given digests."""
     total = hashlib.sha256()
     for name in sorted(files, key=lambda name: name.split("/")):
@@ -45,11 +45,11 @@ def combined(files: Mapping[str, str]) -> str:
 def digests_of(result: Path) -> dict[str, Any]:
     """Returns a record's fields about the content of a result: `files` by name, and `result_digest` of all."""
     files = file_digests(result)
-    return {"files": files, "result_digest": combined(files)}
+    return {"files": files, "result_digest": combined_digest(files)}
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedDigests:
     """Digests that a record holds.
 
     Attributes:
@@ -68,7 +68,7 @@ def check_content(path: Path, content: bytes) -> None:
         DataError: the file, or the files of its result, are not those that the stage wrote; or a damaged record.
     """
     result = _result_of(path)
-    known = None if result is None else recorded(result)
+    known = None if result is None else recorded_digests(result)
     if result is None or known is None:
         return
     if known.files is None:
@@ -90,7 +90,7 @@ def exists_as_recorded(path: Path) -> bool:
     """
     there = path.exists()
     result = None if there else _result_of(path)
-    known = recorded(result) if result is not None and result.is_dir() else None
+    known = recorded_digests(result) if result is not None and result.is_dir() else None
     if result is not None and known is not None:
         if known.files is None:
             _check_whole(result, known.total)
@@ -109,7 +109,7 @@ def check_result(result: Path, *, weights: bool = True) -> None:
     Raises:
         DataError: as `check_content`.
     """
-    known = recorded(result)
+    known = recorded_digests(result)
     if known is None:
         return
     if known.files is None:
@@ -122,7 +122,7 @@ def check_result(result: Path, *, weights: bool = True) -> None:
             raise _changed(file)
 
 
-def recorded(result: Path) -> Recorded | None:
+def recorded_digests(result: Path) -> RecordedDigests | None:
     """Returns the digests in a result's record; None without a record, or with one that has no digest.
 
     Raises:
@@ -137,7 +137,7 @@ def recorded(result: Path) -> Recorded | None:
 
 
 @lru_cache(maxsize=4096)
-def _read(record: Path, stamp: tuple[int, ...]) -> Recorded | None:
+def _read(record: Path, stamp: tuple[int, ...]) -> RecordedDigests | None:
     def damaged(problem: str, field: str | None = None) -> DataError:
         return DataError(problem, file=str(record), field=field, remedy=REMEDY[0].upper() + REMEDY[1:])
 
@@ -153,12 +153,12 @@ def _read(record: Path, stamp: tuple[int, ...]) -> Recorded | None:
     if not isinstance(total, str):
         raise damaged(f"{total!r:.60} is not a digest", "result_digest")
     if files is None:
-        return Recorded(None, total)
+        return RecordedDigests(None, total)
     if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
         raise damaged(f"{files!r:.60} is not a digest for each file", "files")
-    if combined(files) != total:
+    if combined_digest(files) != total:
         raise damaged("the digests of the files are not those of the result", "files")
-    return Recorded(files, total)
+    return RecordedDigests(files, total)
 
 
 def _result_of(path: Path) -> Path | None:
@@ -187,7 +187,7 @@ def _check_whole(result: Path, total: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _whole(result: Path, stamp: tuple[tuple[str, int, int, int], ...]) -> str:
-    return combined(file_digests(result))
+    return combined_digest(file_digests(result))
 
 
 def _changed(path: Path) -> DataError:

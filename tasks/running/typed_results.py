@@ -1,4 +1,4 @@
-"""Readers of `result/` folders that check the content by its kind (`tasks.running.result_rows`)."""
+"""Readers of `result/` folders that check the fields' types of each kind of file (`tasks.running.result_rows`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from rlhf_core.errors import DataError
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.recorded import RECORD
+from tasks.running.result_digests import RECORD
 from tasks.running.result_rows import WholeRecord
 
 R = TypeVar("R")
@@ -37,7 +37,7 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
     return cast(list[R], rows)
 
 
-def read_checked(path: Path, kind: type[R], needed: Collection[str] | None = None) -> list[R]:
+def read_typed_rows(path: Path, kind: type[R], needed: Collection[str] | None = None) -> list[R]:
     """Returns the rows of a file in a `result/` folder whose fields have the types that their kind states.
 
     Args:
@@ -50,20 +50,20 @@ def read_checked(path: Path, kind: type[R], needed: Collection[str] | None = Non
     """
     rows = read_jsonl(path)
     for number, row in enumerate(rows, start=1):
-        check_kind(
+        check_types(
             row, kind, partial(DataError, file=str(path), row=number, remedy="Run its stage again"), needed=needed
         )
     return cast(list[R], rows)
 
 
-def read_of_kind(path: Path, kind: type[R]) -> R:
+def read_typed_object(path: Path, kind: type[R]) -> R:
     """Returns the object of a JSON file in a `result/` folder, whose fields have the types that its kind states.
 
     Raises:
         DataError: a field that is missing, or a value of another type or a number that is not finite.
     """
     value = read_object(path)
-    check_kind(value, kind, partial(DataError, file=str(path), remedy="Run its stage again"))
+    check_types(value, kind, partial(DataError, file=str(path), remedy="Run its stage again"))
     return cast(R, value)
 
 
@@ -73,7 +73,7 @@ def read_stage_record(out: Path) -> WholeRecord:
     Raises:
         DataError: it lacks a field that every stage writes.
     """
-    return read_of_kind(out / RECORD, WholeRecord)
+    return read_typed_object(out / RECORD, WholeRecord)
 
 
 def read_metrics(path: Path) -> dict[str, float]:
@@ -97,24 +97,24 @@ def read_numbers(path: Path) -> list[dict[str, Any]]:
     """
     rows = read_jsonl(path)
     for number, row in enumerate(rows, start=1):
-        told = partial(DataError, file=str(path), row=number, remedy="Run its stage again")
+        error_at = partial(DataError, file=str(path), row=number, remedy="Run its stage again")
         if not _fits(row.get("step"), int):
-            raise told(f"{row.get('step')!r:.60} is not the number of a step", field="step")
+            raise error_at(f"{row.get('step')!r:.60} is not the number of a step", field="step")
         for name, value in row.items():
             if not _fits(value, float | None):
-                raise told(f"{value!r:.60} is not a number", field=name)
+                raise error_at(f"{value!r:.60} is not a number", field=name)
     return rows
 
 
-def check_kind(
-    value: Any, kind: Any, told: Callable[..., DataError], name: str = "", needed: Collection[str] | None = None
+def check_types(
+    value: Any, kind: Any, error_at: Callable[..., DataError], name: str = "", needed: Collection[str] | None = None
 ) -> None:
     """Refuses an object that lacks a field of its kind or has a value of another type, with the field's place.
 
     Args:
         value: of a JSON file.
         kind: a type of `tasks.running.result_rows`.
-        told: makes the error of a problem and its field.
+        error_at: makes the error of a problem and its field.
         name: of the value's place in its file.
         needed: fields that it must have; None for those that the type requires.
 
@@ -123,7 +123,7 @@ def check_kind(
     """
     for place, found, hint in _misfits(value, kind, name, needed):
         field = place.removeprefix("/")
-        raise told(
+        raise error_at(
             f"there is no '{field}'" if hint is None else f"{found!r:.60} is not {_described(hint)}", field=field
         )
 

@@ -21,7 +21,7 @@ _PLATFORM = ("rlhf_core", "tasks", "flows")
 _RUNNERS = ("prefect", "anyio", "torch", "_pytest", "hypothesis")
 
 
-def import_named(name: str, what: str) -> Callable[..., Any]:
+def import_callable(name: str, what: str) -> Callable[..., Any]:
     """Returns the callable of a name; the working directory is searched, too.
 
     Args:
@@ -66,7 +66,7 @@ def import_attribute(name: str, what: str) -> Any:
     except SystemExit:
         raise RecipeError(f"{what} '{name}': module {module} ends the process when it is imported") from None
     except BaseException as error:
-        refuse_own_error(error, f"{what} '{name}'")
+        refuse_user_error(error, f"{what} '{name}'")
         raise
     found = getattr(imported, attribute, None)
     if found is None:
@@ -75,8 +75,8 @@ def import_attribute(name: str, what: str) -> Any:
     return found
 
 
-def refuse_own_error(error: BaseException, where: str) -> None:
-    """Refuses an `own_error`; returns for others.
+def refuse_user_error(error: BaseException, where: str) -> None:
+    """Refuses an `user_code_refusal`; returns for others.
 
     Args:
         error: as caught.
@@ -85,12 +85,12 @@ def refuse_own_error(error: BaseException, where: str) -> None:
     Raises:
         RecipeError: names the module, the line and the error.
     """
-    refusal = own_error(error, where)
+    refusal = user_code_refusal(error, where)
     if refusal is not None:
         raise refusal from error
 
 
-def own_error(error: BaseException, where: str = "") -> RecipeError | None:
+def user_code_refusal(error: BaseException, where: str = "") -> RecipeError | None:
     """Returns the refusal of an error of a user's module that does not derive from `Exception`, so that nothing else
     catches it; None for others, such as KeyboardInterrupt and SystemExit."""
     defined_in = type(error).__module__
@@ -133,5 +133,5 @@ def called(maker: Callable[..., T], arguments: Mapping[str, Any], where: str = "
         place = f"line {last.lineno} of {last.filename}: {type(error).__name__}: {error}"
         raise RecipeError(f"{where}: {place}" if where else place) from error
     except BaseException as error:
-        refuse_own_error(error, where)
+        refuse_user_error(error, where)
         raise

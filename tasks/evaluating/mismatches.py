@@ -11,8 +11,8 @@ from rlhf_core.evaluation.protocols import true_tally
 from rlhf_core.evaluation.win_rates import win_rate
 from tasks.evaluating.over_sft import TRUE_BENCHMARKS, win_rate_name
 from tasks.params.evaluation import EvaluationConfig
-from tasks.running.contradictions import FinishedStage, Rows, mean
 from tasks.running.loading import load_encoder, load_world
+from tasks.running.mismatches import FinishedStage, Rows, mean
 
 #: Largest share of answers that are as long as the longest, below the limit, and have no token beyond those of the
 #: text: a text rarely has more tokens than were drawn for it.
@@ -21,7 +21,7 @@ MOST_CUT = 0.1
 UNREADABLE = "\ufffd"
 
 
-def of_answers(finished: FinishedStage, file: str = "generations.jsonl", prefix: str = "") -> Iterator[str]:
+def answer_mismatches(finished: FinishedStage, file: str = "generations.jsonl", prefix: str = "") -> Iterator[str]:
     """Yields what of a model's answers, and of metrics of them, does not follow from the answers.
 
     Args:
@@ -30,24 +30,24 @@ def of_answers(finished: FinishedStage, file: str = "generations.jsonl", prefix:
         prefix: of the metrics' names.
     """
     answers = finished.rows(file)
-    yield from finished.of_metrics({f"{prefix}{name}": value for name, value in _means(answers).items()})
+    yield from finished.metric_mismatches({f"{prefix}{name}": value for name, value in _means(answers).items()})
     given = [row for row in answers if "response" in row and "n_chars" in row]
-    yield from finished.of_rows(file, given, [{"n_chars": len(row["response"])} for row in given])
+    yield from finished.row_mismatches(file, given, [{"n_chars": len(row["response"])} for row in given])
     yield from _true_rewards(finished, file, answers)
     yield from _cut(finished, file, answers)
 
 
-def of_wins(finished: FinishedStage, file: str = "generations.jsonl", prefix: str = "") -> Iterator[str]:
+def win_rate_mismatches(finished: FinishedStage, file: str = "generations.jsonl", prefix: str = "") -> Iterator[str]:
     """Yields win rates over the SFT model that are not those of the true rewards of both models' answers."""
-    sft = finished.above("sft")
+    sft = finished.input_from("sft")
     of_sft = [] if sft is None else FinishedStage(sft.parent, finished.root).rows("generations.jsonl")
     for benchmark in TRUE_BENCHMARKS:
         tally = true_tally(*(rewards(rows, benchmark) for rows in (finished.rows(file), of_sft)))
         if tally.scores:
-            yield from finished.of_metrics(tally.metrics(f"{prefix}{win_rate_name(benchmark)}", judged=False))
+            yield from finished.metric_mismatches(tally.metrics(f"{prefix}{win_rate_name(benchmark)}", judged=False))
 
 
-def of_judgements(finished: FinishedStage) -> Iterator[str]:
+def judgement_mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields a judge's win rates and marks that are not those of its judgements."""
     rows = finished.rows("judgements.jsonl")
     for benchmark in TRUE_BENCHMARKS:
@@ -60,14 +60,16 @@ def of_judgements(finished: FinishedStage) -> Iterator[str]:
         judged = [float(row["preference"]) if row["valid"] else math.nan for row in games]
         if not all(math.isnan(preference) for preference in judged):
             rate = win_rate(judged)
-            yield from finished.of_metrics(
+            yield from finished.metric_mismatches(
                 {f"{benchmark}_wr": rate["win_rate"], f"{benchmark}_invalid": float(rate["n_invalid"])}
             )
     turns = [row["turn"] for row in finished.rows("generations.jsonl") if row.get("benchmark") == "mtbench"]
     marks = [row["value"] for row in rows if row.get("benchmark") == "mtbench"]
     if marks and len(marks) == len(turns):
         found = mt_bench_scores(list(zip(turns, marks, strict=True)))
-        yield from finished.of_metrics({name: found[name] for name in ("mtbench", "mtbench_turn1", "mtbench_turn2")})
+        yield from finished.metric_mismatches(
+            {name: found[name] for name in ("mtbench", "mtbench_turn1", "mtbench_turn2")}
+        )
 
 
 def rewards(answers: Rows, benchmark: str) -> dict[str, float]:
@@ -94,17 +96,17 @@ def _means(answers: Rows) -> dict[str, float]:
 
 def _true_rewards(finished: FinishedStage, file: str, answers: Rows) -> Iterator[str]:
     """Yields true rewards that are not those of the answers' texts."""
-    data = finished.above("prepare")
+    data = finished.input_from("prepare")
     known = [row for row in answers if row.get("true_reward") is not None and "meta" in row]
     world = load_world(data) if data is not None and known else None
     if world is not None:
         values = [{"true_reward": world.true_reward(row["meta"], row["response"])} for row in known]
-        yield from finished.of_rows(file, known, values)
+        yield from finished.row_mismatches(file, known, values)
 
 
 def _cut(finished: FinishedStage, file: str, answers: Rows) -> Iterator[str]:
     """Yields that answers end before the limit without the end token, which is one token beyond those of the text."""
-    spec, data, model = finished.settings(EvaluationConfig), finished.above("prepare"), finished.result / "model"
+    spec, data, model = finished.settings(EvaluationConfig), finished.input_from("prepare"), finished.result / "model"
     drawn = [row for row in answers if "n_tokens" in row and "meta" in row]
     if spec is None or data is None or not drawn or not model.exists():
         return

@@ -1,4 +1,4 @@
-"""Content of outputs against the digests that DVC and the stages' records hold for it.
+"""Digests of outputs in the tree and in DVC's cache, compared with those in lock files and in stages' records.
 
 DVC trusts a file of its cache that is read-only, so a damaged one is restored without a word. What comes from a cache
 or a remote is compared here: with its digest, and with the stage and the inputs that its record names.
@@ -37,13 +37,13 @@ def content_digest(path: Path) -> str:
     return str(tree.hash_info.value)
 
 
-def matches(out: Any) -> bool:
+def has_locked_content(out: Any) -> bool:
     """Returns whether an output of the tree has the content that dvc.lock names."""
     path = Path(out.fs_path)
     return path.exists() and content_digest(path) == out.hash_info.value
 
 
-def damaged(outs: Iterable[Any]) -> list[Any]:
+def damaged_outputs(outs: Iterable[Any]) -> list[Any]:
     """Returns the outputs of a stage whose content is another one than when the stage made them.
 
     A `result/` is compared with the `result_digest` of the record beside it, everything else with DVC's digest.
@@ -52,7 +52,7 @@ def damaged(outs: Iterable[Any]) -> list[Any]:
     for out in outs:
         path = Path(out.fs_path)
         noted = _record(path).get("result_digest") if path.name == "result" else None
-        whole = matches(out) if noted is None else path.exists() and digest(path) == noted
+        whole = has_locked_content(out) if noted is None else path.exists() and digest(path) == noted
         if not whole:
             found.append(out)
     return found
@@ -67,7 +67,7 @@ def _record(result: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def of_another_run(out: Any) -> bool:
+def made_by_another_run(out: Any) -> bool:
     """Returns whether a `result/` is another stage's, or was made from other inputs than the tree has, by its record.
 
     A record that does not name its output, and inputs that are not in this tree, say nothing.
@@ -91,7 +91,7 @@ def _digest_here(root: Path, name: str) -> str | None:
         return None
 
 
-def damaged_list(repo: Any, value: str) -> Path | None:
+def damaged_folder_list(repo: Any, value: str) -> Path | None:
     """Returns the cache's list of a folder's files that DVC must not read, if it is one: its content is not what its
     name says, or it names files outside the folder.
 
@@ -120,16 +120,16 @@ def _sound_list(copy: Path) -> bool:
     return known and plain and len({*paths}) == len(paths) and folders.isdisjoint(paths)
 
 
-def drop_damaged_lists(repo: Any, values: Iterable[str]) -> int:
+def drop_damaged_folder_lists(repo: Any, values: Iterable[str]) -> int:
     """Removes damaged lists of folders' files from the cache, by DVC's digests; returns how many."""
-    found = {copy for value in values if (copy := damaged_list(repo, value)) is not None}
+    found = {copy for value in values if (copy := damaged_folder_list(repo, value)) is not None}
     for copy in found:
         copy.chmod(0o644)
         copy.unlink()
     return len(found)
 
 
-def drop_damaged(copy: Path) -> None:
+def drop_damaged_copy(copy: Path) -> None:
     """Removes a file of DVC's cache whose content is not what its name says."""
     digest = copy.parent.name + copy.name.removesuffix(".dir")
     if copy.exists() and content_digest(copy) != digest:
@@ -137,7 +137,7 @@ def drop_damaged(copy: Path) -> None:
         copy.unlink()
 
 
-def forget(repo: Any, out: Any) -> None:
+def remove_with_cache(repo: Any, out: Any) -> None:
     """Removes an output and its damaged files in DVC's cache."""
     from dvc_data.hashfile.tree import Tree
 
@@ -148,4 +148,4 @@ def forget(repo: Any, out: Any) -> None:
     with repo.lock:
         out.remove()
         for name in digests:
-            drop_damaged(Path(cache.oid_to_path(name)))
+            drop_damaged_copy(Path(cache.oid_to_path(name)))

@@ -2,7 +2,7 @@
 
 Single numbers vary so much between re-runs that their tolerances cannot tell one row's win rate from another's. But the
 rows beside them determine them, to the last digit on any machine. Each kind of stage says what follows from what
-(`tasks.running.contradictions`).
+(`tasks.running.mismatches`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.stopping import STOPPED_FILE
-from tasks.running.checked_results import read_stage_record
-from tasks.running.contradictions import FinishedStage
+from tasks.running.mismatches import FinishedStage
+from tasks.running.typed_results import read_stage_record
 
 
-def disagreements(out: Path, root: Path) -> list[str]:
+def result_mismatches(out: Path, root: Path) -> list[str]:
     """Returns what of a stage's result does not follow from the rest of it and from what it read, in words.
 
     Args:
@@ -27,10 +27,10 @@ def disagreements(out: Path, root: Path) -> list[str]:
     module = f"tasks.{read_stage_record(out)['stage']}"
     if find_spec(module) is None or (out / "result" / STOPPED_FILE).exists():
         return []
-    contradictions = getattr(import_module(module), "contradictions", None)
+    mismatches = getattr(import_module(module), "mismatches", None)
     found: list[str] = []
     try:
-        for words in () if contradictions is None else contradictions(FinishedStage(out, root)):
+        for words in () if mismatches is None else mismatches(FinishedStage(out, root)):
             found.append(words)
     except (RewardsmithError, KeyError, TypeError, ValueError, IndexError) as error:
         found.append(f"its numbers cannot be computed again: {error!r:.200}")

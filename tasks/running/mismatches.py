@@ -1,8 +1,8 @@
-"""A finished stage whose result says some things twice, such as a mean beside the rows that it is of.
+"""Mismatches: parts of a finished stage's result that disagree with the rest of it or with the stage's inputs.
 
-A stage's function `contradictions` yields a message for each part of its result that contradicts the rest of the result
-or what the stage read; `rewardsmith verify` calls it. Rows determine metrics to six digits on any machine, while
-tolerances between re-runs may be wide.
+A result says some things twice, such as a mean and the rows behind it. A stage's function `mismatches` yields a message
+for each mismatch; `rewardsmith verify` calls it. Rows determine metrics to six digits on any machine, while tolerances
+between re-runs may be wide.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rlhf_core.errors import RecipeError
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.checked_results import read_stage_record
-from tasks.running.recorded import RECORD, exists_as_recorded
+from tasks.running.result_digests import RECORD, exists_as_recorded
+from tasks.running.typed_results import read_stage_record
 
 #: Relative difference from which on two numbers are not the same sum in another order.
 ROUNDING = 1e-6
@@ -64,7 +64,7 @@ class FinishedStage:
         path = self.result / file
         return read_jsonl(path) if exists_as_recorded(path) else []
 
-    def above(self, kind: str) -> Path | None:
+    def input_from(self, kind: str) -> Path | None:
         """Returns the result of a kind of stage that this stage read; None where it read none or several."""
         found = [path for path in self.inputs if self._kind(path) == kind and path.is_dir()]
         return found[0] if len(found) == 1 else None
@@ -84,14 +84,14 @@ class FinishedStage:
                     continue
         return None
 
-    def of_metrics(self, values: Mapping[str, float]) -> Iterator[str]:
+    def metric_mismatches(self, values: Mapping[str, float]) -> Iterator[str]:
         """Yields metrics that are not the given values; a metric that the result does not have is passed over."""
         for name, value in values.items():
             stated = self.metrics.get(name)
             if isinstance(stated, int | float) and not same(stated, value):
                 yield f"metrics.json has {name} {stated:.6g}, but the rows beside it give {value:.6g}"
 
-    def of_rows(self, file: str, rows: Rows, values: Rows) -> Iterator[str]:
+    def row_mismatches(self, file: str, rows: Rows, values: Rows) -> Iterator[str]:
         """Yields fields of a file's rows that are not the given values.
 
         Args:
@@ -107,13 +107,15 @@ class FinishedStage:
             if wrong := sum(not same(stated, value) for stated, value in pairs):
                 yield f"{file} has another '{field}' in {wrong} of {len(pairs)} rows than the rest of each row gives"
 
-    def copied(self, file: str, rows: Rows, source: Rows, fields: Sequence[str], key: str = "id") -> Iterator[str]:
+    def copy_mismatches(
+        self, file: str, rows: Rows, source: Rows, fields: Sequence[str], key: str = "id"
+    ) -> Iterator[str]:
         """Yields fields that rows do not have from the row of another file that alone has the same id."""
         count = Counter(row.get(key) for row in source)
         known = {row[key]: row for row in source if count[row.get(key)] == 1}
         kept = [row for row in rows if row.get(key) in known]
         values = [{name: known[row[key]].get(name) for name in fields} for row in kept]
-        yield from self.of_rows(file, kept, values)
+        yield from self.row_mismatches(file, kept, values)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A claim is settled with the first start of a study that names it: later words would be tested by earlier results."""
+"""Claims that changed after the first start of a study that tests them: new words would be tested by known results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.studies.start_log import VERDICT, starts
 CLAIMS = Path("rlhf_core") / "published" / "claims"
 
 
-def settled_claim(root: Path, study: str, claim: PaperClaim | None) -> tuple[str, ...]:
+def claim_changed_since_start(root: Path, study: str, claim: PaperClaim | None) -> tuple[str, ...]:
     """Returns how a claim of a paper differs from what it said at a study's first start, in words."""
     first = next((line for line in starts(root) if line["study"] == study and line["kind"] == VERDICT), None)
     if claim is None or claim.id is None or first is None:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from tasks.running.artifacts import read_jsonl
-from tasks.running.contradictions import FinishedStage, mean
 from tasks.running.loading import load_world
+from tasks.running.mismatches import FinishedStage, mean
 
 #: Metrics of the last step that a run's metrics repeat, with their names in the history.
 LAST_STEP = {"reward": "reward", "entropy": "entropy", "response_length": "response_length", "truncated": "truncated"}
@@ -15,7 +15,7 @@ LAST_STEP = {"reward": "reward", "entropy": "entropy", "response_length": "respo
 SUMMED = 1e-4
 
 
-def of_training(finished: FinishedStage) -> Iterator[str]:
+def training_mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields metrics of training that are not those of the last step, and rollouts that contradict themselves."""
     history, checkpoints = finished.rows("history.jsonl"), finished.rows("checkpoints.jsonl")
     if history:
@@ -25,18 +25,20 @@ def of_training(finished: FinishedStage) -> Iterator[str]:
         for kind in (name.removesuffix("_loss") for name in finished.metrics if name.endswith("_loss")):
             repeated |= {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
         numbers = {name: value for name, value in repeated.items() if isinstance(value, int | float)}
-        yield from finished.of_metrics(numbers)
+        yield from finished.metric_mismatches(numbers)
         kept = ("proxy_reward", "proxy_reward_sft", "preference_score")
         if checkpoints and checkpoints[-1]["step"] == last["step"]:
-            yield from finished.of_metrics({name: checkpoints[-1][name] for name in kept if name in checkpoints[-1]})
+            yield from finished.metric_mismatches(
+                {name: checkpoints[-1][name] for name in kept if name in checkpoints[-1]}
+            )
     hacking, kl = finished.rows("hacking.jsonl"), {row["step"]: row.get("kl") for row in checkpoints}
     compared = [row for row in hacking if row["step"] in kl and row is not hacking[-1]]
-    yield from finished.of_rows("hacking.jsonl", compared, [{"kl": kl[row["step"]]} for row in compared])
+    yield from finished.row_mismatches("hacking.jsonl", compared, [{"kl": kl[row["step"]]} for row in compared])
     yield from _rollouts(finished)
 
 
 def _rollouts(finished: FinishedStage) -> Iterator[str]:
-    rows, data = finished.rows("rollouts.jsonl"), finished.above("prepare")
+    rows, data = finished.rows("rollouts.jsonl"), finished.input_from("prepare")
     torn = 0
     for row in rows:
         parts = [row["rewards"], row["advantages"], *row["breakdown"].values()]
@@ -51,30 +53,30 @@ def _rollouts(finished: FinishedStage) -> Iterator[str]:
     metas = {row.get("id"): row["meta"] for row in read_jsonl(data / "prompts.jsonl") if row.get("meta") is not None}
     known = [row for row in rows if row["true_reward"] is not None and row["id"] in metas]
     values = [{"true_reward": world.true_reward(metas[row["id"]], row["response"])} for row in known]
-    yield from finished.of_rows("rollouts.jsonl", known, values)
+    yield from finished.row_mismatches("rollouts.jsonl", known, values)
 
 
-def of_credit(finished: FinishedStage) -> Iterator[str]:
+def credit_mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields credited solutions whose rewrites and probabilities are not those of the stages that made them."""
     rows = finished.rows("credit.jsonl")
     torn = sum(len(row["tokens"]) != len(row[name]) for row in rows for name in ("credit", "mistaken"))
     if torn:
         yield f"credit.jsonl has {torn} lists that are not as long as their tokens"
-    teacher, model = finished.above("teacher"), finished.above("generative_reward_model")
+    teacher, model = finished.input_from("teacher"), finished.input_from("generative_reward_model")
     if teacher is not None:
-        yield from finished.copied("credit.jsonl", rows, read_jsonl(teacher / "rewrites.jsonl"), ("rewrite",))
+        yield from finished.copy_mismatches("credit.jsonl", rows, read_jsonl(teacher / "rewrites.jsonl"), ("rewrite",))
     if model is not None:
         given = {row["id"]: row["probabilities"] for row in read_jsonl(model / "token_rewards.jsonl")}
         known = [row for row in rows if "unclipped" in row and row["id"] in given]
         values = [{"unclipped": [chance - 0.5 for chance in given[row["id"]]]} for row in known]
-        yield from finished.of_rows("credit.jsonl", known, values)
+        yield from finished.row_mismatches("credit.jsonl", known, values)
 
 
-def of_peak(finished: FinishedStage) -> Iterator[str]:
+def peak_mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields metrics of the best evaluation's weights that are not those of their answers."""
     rows = [row for row in finished.rows("peak_generations.jsonl") if row.get("benchmark") == "alpaca"]
     if rows:
-        yield from finished.of_metrics({"peak_alpaca_chars": mean([row["n_chars"] for row in rows])})
+        yield from finished.metric_mismatches({"peak_alpaca_chars": mean([row["n_chars"] for row in rows])})
     peak, last = (finished.metrics.get(f"{name}win_rate_vs_sft") for name in ("peak_", ""))
     if peak is not None and last is not None:
-        yield from finished.of_metrics({"loss_after_peak": peak - last})
+        yield from finished.metric_mismatches({"loss_after_peak": peak - last})

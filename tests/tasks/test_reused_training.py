@@ -13,7 +13,7 @@ import pytest
 
 from tasks import aspect_model, prepare, reward_model, sft, tokenizer
 from tasks.running.artifacts import digest
-from tasks.running.shared_training import FOLDER
+from tasks.running.reused_training import FOLDER
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 TAKEN = "trained by another stage: continues after step"

@@ -1,4 +1,4 @@
-"""The record of a study's tuning is settled with its first start: what it calls broken takes part in verdicts.
+"""A study's record of tuning as it was at the first start; refuses a later change, since a broken row changes verdicts.
 
 A row that tuning found broken loses nothing, and wins over it confirm nothing. A record that is changed once results
 are known could so turn 'contradicted' into 'broken'.
@@ -16,7 +16,7 @@ from tasks.studies.start_log import VERDICT, starts
 from tasks.studies.trial_records import read_tuning, tuning_file
 
 
-def settled_tuning(root: Path, study: str) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+def tuning_at_start(root: Path, study: str) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     """Returns the record of a study's tuning, None without one, and what is to be known of it, in words.
 
     A record that the commit of the first start does not have came too late: it is not read. Where that commit is lost,
@@ -30,11 +30,11 @@ def settled_tuning(root: Path, study: str) -> tuple[Mapping[str, Any] | None, tu
     if first is None:
         return read_tuning(root, study), ()
     here, commit = blob_of(root, file), str(first["commit"])
-    settled = blob_at(root, commit, file)
-    if settled is None and is_ancestor(root, commit, "HEAD"):
+    at_start = blob_at(root, commit, file)
+    if at_start is None and is_ancestor(root, commit, "HEAD"):
         late = f"{file} is not in commit {commit[:10]}, from which the study was started: its rows count as not tuned"
         return None, () if here is None else (late,)
-    if settled is not None and here != settled:
+    if at_start is not None and here != at_start:
         remedy = f"Restore it: git checkout {commit[:10]} -- {file}. Tune a study of another name for other trials"
         raise DataError(f"was changed after the first start of study '{study}'", file=file, remedy=remedy)
     return read_tuning(root, study), ()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tasks import tables
-from tasks.commands.own_numbers import disagreements
+from tasks.commands.result_mismatches import result_mismatches
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.recorded import digests_of
+from tasks.running.result_digests import digests_of
 from tests.tasks.report.fixture_results import make_results
 from tests.tasks.tiny_pipeline import RUNS, Pipeline
 
@@ -51,7 +51,7 @@ def with_rows(out: Path, copy: Path, file: str, change: Callable[[Rows], Rows]) 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_an_honest_result_agrees_with_itself(pipeline: Pipeline, name: str) -> None:
-    assert disagreements(pipeline.out(name), pipeline.root) == []
+    assert result_mismatches(pipeline.out(name), pipeline.root) == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_result_that_was_mixed_up_contradicts_itself(
     pipeline: Pipeline, tmp_path: Path, name: str, file: str, change: Callable[[Rows], Rows], said: str
 ) -> None:
     planted = with_rows(pipeline.out(name), tmp_path / name, file, change)
-    assert said in "\n".join(disagreements(planted, pipeline.root))
+    assert said in "\n".join(result_mismatches(planted, pipeline.root))
 
 
 def cut(tokens: int) -> Callable[[Rows], Rows]:
@@ -109,7 +109,7 @@ def cut(tokens: int) -> Callable[[Rows], Rows]:
 
 def test_answers_that_end_before_the_limit_without_an_end_are_found(pipeline: Pipeline, tmp_path: Path) -> None:
     planted = with_rows(pipeline.out("ppo"), tmp_path / "ppo", "generations.jsonl", cut(5))
-    assert "answers cut before 12 tokens, the longest at 5" in "\n".join(disagreements(planted, pipeline.root))
+    assert "answers cut before 12 tokens, the longest at 5" in "\n".join(result_mismatches(planted, pipeline.root))
 
 
 def test_cells_of_tables_are_computed_again(tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_cells_of_tables_are_computed_again(tmp_path: Path) -> None:
     results = make_results(tmp_path, (0, 1), ("phi3-mini", "bandit"))
     out = results / "segment" / "tables"
     tables.main(["--results", str(results), "--paper", "segment", "--seeds", "0", "1", "--out", str(out)])
-    assert disagreements(out, tmp_path) == []
+    assert result_mismatches(out, tmp_path) == []
     metrics = read_json(out / "result" / "metrics.json")
     controlled = [name for name in metrics if name.endswith("/0/alpaca_lc")]
     plain = read_json(results / "segment" / "policy" / "bandit" / "0" / "result" / "metrics.json")["alpaca_wr"]
     write_json(out / "result" / "metrics.json", metrics | dict.fromkeys(controlled, plain))
     seal(out)
-    said = disagreements(out, tmp_path)
+    said = result_mismatches(out, tmp_path)
     assert len(said) >= 1
     assert "/0/alpaca_lc" in said[0]
 
@@ -142,7 +142,7 @@ def test_tables_are_computed_again_from_the_data_of_their_runs(tmp_path: Path) -
     out = results / "segment" / "tables"
     tables.build(results, "segment", (0, 1), out, frozenset(path.as_posix() for path in results.glob("**/result")))
     assert any("alpaca_lc" in name for name in read_json(out / "result" / "metrics.json"))
-    assert disagreements(out, tmp_path) == []
+    assert result_mismatches(out, tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_metric_that_does_not_follow_is_found(pipeline: Pipeline, tmp_path: Pa
     metrics = read_json(planted / "result" / "metrics.json")
     write_json(planted / "result" / "metrics.json", metrics | {metric: metrics[metric] + 1})
     seal(planted)
-    said = disagreements(planted, pipeline.root)
+    said = result_mismatches(planted, pipeline.root)
     assert f"metrics.json has {metric} " in "\n".join(said)
 
 
@@ -184,7 +184,7 @@ def test_a_metric_that_does_not_follow_is_found(pipeline: Pipeline, tmp_path: Pa
 )
 def test_fields_of_the_next_row_are_found(pipeline: Pipeline, tmp_path: Path, name: str, file: str, field: str) -> None:
     planted = with_rows(pipeline.out(name), tmp_path / name, file, next_rows(field))
-    assert disagreements(planted, pipeline.root)
+    assert result_mismatches(planted, pipeline.root)
 
 
 def made(root: Path, kind: str, *inputs: Path, **files: Any) -> Path:
@@ -208,21 +208,21 @@ def test_accuracies_of_a_benchmark_are_those_of_its_pairs(tmp_path: Path) -> Non
     honest = [pair | {"right": True}, pair | {"rejected": 2.0, "right": False}]
     metrics = {"chat": 50.0, "accuracy": 50.0}
     agreeing = made(tmp_path / "a", "reward_bench", generations=honest, metrics=metrics)
-    assert disagreements(agreeing, tmp_path) == []
+    assert result_mismatches(agreeing, tmp_path) == []
     exchanged = [row | {"right": not row["right"]} for row in honest]
     out = made(tmp_path / "b", "reward_bench", generations=exchanged, metrics=metrics | {"chat": 75.0})
-    said = "\n".join(disagreements(out, tmp_path))
+    said = "\n".join(result_mismatches(out, tmp_path))
     assert "another 'right' in 2 of 2 rows" in said
     assert "metrics.json has chat 75" in said
 
 
 def test_sentences_and_pools_are_counted_again(tmp_path: Path) -> None:
     ends = made(tmp_path, "segmenter", sentences={"a": [4, 8], "b": [2]}, metrics={"sentences_per_response": 3.0})
-    assert disagreements(ends, tmp_path) == [
+    assert result_mismatches(ends, tmp_path) == [
         "metrics.json has sentences_per_response 3, but the rows beside it give 1.5"
     ]
     pool = made(tmp_path, "pool", responses=[{"benchmark": "x", "samples": ["a", "a"]}], metrics={"x_distinct": 2.0})
-    assert disagreements(pool, tmp_path) == ["metrics.json has x_distinct 2, but the rows beside it give 1"]
+    assert result_mismatches(pool, tmp_path) == ["metrics.json has x_distinct 2, but the rows beside it give 1"]
 
 
 def answers(**values: list[list[float]]) -> Rows:
@@ -256,5 +256,5 @@ def test_a_selection_follows_from_the_scores_of_both_answers(
     holistic = {"mean": 0.0, "std": 0.0, "win_rate": {"estimate": 100.0}, **changes.get("holistic", {})}
     own = {"chosen": ["near"], "aspects": aspects, **changes, "holistic": holistic}
     out = made(tmp_path, "selection", page, answers=rows, selection=own)
-    found = disagreements(out, tmp_path)
+    found = result_mismatches(out, tmp_path)
     assert [words.partition(" than ")[0] for words in found] == said

@@ -1,9 +1,10 @@
-"""Finished trainings that stages of one tree share, such as those of cells that differ in labels unread by them.
+"""Finished trainings that another stage with equal inputs continues from, such as in cells that differ only in labels
+which the training does not read.
 
 In a tree that has the folder `FOLDER`, as a study's world has, the first stage leaves the state after its last step
 there. A stage that trains the same goes on from it, takes no further step, and is evaluated on its own data. The key is
 that of a checkpoint over what the training alone reads, and over the code, so that a result is bit by bit the same as
-without sharing.
+without reuse.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from tasks.running.exclusive import in_turn
 if TYPE_CHECKING:
     from tasks.running.checkpoints import RunCheckpoints
 
-FOLDER = Path(".work") / "shared_training"
+FOLDER = Path(".work") / "reused_training"
 
 
 @contextmanager
-def shared_training(
+def reuse_training(
     stage: str, version: int, inputs: Sequence[Path | str], rows: Sequence[object], seed: int
 ) -> Iterator[RunCheckpoints | None]:
-    """Yields what a stage's training is shared by, one stage at a time; None where the tree shares nothing.
+    """Yields the checkpoints that a stage reads an equal finished training from, or leaves its own in; None in a tree
+    without `FOLDER`. Of stages with equal inputs, one at a time is in the block.
 
     Args:
         stage, version: of the stage.
