@@ -214,7 +214,7 @@ _BEGUN: ContextVar[ForkServer | None] = ContextVar("_BEGUN", default=None)
 
 
 @contextmanager
-def early_fork_server(root: Path, kinds: Collection[str]) -> Iterator[None]:
+def preloading_fork_server(root: Path, kinds: Collection[str]) -> Iterator[None]:
     """Begins a server for the run that follows in the block, which imports while Prefect starts.
 
     Args:

@@ -25,17 +25,17 @@ from prefect.exceptions import Abort, MissingResult
 
 from flows.deployments import refuse_edited_tree
 from flows.follow_ups import Call, follow_ups
-from flows.fork_server import early_fork_server
+from flows.fork_server import preloading_fork_server
 from flows.run_notes import host_tag, note_running_process
-from flows.same_code import refuse_temporary_server
+from flows.same_code import require_prefect_server
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
 from tasks.dvc import plan
-from tasks.dvc.ended_runs import RunRequest, code_at_work, note_good_end
+from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
 from tasks.graph.names import DEMO_ALL, DEMO_NAME, SO_FAR, SUITE, seeds_so_far
-from tasks.graph.stages import modules_never_run
+from tasks.graph.stages import modules_without_lock
 from tasks.params.settings import ROOT_SCALE
 from tasks.tracking.searches import experiment_updated_since, paper_runs
 
@@ -107,13 +107,13 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         RunFailed: at least one stage failed, or what follows them.
     """
     with note_running_process(root):
-        log, code, began = get_run_logger(), code_at_work(), time.time()
+        log, code, began = get_run_logger(), loaded_code_digest(), time.time()
         name, scale = request.paper, request.scale
         papers = plan.asked_papers(root, name, scale=scale, full=request.full)
         files = plan.asked_files(root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds)
         chosen: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
-        show_in = next(iter(papers), "") if request.sync else ""
-        summary = run_stale(root, files, **chosen, pool=pool, remote=remote, show_in=show_in)
+        live_experiment = next(iter(papers), "") if request.sync else ""
+        summary = run_stale(root, files, **chosen, pool=pool, remote=remote, live_experiment=live_experiment)
         log.info("%s", summary.line())
         problems = list(summary.failed.values())
         if request.report:
@@ -123,7 +123,8 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         ]
         page = report_page(request, log)
         if not all(experiment_updated_since(root, one, began) for one in papers):
-            problems += follow_ups(root, *mirrors)  # before the report, which links the experiments that they note
+            # before the report, which links experiments by the addresses that these calls write
+            problems += follow_ups(root, *mirrors)
             mirrors = []
         problems += follow_ups(root, *mirrors, *page)
         if request.sync:
@@ -132,7 +133,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        note_good_end(root, request, files, code)
+        mark_request_done(root, request, files, code)
         return completed_state(summary)
 
 
@@ -195,7 +196,7 @@ def end_on_signal(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def command_line(made: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
+def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
     """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
     a user's error."""
     parser = argparse.ArgumentParser(prog=f"python -m flows.{paper}", description=f"The flow of the paper {paper}")
@@ -212,10 +213,10 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     mark_processes_for_clean_up(Path.cwd())
     try:
         if options.pool:
-            refuse_temporary_server()
-        first = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
-        with early_fork_server(Path.cwd(), modules_never_run(Path.cwd(), first)), tags(host_tag()):
-            line = made(
+            require_prefect_server()
+        files_to_preload = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
+        with preloading_fork_server(Path.cwd(), modules_without_lock(Path.cwd(), files_to_preload)), tags(host_tag()):
+            line = run_flow(
                 full=options.full,
                 rows=options.rows,
                 seeds=options.seeds,

@@ -19,7 +19,7 @@ from tasks.running.artifacts import RECORDED_PACKAGES
 from tasks.running.commit import changed_since, commit_of, listed
 
 
-def refuse_temporary_server() -> None:
+def require_prefect_server() -> None:
     """Refuses the temporary server that a run without a platform starts for itself.
 
     Raises:

@@ -40,7 +40,7 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
-from tasks.graph.stages import Stage, modules_never_run, stopped_stages
+from tasks.graph.stages import Stage, modules_without_lock, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
 from tasks.report.result_words import result_in_words
 from tasks.running import machine
@@ -350,7 +350,7 @@ def run_stale(
     seeds: Sequence[int] = (),
     pool: str = "",
     remote: str = "",
-    show_in: str = "",
+    live_experiment: str = "",
 ) -> RunSummary:
     """Brings the chosen stages up to date. Call it inside a flow.
 
@@ -361,8 +361,8 @@ def run_stale(
         rows, seeds: limits the stages to these rows and seeds and the stages that they need; empty for all.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
         remote: the DVC remote by which the pool's results come.
-        show_in: the paper in whose MLflow experiment stages that several papers share are shown while they train;
-            empty shows no stage, and so does a pool, whose stages have their histories on other machines.
+        live_experiment: the paper in whose MLflow experiment stages that several papers share are shown while they
+            train; empty shows no stage, and so does a pool, whose stages have their histories on other machines.
 
     Raises:
         RewardsmithError: another scheduler runs in this tree, a row or seed is unknown, or the remote cannot be used.
@@ -370,7 +370,7 @@ def run_stale(
     log, summary = get_run_logger(), RunSummary()
     with tasks_without_place(), only_scheduler(root), closing(server_of_run(root, log)) as server:
         if not pool:
-            server.begin(modules_never_run(root, files))  # imports while DVC looks
+            server.begin(modules_without_lock(root, files))  # imports while DVC looks
         for line in tidy(root):
             log.warning("%s", line)
         chosen = read_state(root, files, rows, seeds, papers)
@@ -390,7 +390,7 @@ def run_stale(
             where = f"pool '{pool}'" if pool else f"{slots.cores} core(s), {len(slots.gpus)} GPU(s)"
             log.info("%d of %d stages are stale; %s", len(stale), len(chosen), where)
             display = held.enter_context(progress(len(stale), root))
-            here = closing(LiveTracker(root, show_in, log)) if show_in and not pool else None
+            here = closing(LiveTracker(root, live_experiment, log)) if live_experiment and not pool else None
             live = None if here is None else held.enter_context(here)
             if not pool:
                 server.begin([stage.kind for stage in stale.values()])

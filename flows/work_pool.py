@@ -27,7 +27,7 @@ import httpx
 from prefect.deployments import run_deployment
 
 from flows.run_notes import add_tags, host_tag
-from flows.same_code import SameCode, refuse_temporary_server
+from flows.same_code import SameCode, require_prefect_server
 from flows.slots import Grant, Slots
 from flows.stage import PASSING, stage
 from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage_process
@@ -107,7 +107,7 @@ class WorkPool:
     def __init__(self, root: Path, name: str, remote: str, stages: Mapping[str, Stage], log: Any) -> None:
         from prefect.client.orchestration import get_client
 
-        refuse_temporary_server()
+        require_prefect_server()
         self.root, self.name, self.stages, self.log = root, name, stages, log
         self.code = SameCode.of(root)
         self.client = get_client(sync_client=True)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.same_code import SameCode, refuse_temporary_server
+from flows.same_code import SameCode, require_prefect_server
 from flows.shared_slots import make_limits
 from flows.stage import TREE
 from flows.work_pool import PROCESS
@@ -73,7 +73,7 @@ def serve(root: Path, pool: str, limit: int) -> None:
     from prefect.client.orchestration import get_client
     from prefect.workers.process import ProcessWorker
 
-    refuse_temporary_server()
+    require_prefect_server()
     code = SameCode.of(root)
     os.environ.setdefault("REWARDSMITH_SLOTS", socket.gethostname())
     os.environ[TREE] = str(root)

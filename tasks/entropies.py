@@ -20,7 +20,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.entropies import response_entropies
 
@@ -78,7 +78,7 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
     not theirs."""
     data, sft, spec = finished.input_from("prepare"), finished.input_from("sft"), finished.settings(EntropySpec)
     path = finished.result / "entropies.safetensors"
-    if data is None or sft is None or spec is None or not exists_as_recorded(path):
+    if data is None or sft is None or spec is None or not exists_or_raise_if_lost(path):
         return
     stored, encoder = read_tensors(path), load_encoder(data, sft / "model")
     for split in SPLITS:

@@ -1,7 +1,7 @@
 """Stage `normaliser`: fits normalisers to a reward model's rewards of training responses.
 
 Segments of chosen and rejected responses are pooled. A segment's reward is here its worth: what it contributes to the
-response's reward; under a plain mean, its own reward, undivided.
+response's reward, or its own reward (not divided by their number) with aggregation `mean`.
 p = (t + 1) / T is its relative place in the response: t is its index from 0, T the number of segments. One pass fits
 all normalisers of the paper Segment, so comparing them needs no second pass:
 
@@ -41,7 +41,7 @@ from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.mismatches import FinishedStage
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.running.typed_results import read_rows
@@ -187,7 +187,7 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Compares metrics.json with normaliser.json; yields a message for each value that differs, for `rewardsmith
     verify`."""
     file = finished.result / "normaliser.json"
-    fitted = read_object(file) if exists_as_recorded(file) else {}
+    fitted = read_object(file) if exists_or_raise_if_lost(file) else {}
     if fitted:
         yield from finished.metric_mismatches(flat_metrics(fitted))
 

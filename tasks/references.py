@@ -37,7 +37,7 @@ from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
@@ -192,7 +192,7 @@ def make_references(
 def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics and lists that do not fit the lengths of the stored responses."""
     path = finished.result / "references.safetensors"
-    if not exists_as_recorded(path):
+    if not exists_or_raise_if_lost(path):
         return
     stored, names = read_tensors(path), read_object(finished.result / "references.json")["prompts"]
     lengths = stored["lengths"].double()

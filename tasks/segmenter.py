@@ -30,7 +30,7 @@ from tasks.running.artifacts import read_jsonl, read_object, stage_output, write
 from tasks.running.granted_device import device
 from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import command_line, prepare_process, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -110,7 +110,7 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
 
 def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics that are not those of the sentences."""
-    if exists_as_recorded(finished.result / KNOWN_FILE):
+    if exists_or_raise_if_lost(finished.result / KNOWN_FILE):
         yield from finished.metric_mismatches(lengths_of(list(read_object(finished.result / KNOWN_FILE).values())))
 
 

@@ -29,7 +29,7 @@ from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.mismatches import FinishedStage
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import Prompt
 from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.running.typed_results import read_rows
@@ -205,7 +205,7 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
         finished.result / "selection.json",
         finished.rows("answers.jsonl"),
     )
-    if spec is None or not exists_as_recorded(file) or not rows:
+    if spec is None or not exists_or_raise_if_lost(file) or not rows:
         return
     stated = read_object(file)
     scores = {

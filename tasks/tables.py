@@ -26,7 +26,7 @@ from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
 from tasks.running.mismatches import FinishedStage
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -141,7 +141,7 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` metrics that tables of the same runs and of what those were made from, made
     again, do not have."""
     file = finished.result / "tables.json"
-    if not exists_as_recorded(file):
+    if not exists_or_raise_if_lost(file):
         return
     header = read_object(file)
     results = finished.root / "results" / header["scale"]

@@ -122,7 +122,7 @@ def direction_verdict(published: float | None, published_main: float | None, wor
 
 
 @dataclass(frozen=True)
-class ClaimPart:
+class TestedComparison:
     """One comparison of a claim.
 
     Attributes:
@@ -177,7 +177,7 @@ class ClaimVerdict:
     p_contradicted: tuple[float | None, ...]
 
 
-def claim_verdict(parts: Sequence[ClaimPart]) -> ClaimVerdict:
+def claim_verdict(parts: Sequence[TestedComparison]) -> ClaimVerdict:
     """Returns the verdict of a claim that says all its parts.
 
     A part without a test counts among the parts that are corrected for, and keeps the claim from being confirmed.

@@ -47,17 +47,17 @@ class RunRequest:
         return root / FOLDER / f"{name}.json"
 
 
-def code_at_work() -> str:
+def loaded_code_digest() -> str:
     """Returns the digest of the code that this process has loaded, if it has just begun; empty where nobody knows."""
     return code_of(PROJECT)
 
 
-def note_good_end(root: Path, request: RunRequest, files: Sequence[str], code: str) -> None:
+def mark_request_done(root: Path, request: RunRequest, files: Sequence[str], code: str) -> None:
     """Notes that the request is done. Without the note, for want of disk space, the next run checks again.
 
     Args:
         files: the dvc.yaml files of its stages, relative to the root.
-        code: `code_at_work` when the run began; where nobody knows it, no note is left.
+        code: `loaded_code_digest` when the run began; where nobody knows it, no note is left.
     """
     if code:
         note = request.note(root)
@@ -70,7 +70,7 @@ def nothing_to_do(root: Path, request: RunRequest) -> str | None:
     """Returns a line with the number of stages if all are current and followed up, with their alarms below; None if a
     run must check."""
     noted = read_private(request.note(root))
-    if not noted or noted["digest"] != _digest(root, request, noted["files"], code_at_work()):
+    if not noted or noted["digest"] != _digest(root, request, noted["files"], loaded_code_digest()):
         return None
     if request.sync and not _has_runs(root):
         return None

@@ -76,7 +76,7 @@ def compare_rows(part: Rows, numbers: Numbers, side: ClaimSide) -> list[ClaimCom
     for metric, row in itertools.product(part.metric or (file.metric,), part.rows):
         own, label, other_metric = numbers.of(row, metric), file.label(row, metric), part.than_metric or metric
         if part.than is None:
-            label, right = f"{row}, {file.word(metric)}", file.word(other_metric)
+            label, right = f"{row}, {file.title(metric)}", file.title(other_metric)
             found.append(ClaimComparison(label, own, side, right, numbers.of(row, other_metric), margin))
         elif isinstance(part.than, tuple):
             for other in part.than:
@@ -152,6 +152,7 @@ class Wins:
     """Fields of wins and ties: a row's answers against the answers of each other row.
 
     Args:
+        over: the other rows.
         by: the score or judge that says which answer is better.
         margin: points from 50 % within which rows tie.
     """
@@ -164,7 +165,8 @@ class Wins:
 
 def compare_wins(part: Wins, numbers: Numbers, side: ClaimSide) -> list[ClaimComparison]:
     """Compares the row's win rate over each other row with 50 %."""
-    margin, judge = numbers.file.margin if part.margin is None else part.margin, numbers.file.word(f"wins/{part.by}")
+    margin = numbers.file.margin if part.margin is None else part.margin
+    judge = numbers.file.title(f"wins/{part.by}")
     return [
         ClaimComparison(
             f"{part.row} over {other} {judge}",
@@ -204,7 +206,7 @@ def compare_selected(part: Selected, numbers: Numbers) -> list[ClaimComparison]:
     """Compares the chosen aspect with each other aspect of the selection."""
     side: ClaimSide = "above" if part.side == "above" else "below"
     own = numbers.of(part.row, f"{part.metric}/{part.aspect}")
-    label = f"{numbers.file.word(part.metric)} {part.aspect}"
+    label = f"{numbers.file.title(part.metric)} {part.aspect}"
     return [
         ClaimComparison(label, own, side, other, numbers.of(part.row, f"{part.metric}/{other}"))
         for other in part.others
@@ -263,7 +265,7 @@ def compare_frontier(part: Frontier, numbers: Numbers) -> list[ClaimComparison]:
 
     The pieces are cut in each world by its own curves, so that a world's numbers do not depend on other worlds.
     """
-    metric, place, found = part.metric or numbers.file.metric, numbers.file.word(part.along), []
+    metric, place, found = part.metric or numbers.file.metric, numbers.file.title(part.along), []
     for other in part.over:
         own, theirs = (
             {seed: curve_of(output, metric, part.along) for seed, output in numbers.outputs[name].items()}

@@ -95,40 +95,40 @@ class ClaimsFile:
     """The top level of a claims file.
 
     Args:
-        numbers: a sentence on what the numbers are; `{verdicts}` is replaced by 'true' or 'judged': true rewards or a
+        numbers_sentence: what the numbers are; `{verdicts}` is replaced by 'true' or 'judged': true rewards or a
             judge decide win rates.
-        alike: a sentence on when two of them count as alike; `{margin}` is replaced by the margin.
+        alike_sentence: when two of them count as alike; `{margin}` is replaced by the margin.
         needs: what has to be run for any claim to have a verdict.
         metric: of parts that name none; the page calls it by the row's name alone.
         claims: {id: {says, source, parts}}.
         margin: of parts that give none.
-        words: what the page calls a metric.
-        starts_from: the SFT model of rows by the beginning of their names; the longest one that fits holds.
-        tasks: rows that are each other's `others` in a match, by task.
+        titles: what the page calls a metric.
+        sft_by_prefix: the SFT model of rows by the prefix of their names; the longest that fits holds.
+        rival_groups: rows that are each other's `others` in a match, by the name of their task.
     """
 
-    numbers: str
+    numbers_sentence: str
     needs: str
     metric: str
     claims: Mapping[str, Any]
-    alike: str = ""
+    alike_sentence: str = ""
     margin: float = 0.0
-    words: Mapping[str, str] = field(default_factory=dict)
-    starts_from: Mapping[str, str] = field(default_factory=dict)
-    tasks: Mapping[str, Any] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+    sft_by_prefix: Mapping[str, str] = field(default_factory=dict)
+    rival_groups: Mapping[str, Any] = field(default_factory=dict)
 
-    def word(self, metric: str) -> str:
+    def title(self, metric: str) -> str:
         """Returns the page's name of a metric."""
-        return self.words.get(metric, metric)
+        return self.titles.get(metric, metric)
 
     def label(self, row: str, metric: str) -> str:
         """Returns the page's name of a metric of a row."""
-        return row if metric == self.metric else f"{row}, {self.word(metric)}"
+        return row if metric == self.metric else f"{row}, {self.title(metric)}"
 
     def model_of(self, row: str) -> str | None:
         """Returns the SFT model that a row starts from; None where the file does not say."""
-        fitting = [beginning for beginning in self.starts_from if row.startswith(beginning)]
-        return self.starts_from[max(fitting, key=len)] if fitting else None
+        fitting = [prefix for prefix in self.sft_by_prefix if row.startswith(prefix)]
+        return self.sft_by_prefix[max(fitting, key=len)] if fitting else None
 
 
 class Numbers:
@@ -148,10 +148,10 @@ class Numbers:
         self.file = file
         places = {row: recipe_row(paper, row) for row in rows}
         self.outputs: Outputs = {row: tree.of(place) for row, place in places.items()}
-        models = {name: tree.of(recipe_row(paper, name)) for name in file.starts_from.values()}
+        models = {name: tree.of(recipe_row(paper, name)) for name in file.sft_by_prefix.values()}
         references = {row: models[name] for row in rows if (name := file.model_of(row))}
         self.runs = TableRuns(self.outputs, references, tree.alpaca_calibrations(data_set(paper)), paper, tree)
-        task_of = {row: task for task, members in file.tasks.items() for row in members}
+        task_of = {row: task for task, members in file.rival_groups.items() for row in members}
         self.matches = Matches(self.outputs, tree.root, task_of)
         self._known: dict[str, Measurements] = {}
         self.broken = {row for row in rows if places[row].kind == "policy" and broken(self.outputs[row])}

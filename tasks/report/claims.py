@@ -3,8 +3,8 @@
 1. The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`.
 2. A claim has parts. Each part is of a kind of `claim_kinds` and makes one or several comparisons.
 3. A comparison is an effect over worlds (`significance`), and the verdict is by
-   `rlhf_core.evaluation.verdicts.claim_verdict`: confirmed if each comparison is at .05, contradicted if the contrary
-   of one is, corrected for the comparisons of the claim (Holm).
+   `rlhf_core.evaluation.verdicts.claim_verdict`: confirmed if each comparison is significant at .05, contradicted if
+   the contrary of one is, corrected for the comparisons of the claim (Holm).
 4. A part of side "beside" says that two numbers are alike: the 90 % interval of their difference over worlds is within
    the margin (two one-sided t-tests at .05).
 5. The comparisons of a claim are over the same worlds. Where they are not, the claim is undecided, and the worlds that
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.verdicts import ClaimPart, ClaimWord, claim_verdict
+from rlhf_core.evaluation.verdicts import ClaimWord, TestedComparison, claim_verdict
 from rlhf_core.evaluation.worlds import ALPHA
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import metrics_of_paper, row_names
@@ -34,13 +34,13 @@ from tasks.report.figure_data import FigureData
 from tasks.report.matches import OTHERS
 from tasks.report.outputs import ResultTree
 from tasks.report.significance import EXPLORATORY, Comparison, compare, compare_constant, exploratory
-from tasks.report.win_rates import decided_in
+from tasks.report.win_rates import win_rate_source
 
 FOLDER = printed_tables.FOLDER / "claims"
 
 
 @dataclass(frozen=True)
-class ClaimStatement:
+class ClaimPart:
     """One statement of a claim: a kind of `KINDS` and its fields."""
 
     kind: str
@@ -60,7 +60,7 @@ class Claim:
     id: str
     says: str
     source: str
-    parts: tuple[ClaimStatement, ...]
+    parts: tuple[ClaimPart, ...]
     collapse: bool = False
 
 
@@ -74,9 +74,9 @@ class PaperClaims:
 
     @property
     def rows(self) -> list[str]:
-        """Returns the rows named by the claims and by the file's tasks, each once."""
+        """Returns the rows named by the claims and by the file's groups of rivals, each once."""
         named = {row for claim in self.claims for part in claim.parts for _, row in _named(part.fields, ROW_FIELDS)}
-        return sorted({*named, *(row for rows in self.file.tasks.values() for row in rows)})
+        return sorted({*named, *(row for rows in self.file.rival_groups.values() for row in rows)})
 
 
 def _named(part: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -101,11 +101,11 @@ def read_claims(path: Path, paper: str) -> PaperClaims:
     """
     where = f"claims/{path.name}"
     file = typed(ClaimsFile, read_settings(path), where)
-    members = [("tasks", row) for rows in file.tasks.values() for row in rows]
-    _check_rows([*(("starts_from", name) for name in file.starts_from.values()), *members], paper, where)
-    # words: titles of metrics; one may be of a family that has a metric for each pair of rows, such as `greedy_wins`
-    families = {name: f"{name}/{OTHERS}" for name in file.words}
-    _check_metrics([("words", name) for name, family in families.items() if not _has(paper, family)], paper, where)
+    members = [("rival_groups", row) for rows in file.rival_groups.values() for row in rows]
+    _check_rows([*(("sft_by_prefix", name) for name in file.sft_by_prefix.values()), *members], paper, where)
+    # a title may be of a family that has a metric for each pair of rows, such as `greedy_wins`
+    families = {name: f"{name}/{OTHERS}" for name in file.titles}
+    _check_metrics([("titles", name) for name, family in families.items() if not _has(paper, family)], paper, where)
     _check_metrics([("metric", file.metric)], paper, where)
     found = []
     for name, raw in file.claims.items():
@@ -113,8 +113,8 @@ def read_claims(path: Path, paper: str) -> PaperClaims:
         parts = raw.pop("parts", None) if isinstance(raw, dict) else None
         if not isinstance(parts, list) or not parts:
             raise RecipeError(f"{place}: 'parts' is missing; list the comparisons that the claim is made of")
-        made = tuple(_part(one, paper, file, f"{place}, part {number}") for number, one in enumerate(parts, 1))
-        found.append(typed(Claim, {"id": name, **raw, "parts": made}, place))
+        compared = tuple(_part(one, paper, file, f"{place}, part {number}") for number, one in enumerate(parts, 1))
+        found.append(typed(Claim, {"id": name, **raw, "parts": compared}, place))
     return PaperClaims(paper, file, tuple(found))
 
 
@@ -140,7 +140,7 @@ def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> 
             raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of the row map{hint}")
 
 
-def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimStatement:
+def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimPart:
     """Parses one part and looks up its rows and metrics."""
     kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
     if kind not in KINDS:
@@ -158,58 +158,64 @@ def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimStatement:
     _check_metrics(metrics, paper, where)
     if kind in ("within", "ties") and not (file.margin if made.margin is None else made.margin) > 0:
         raise RecipeError(f"{where}: kind '{kind}' needs a margin; set 'margin' to a number above 0")
-    return ClaimStatement(kind, made)
+    return ClaimPart(kind, made)
 
 
-def _compared(part: ClaimComparison) -> Comparison | None:
-    if isinstance(part.other, float):
-        return compare_constant(part.left, part.values, part.other)
-    return compare(part.left, part.values, part.right, part.other)
+def _measured(comparison: ClaimComparison) -> Comparison | None:
+    """Returns the effect of a comparison over worlds; None where a side has no results."""
+    if isinstance(comparison.other, float):
+        return compare_constant(comparison.left, comparison.values, comparison.other)
+    return compare(comparison.left, comparison.values, comparison.right, comparison.other)
 
 
-def _means(part: ClaimComparison) -> list[float]:
+def _means(comparison: ClaimComparison) -> list[float]:
     """Returns both sides' means over the worlds that both have."""
-    other = part.other
+    values, other = comparison.values, comparison.other
     if isinstance(other, float):
-        return [sum(part.values.values()) / len(part.values), other]
-    seeds = sorted(part.values.keys() & other.keys())
-    return [sum(values[seed] for seed in seeds) / len(seeds) for values in (part.values, other)]
+        return [sum(values.values()) / len(values), other]
+    seeds = sorted(values.keys() & other.keys())
+    return [sum(side[seed] for seed in seeds) / len(seeds) for side in (values, other)]
 
 
-def _part_word(part: ClaimPart, p_contradicted: float | None) -> ClaimWord:
-    """Returns the verdict of one part; its contrary's p is corrected over the parts of the claim."""
-    if part.effect is None:
+def _comparison_verdict(tested: TestedComparison, p_contradicted: float | None) -> ClaimWord:
+    """Returns the verdict of one comparison; its contrary's p is corrected over the comparisons of the claim."""
+    if tested.effect is None:
         return "not run"
     if p_contradicted is not None and p_contradicted < ALPHA:
         return "contradicted"
-    return "confirmed" if part.p_holds is not None and part.p_holds < ALPHA else "undecided"
+    return "confirmed" if tested.p_holds is not None and tested.p_holds < ALPHA else "undecided"
 
 
-def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
+def with_verdicts(claim: Claim, numbers: Numbers) -> dict[str, Any]:
     """Returns a claim as plain data, with the effect, p-value and verdict of each comparison."""
-    made = [one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)]
-    found = [_compared(one) for one in made]
-    parts = [
-        ClaimPart(each.effect if each else None, one.side, one.margin if one.side == "beside" else None)
-        for one, each in zip(made, found, strict=True)
+    comparisons = [one for part in claim.parts for one in KINDS[part.kind].comparisons(part.fields, numbers)]
+    measured = [_measured(comparison) for comparison in comparisons]
+    tested = [
+        TestedComparison(
+            effect=None if result is None else result.effect,
+            side=comparison.side,
+            margin=comparison.margin if comparison.side == "beside" else None,
+        )
+        for comparison, result in zip(comparisons, measured, strict=True)
     ]
-    verdict = claim_verdict(parts)
-    compared = {row for one in made if one.side != "beside" for row in one.rows}
+    verdict = claim_verdict(tested)
+    compared = {row for one in comparisons if one.side != "beside" for row in one.rows}
     broken = sorted(compared & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
-    uneven = _uneven_worlds([each for each in found if each is not None])
+    uneven = _uneven_worlds([result for result in measured if result is not None])
     word: ClaimWord = "undecided" if broken or (uneven and verdict.word != "not run") else verdict.word
     shown: list[dict[str, Any]] = []
-    for one, part, each, p in zip(made, parts, found, verdict.p_contradicted, strict=True):
-        row: dict[str, Any] = {"left": one.left, "side": one.side, "right": one.right, "verdict": _part_word(part, p)}
-        if each is not None:
-            interval = each.effect.interval()
-            row |= {"values": _means(one), "constant": isinstance(one.other, float)}
-            row |= {"difference": each.effect.estimate, "worlds": each.effect.worlds, "missing": each.missing}
-            row |= {"interval": [interval.lower, interval.upper] if interval else None, "p": part.p_holds}
-            row |= {"p_contradicted": p, "smallest_visible": each.effect.smallest_visible()}
-        shown.append(row)
-    line = {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": word, "parts": shown}
-    return line | ({"broken": broken} if broken else {}) | ({"uneven": uneven} if uneven else {})
+    for comparison, test, result, p in zip(comparisons, tested, measured, verdict.p_contradicted, strict=True):
+        line: dict[str, Any] = {"left": comparison.left, "side": comparison.side, "right": comparison.right}
+        line["verdict"] = _comparison_verdict(test, p)
+        if result is not None:
+            effect, interval = result.effect, result.effect.interval()
+            line |= {"values": _means(comparison), "constant": isinstance(comparison.other, float)}
+            line |= {"difference": effect.estimate, "worlds": effect.worlds, "missing": result.missing}
+            line |= {"interval": [interval.lower, interval.upper] if interval else None, "p": test.p_holds}
+            line |= {"p_contradicted": p, "smallest_visible": effect.smallest_visible()}
+        shown.append(line)
+    data = {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": word, "parts": shown}
+    return data | ({"broken": broken} if broken else {}) | ({"uneven": uneven} if uneven else {})
 
 
 def _uneven_worlds(compared: Sequence[Comparison]) -> str | None:
@@ -226,11 +232,11 @@ def paper_claims(paper: str, tree: ResultTree) -> FigureData:
     return claims_figure(claims_of(paper), tree)
 
 
-def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
+def claims_figure(paper: PaperClaims, tree: ResultTree) -> FigureData:
     """Returns the figure of a file's claims with their verdicts."""
-    file = made.file
-    said = file.numbers.format(verdicts=decided_in(tree, made.paper))
-    alike = f"{file.alike.format(margin=f'{file.margin:g}')} " if file.alike else ""
+    file = paper.file
+    said = file.numbers_sentence.format(verdicts=win_rate_source(tree, paper.paper))
+    alike = f"{file.alike_sentence.format(margin=f'{file.margin:g}')} " if file.alike_sentence else ""
     figure = FigureData(
         key="claims",
         title="What the paper says",
@@ -242,8 +248,8 @@ def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
         "claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
-    numbers = Numbers(made.paper, file, made.rows, tree)
-    rows = [judged(claim, numbers) for claim in made.claims]
+    numbers = Numbers(paper.paper, file, paper.rows, tree)
+    rows = [with_verdicts(claim, numbers) for claim in paper.claims]
     if any(row["verdict"] != "not run" for row in rows):
         figure.blocks = [{"rows": rows}]
     else:

@@ -24,7 +24,7 @@ from tasks.report.figure_data import (
 from tasks.report.figures_training import reward_models
 from tasks.report.outcomes_par import costs, outcomes
 from tasks.report.outputs import ResultTree
-from tasks.report.win_rates import decided_in
+from tasks.report.win_rates import win_rate_source
 
 METHODS = ("par", "vanilla", "minmax", "warm", "meanstd", "clip", "lsc", "odin", "reg")
 LABELS = {
@@ -80,7 +80,7 @@ AXES: tuple[tuple[str, Style, bool], ...] = (("proxy_reward", "line", False), ("
 
 def figures(tree: ResultTree) -> list[FigureData]:
     """Returns all figures in the order of the page."""
-    verdicts = decided_in(tree, "par")
+    verdicts = win_rate_source(tree, "par")
     caption = CURVES.format(verdicts=verdicts)
     names = [f"{prefix}{name}" for prefix in SETTINGS for name in ("standard", "odin", "reg", "warm")]
     return [

@@ -25,7 +25,7 @@ from tasks.report.figure_data import (
 )
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput
-from tasks.report.win_rates import decided_in
+from tasks.report.win_rates import win_rate_source
 from tasks.running.result_rows import FittedNormaliser, LocationBins
 from tasks.running.typed_results import read_typed_object
 
@@ -137,7 +137,7 @@ def _frontier(outputs: Mapping[int, StageOutput], label: str, colour: int) -> li
 
 def kl_frontier(tree: ResultTree) -> FigureData:
     """Returns Figure 4: win rate over KL to the SFT policy, from the checkpoints of each run."""
-    verdicts = decided_in(tree, "segment")
+    verdicts = win_rate_source(tree, "segment")
     figure = published_figure(
         "segment/4",
         f"One point per checkpoint of a run and one for its final policy: {verdicts} win rate over the SFT policy "

@@ -23,7 +23,7 @@ from tasks.report.figure_data import (
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, of_one_seed
 from tasks.report.records import stage_record
-from tasks.report.win_rates import decided_in
+from tasks.report.win_rates import win_rate_source
 
 PAPER = "sentence"
 METHODS = ("sentence", "response", "token", "res2sent", "sent2res")
@@ -178,7 +178,7 @@ def aggregations(tree: ResultTree) -> FigureData:
     """Returns Figure 5: aggregation functions, by RewardBench and by the policy's win rate."""
     figure = published_figure("sentence/5", "Numbers of Tables 6 and 7. Error bars: one standard error over worlds.")
     left = Panel("reward model", "", "RewardBench average, %", [])
-    right = Panel("policy", "", f"{decided_in(tree, PAPER)} win rate vs SFT, %", [])
+    right = Panel("policy", "", f"{win_rate_source(tree, PAPER)} win rate vs SFT, %", [])
     for slot, name in enumerate(AGGREGATIONS):
         bench, policy = tree.of(recipe_row(PAPER, f"bench-{name}")), tree.of(recipe_row(PAPER, name))
         figure.missing += [row for row, found in ((f"bench-{name}", bench), (name, policy)) if not found]
@@ -192,7 +192,7 @@ def aggregations(tree: ResultTree) -> FigureData:
 def segmenters(tree: ResultTree) -> FigureData:
     """Returns Figure 6, right: the policy's win rate with each segmenter; its training time comes from the records."""
     figure = published_figure("sentence/6", "Numbers of Table 8; the training time stands beside it.")
-    panel = Panel("policy", "", f"{decided_in(tree, PAPER)} win rate vs SFT, %", [])
+    panel = Panel("policy", "", f"{win_rate_source(tree, PAPER)} win rate vs SFT, %", [])
     for slot, (label, row) in enumerate(SEGMENTERS.items()):
         outputs = figure.needs(row, tree.of(recipe_row(PAPER, row)))
         panel.series += metric_bars(label, outputs, {"win_rate_vs_sft": label}, slot)

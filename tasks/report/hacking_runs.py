@@ -15,7 +15,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse, grown_types
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import stage_record
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import HackingPoint
 from tasks.running.typed_results import read_metrics, read_typed_rows
 
@@ -174,13 +174,13 @@ def read_hacking_run(out: Path, seed: int) -> HackingRun | None:
         DataError: a result without the measures of hacking.
     """
     result = out / "result"
-    if not exists_as_recorded(result / "metrics.json"):
+    if not exists_or_raise_if_lost(result / "metrics.json"):
         return None
     metrics = read_metrics(result / "metrics.json")
     if MEASURES["final"] not in metrics:
         file = str(result / "metrics.json")
         raise DataError("the win rate is missing", file=file, field=MEASURES["final"], remedy="Run its stage again")
-    if not exists_as_recorded(result / "hacking.jsonl"):
+    if not exists_or_raise_if_lost(result / "hacking.jsonl"):
         raise DataError(
             "this run has no measures of hacking",
             file=str(result),

@@ -22,7 +22,7 @@ from tasks.params.pages import read_settings
 from tasks.params.yaml_files import read_mapping
 from tasks.report.printed_settings import FOLDER, SCALE, PaperScale, StatedCell, setting_cells
 from tasks.running.artifacts import read_jsonl
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import DataFacts
 from tasks.running.typed_results import read_typed_object
 
@@ -203,7 +203,7 @@ def _statistics(results: Path, table: Table) -> OtherTable:
 
 def _tested_on(folder: Path, name: str) -> int | None:
     file = folder / "data.json"
-    rows = read_typed_object(file, DataFacts).get("rows", {}) if exists_as_recorded(file) else {}
+    rows = read_typed_object(file, DataFacts).get("rows", {}) if exists_or_raise_if_lost(file) else {}
     found = rows.get(f"tests/{name}")
     return None if found is None else int(found)
 
@@ -216,7 +216,7 @@ def _sources(file: Path) -> Counter[str]:
 def _trained_on(folder: Path, name: str) -> int | None:
     """Returns the training questions of a set; of mathematics all, of which there is one set."""
     file = folder / "questions.jsonl"
-    if not exists_as_recorded(file):
+    if not exists_or_raise_if_lost(file):
         return None
     found = _sources(file)
     return found.total() if name == "mathinst" else found.get(name)

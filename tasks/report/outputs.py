@@ -17,7 +17,7 @@ from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.stopping import stopped
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.judged_numbers import blank_numbers
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import CalibrationRow, Generation, Judgement, Rollout
 from tasks.running.typed_results import read_metrics, read_numbers, read_typed_rows
 
@@ -57,7 +57,7 @@ class StageOutput:
     def rows(self, file: str) -> list[dict[str, Any]]:
         """Returns rows of a JSON Lines file of the result; empty where the stage wrote none."""
         path = self.result / file
-        if not exists_as_recorded(path):
+        if not exists_or_raise_if_lost(path):
             return []
         if file in NUMBERS:
             return read_numbers(path)
@@ -90,20 +90,20 @@ class StageOutput:
     def judge_settings(self) -> dict[str, Any]:
         """Returns who compares this row's answers with another row's, as judge.json says; empty without it."""
         path = self.result / "judge.json"
-        return read_object(path) if exists_as_recorded(path) else {}
+        return read_object(path) if exists_or_raise_if_lost(path) else {}
 
     @cached_property
     def win_rates(self) -> dict[str, dict[str, Any]]:
         """Returns every win rate that a judge decided, by metric, with its reference, protocol, judge and counts; empty
         where true rewards decided."""
         path = self.result / "win_rates.json"
-        return read_object(path) if exists_as_recorded(path) else {}
+        return read_object(path) if exists_or_raise_if_lost(path) else {}
 
     @cached_property
     def benchmarks(self) -> dict[str, dict[str, Any]]:
         """Returns what published benchmarks were measured on, as benchmarks.json says; empty without it."""
         path = self.result / "benchmarks.json"
-        return read_object(path) if exists_as_recorded(path) else {}
+        return read_object(path) if exists_or_raise_if_lost(path) else {}
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class ResultTree:
         for seed in self.seeds:
             path = self.folder(group, kind, name, seed)
             declared = self.allowed is None or (path / "result").as_posix() in self.allowed
-            if declared and exists_as_recorded(path / "result" / "metrics.json"):
+            if declared and exists_or_raise_if_lost(path / "result" / "metrics.json"):
                 found[seed] = StageOutput(path, seed)
         return found
 
@@ -184,7 +184,7 @@ class ResultTree:
     def data_rows(self, data: str, seed: int, file: str) -> list[dict[str, Any]]:
         """Returns the rows of a file of a data set at a seed; empty if the file is missing."""
         path = self.data(data, seed) / file
-        if not exists_as_recorded(path):
+        if not exists_or_raise_if_lost(path):
             return []
         kind = DATA_KINDS.get(file)
         return read_jsonl(path) if kind is None else read_typed_rows(path, kind)

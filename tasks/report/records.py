@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import Generation, StageRecord
 from tasks.running.typed_results import read_typed_object, read_typed_rows
 from tasks.tracking.searches import Search, run_search
@@ -77,7 +77,7 @@ def _first_answers(out: Path) -> tuple[ShownAnswer, ...]:
     """Returns the first answers of a stage's folder; empty where it has none, as a measured reward model has."""
     path = out / "result" / "generations.jsonl"
     kind: type[Any] = Generation
-    rows = read_typed_rows(path, kind, ("benchmark", "id")) if exists_as_recorded(path) else []
+    rows = read_typed_rows(path, kind, ("benchmark", "id")) if exists_or_raise_if_lost(path) else []
     answers = [row for row in rows[:ANSWERS] if "response" in row]
     return tuple(ShownAnswer(str(row["prompt"]), str(row["response"]), row.get("true_reward")) for row in answers)
 

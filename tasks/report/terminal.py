@@ -14,7 +14,7 @@ from tasks.report.cells import MARKS, format_number, status_text, unparsable_tex
 from tasks.report.made_tables import read_tables
 from tasks.report.measured import table_notes
 from tasks.report.printed_rows import ELSEWHERE, printed_lines, shown_columns
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 
 
 def print_table(tables_json: Path, name: str) -> None:
@@ -36,7 +36,7 @@ def print_table(tables_json: Path, name: str) -> None:
         Console(markup=False, width=max(console.width, _least_width(table))).print(table, crop=False)
     for line in _notes(tables_json, name):
         console.print(line, highlight=False)
-    if exists_as_recorded(tables_json):
+    if exists_or_raise_if_lost(tables_json):
         console.print(
             "Published, then measured: mean, standard error over worlds. Compared cells of the primary column have the "
             "difference to the main row (bold) with its 95 % interval and a verdict, p < .05 corrected for the table's "
@@ -50,7 +50,7 @@ def print_table(tables_json: Path, name: str) -> None:
 
 def _notes(tables_json: Path, name: str) -> list[str]:
     """Returns the notes on a table: that it is exploratory, its broken and its stopped rows."""
-    made = read_tables(tables_json)["tables"] if exists_as_recorded(tables_json) else []
+    made = read_tables(tables_json)["tables"] if exists_or_raise_if_lost(tables_json) else []
     own = [table for table in made if table["name"] == printed_tables.table(name).name]
     return [line for table in own for line in table_notes(table)]
 
@@ -59,7 +59,7 @@ def rich_tables(tables_json: Path, name: str, width: int) -> list[Any]:
     """Returns the table as rich tables: the paper's columns, and apart from them what only the testbed measures; each
     in parts of as many columns as fit a width."""
     published = printed_tables.table(name)
-    measured = read_tables(tables_json)["tables"] if exists_as_recorded(tables_json) else []
+    measured = read_tables(tables_json)["tables"] if exists_or_raise_if_lost(tables_json) else []
     data = next((table for table in measured if table["name"] == published.name), None)
     title = f"{published.name}  {published.title}"
     if data is None:

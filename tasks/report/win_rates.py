@@ -240,7 +240,7 @@ def verdicts_word(outputs: Outputs) -> str:
     return "judged" if any(out.win_rates for runs in outputs.values() for out in runs.values()) else "true"
 
 
-def decided_in(tree: ResultTree, paper: str) -> str:
+def win_rate_source(tree: ResultTree, paper: str) -> str:
     """Returns the source of a paper's win rates, for captions and axes: 'true' or 'judged'."""
     return verdicts_word({row.name: tree.of(row) for row in rows_of_paper(paper) if row.kind == "policy"})
 

@@ -9,7 +9,7 @@ from rlhf_core.evaluation.hacking_alarm import Alarm
 from rlhf_core.typed import typed
 from tasks.graph.stages import Stage
 from tasks.running.artifacts import read_jsonl
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 
 #: A policy's signs of reward hacking, a row each, in its result.
 ALARMS_FILE = "alarms.jsonl"
@@ -22,7 +22,7 @@ def alarms_of(result: Path) -> list[Alarm]:
         DataError, RecipeError: the file cannot be read, or a row is not an alarm.
     """
     path = result / ALARMS_FILE
-    rows = read_jsonl(path) if exists_as_recorded(path) else []
+    rows = read_jsonl(path) if exists_or_raise_if_lost(path) else []
     found = [typed(Alarm, row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
     return sorted(found, key=lambda alarm: alarm.step)
 

@@ -34,7 +34,9 @@ from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State, restoring
 from tasks.running import variables
 from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
-from tasks.running.checkpoint_state import (
+from tasks.running.granted_device import device
+from tasks.running.live_history import FILE, WORK, LiveHistory, begin_training, run_folder
+from tasks.running.state_files import (
     STATE_FILE,
     TENSORS_FILE,
     random_states,
@@ -42,8 +44,6 @@ from tasks.running.checkpoint_state import (
     restore_random_states,
     write_state,
 )
-from tasks.running.granted_device import device
-from tasks.running.live_history import FILE, WORK, LiveHistory, begin_training, run_folder
 
 #: Seconds between checkpoints; 0 saves after every step.
 SECONDS_VARIABLE = "REWARDSMITH_CHECKPOINT_SECONDS"

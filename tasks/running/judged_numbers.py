@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 
 #: Smallest share of judged pairs with a valid verdict.
 LEAST_VALID = 0.9
@@ -31,13 +31,13 @@ def too_few_valid(valid: int, pairs: int) -> str | None:
 def blank_numbers(result: Path) -> dict[str, str]:
     """Returns the judged metrics of a result that are blank, each with the reason."""
     found = dict(_by_verdicts(_rows(result / "judgements.jsonl")))
-    metrics = read_object(result / "metrics.json") if exists_as_recorded(result / "metrics.json") else {}
+    metrics = read_object(result / "metrics.json") if exists_or_raise_if_lost(result / "metrics.json") else {}
     prompts = Counter(str(row["benchmark"]) for row in _rows(result / "choices.jsonl"))
     return found | dict(_by_counts(metrics, prompts, _rows(result / "checkpoints.jsonl")))
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    return read_jsonl(file) if exists_as_recorded(file) else []
+    return read_jsonl(file) if exists_or_raise_if_lost(file) else []
 
 
 def _valid(judgement: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from rlhf_core.errors import RecipeError
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.result_digests import RECORD, exists_as_recorded
+from tasks.running.result_digests import RECORD, exists_or_raise_if_lost
 from tasks.running.typed_results import read_stage_record
 
 #: Relative difference from which on two numbers are not the same sum in another order.
@@ -51,7 +51,9 @@ class FinishedStage:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """Returns the metrics; empty without metrics.json."""
-        return read_object(self.result / "metrics.json") if exists_as_recorded(self.result / "metrics.json") else {}
+        return (
+            read_object(self.result / "metrics.json") if exists_or_raise_if_lost(self.result / "metrics.json") else {}
+        )
 
     @property
     def seed(self) -> int | None:
@@ -62,7 +64,7 @@ class FinishedStage:
     def rows(self, file: str) -> list[dict[str, Any]]:
         """Returns the rows of a file of the result; empty without the file."""
         path = self.result / file
-        return read_jsonl(path) if exists_as_recorded(path) else []
+        return read_jsonl(path) if exists_or_raise_if_lost(path) else []
 
     def input_from(self, kind: str) -> Path | None:
         """Returns the result of a kind of stage that this stage read; None where it read none or several."""

@@ -82,7 +82,7 @@ def check_content(path: Path, content: bytes) -> None:
         raise _changed(path)
 
 
-def exists_as_recorded(path: Path) -> bool:
+def exists_or_raise_if_lost(path: Path) -> bool:
     """Returns whether a file of a result exists, as `Path.exists` does, but refuses a result that lost a file.
 
     Raises:

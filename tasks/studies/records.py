@@ -18,7 +18,7 @@ from tasks.params.pages import read_settings
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_object
 from tasks.running.judged_numbers import blank_numbers
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.studies.divergence import Divergence, last_evaluation
 from tasks.studies.origins import origins_of
 from tasks.studies.provenance import environment_of, settings_digest
@@ -50,7 +50,7 @@ def _measured(tree: Path, item: Item, environments: list[dict[str, Any]]) -> dic
     found["environment"] = environment_of(record, environments)
     if (result / "stopped.json").exists():
         return found | {"stopped": read_object(result / "stopped.json")["reason"]}
-    metrics = read_object(result / "metrics.json") if exists_as_recorded(result / "metrics.json") else {}
+    metrics = read_object(result / "metrics.json") if exists_or_raise_if_lost(result / "metrics.json") else {}
     if item.module == "selection":
         metrics |= right_selection(result, tree / str(item.arguments["data"]))
     blank = {name: f"blank: {reason}" for name, reason in blank_numbers(result).items() if name in metrics}

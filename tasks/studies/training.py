@@ -15,7 +15,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 
 #: Means over the second half of training, and the last value.
 MEANS, LAST = ("clip_fraction", "explained_variance", "entropy"), ("kl",)
@@ -25,7 +25,7 @@ POLICY = "policy"
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    return read_jsonl(file) if exists_as_recorded(file) else []
+    return read_jsonl(file) if exists_or_raise_if_lost(file) else []
 
 
 def _recipe(tree: Path, item: Item) -> tuple[Recipe, PolicyScale]:

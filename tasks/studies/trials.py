@@ -19,7 +19,7 @@ from tasks.params.row_parser import TRAINING
 from tasks.params.studies import FIXED, LIKE, OF_STUDIES, StudySpec
 from tasks.params.tuning import Space, tuning_spec
 from tasks.studies.origins import OPTIMISER, settings_digest
-from tasks.studies.search import Point, search_points
+from tasks.studies.sobol_points import Point, search_points
 from tasks.studies.tree import WorldTree
 
 #: A row and the number of one of its trials.

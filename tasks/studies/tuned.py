@@ -19,7 +19,7 @@ from tasks.params.settings import typed
 from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import parse_mapping, write_whole
 from tasks.studies.origins import OPTIMISER
-from tasks.studies.search import Point
+from tasks.studies.sobol_points import Point
 from tasks.studies.start_log import VERDICT, starts
 
 

@@ -18,7 +18,7 @@ from tasks.graph.rows import ROW_STAGES
 from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import digest, read_object
-from tasks.running.result_digests import exists_as_recorded
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.tracking.parameters import DeclaredStages, parameters
 
 #: Kinds of stages whose results are runs.
@@ -154,7 +154,7 @@ def outcome_of(root: Path, stage: TrackedStage) -> RowOutcome | None:
     record_file = stage.out / "record" / "record.json"
     record = read_object(record_file) if record_file.exists() else {}
     result = stage.out / "result"
-    if exists_as_recorded(result / "metrics.json"):
+    if exists_or_raise_if_lost(result / "metrics.json"):
         return RowOutcome(stage, record.get("result_digest") or digest(result), record)
     if (reason := stopped(result)) is not None:
         failure = {"stage": stage.address, "message": f"stopped: {reason}"}

@@ -330,7 +330,7 @@ def test_few_stages_are_not_forked(root: Path) -> None:
 
 def test_a_server_that_the_command_began_is_the_runs(root: Path) -> None:
     log = logging.getLogger("flow")
-    with fork_server.early_fork_server(root, ["probe"] * 3):
+    with fork_server.preloading_fork_server(root, ["probe"] * 3):
         server = fork_server.server_of_run(root, log)
         assert server._process is not None
         assert run(root, "plain", server).outcome == "ran"
@@ -341,7 +341,7 @@ def test_a_server_that_the_command_began_is_the_runs(root: Path) -> None:
 
 
 def test_a_server_of_another_environment_is_not_the_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with fork_server.early_fork_server(root, ["probe"] * 3):
+    with fork_server.preloading_fork_server(root, ["probe"] * 3):
         monkeypatch.setenv("PROBE_OF_THE_ENVIRONMENT", "1")
         assert fork_server.server_of_run(root, logging.getLogger("flow"))._process is None
 

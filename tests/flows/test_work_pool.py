@@ -19,7 +19,7 @@ import yaml
 from prefect.client.schemas.objects import WorkQueue, WorkQueueStatus
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from flows.same_code import SameCode, check_clean, refuse_temporary_server
+from flows.same_code import SameCode, check_clean, require_prefect_server
 from flows.stage import PASSING
 from flows.stage_run import RunningStages, StageFailed
 from flows.work_pool import ALL_GPUS, WorkPool, job_variables
@@ -103,7 +103,7 @@ def test_a_pool_ends_like_one_machine_though_a_worker_and_the_coordinator_are_ki
 def test_a_pool_needs_a_server_and_a_committed_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with pytest.raises(RewardsmithError, match="set PREFECT_API_URL"):
-        refuse_temporary_server()
+        require_prefect_server()
     root = Team(tmp_path).clone("mine")
     assert len(check_clean(root)) == 40
     small_repository.change_entry(root / "params" / "segment" / "rows.yaml", "bandit", title="other")

@@ -22,7 +22,8 @@ from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.training_state import load_trainable_state, restoring, trainable_state
 from tasks.running import checkpoints as module
 from tasks.running.artifacts import digest
-from tasks.running.checkpoint_state import (
+from tasks.running.checkpoints import CheckpointStore, RunCheckpoints, checkpoint_seconds, resumable_output, run_key
+from tasks.running.state_files import (
     flatten,
     random_states,
     read_state,
@@ -30,7 +31,6 @@ from tasks.running.checkpoint_state import (
     unflatten,
     write_state,
 )
-from tasks.running.checkpoints import CheckpointStore, RunCheckpoints, checkpoint_seconds, resumable_output, run_key
 from tasks.running.supervised import train_resumably
 
 KEY = "a" * 64

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.dvc import ended_runs as up_to_date
-from tasks.dvc.ended_runs import RunRequest, note_good_end, nothing_to_do
+from tasks.dvc.ended_runs import RunRequest, mark_request_done, nothing_to_do
 
 ASKED = RunRequest("segment", "testbed", True, ("bandit",), (0,), report=True, sync=True)
 
@@ -42,7 +42,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(up_to_date, "code_of", lambda root: "abc")
     found = {name: SimpleNamespace(address=name, state="current", out=f"results/{name}") for name in "ab"}
     monkeypatch.setattr(up_to_date.stale, "requested_stages", lambda *_, **__: found)
-    note_good_end(tmp_path, ASKED, FILES, "abc")
+    mark_request_done(tmp_path, ASKED, FILES, "abc")
     return tmp_path
 
 
@@ -105,5 +105,5 @@ def test_a_stale_stage_is_looked_at(tree: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_code_that_nobody_knows_leaves_no_note(tree: Path) -> None:
     asked = replace(ASKED, seeds=(1,))
-    note_good_end(tree, asked, FILES, "")
+    mark_request_done(tree, asked, FILES, "")
     assert not asked.note(tree).exists()

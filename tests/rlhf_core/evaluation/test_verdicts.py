@@ -114,55 +114,55 @@ def test_a_table_needs_a_row_beside_its_main_row() -> None:
 
 
 def test_a_claim_is_confirmed_when_each_part_holds_at_five_percent() -> None:
-    parts = [v.ClaimPart(effect_with(0.04), "above") for _ in range(5)]
+    parts = [v.TestedComparison(effect_with(0.04), "above") for _ in range(5)]
     found = v.claim_verdict(parts)
     assert found.word == "confirmed"
     assert found.p_holds == pytest.approx(0.04)
-    assert v.claim_verdict([*parts, v.ClaimPart(effect_with(0.06), "above")]).word == "undecided"
+    assert v.claim_verdict([*parts, v.TestedComparison(effect_with(0.06), "above")]).word == "undecided"
 
 
 def test_a_claim_is_contradicted_only_after_correction() -> None:
-    holding = [v.ClaimPart(effect_with(0.001), "above") for _ in range(4)]
-    weak = v.claim_verdict([*holding, v.ClaimPart(effect_with(0.04, sign=-1), "above")])
-    strong = v.claim_verdict([*holding, v.ClaimPart(effect_with(0.009, sign=-1), "above")])
+    holding = [v.TestedComparison(effect_with(0.001), "above") for _ in range(4)]
+    weak = v.claim_verdict([*holding, v.TestedComparison(effect_with(0.04, sign=-1), "above")])
+    strong = v.claim_verdict([*holding, v.TestedComparison(effect_with(0.009, sign=-1), "above")])
     assert (weak.word, strong.word) == ("undecided", "contradicted")
     assert weak.p_contradicted[-1] == pytest.approx(0.2)
     assert weak.p_holds == 1.0
 
 
 def test_below_is_the_mirror_of_above() -> None:
-    assert v.claim_verdict([v.ClaimPart(effect_with(0.01, sign=-1), "below")]).word == "confirmed"
-    assert v.claim_verdict([v.ClaimPart(effect_with(0.01), "below")]).word == "contradicted"
+    assert v.claim_verdict([v.TestedComparison(effect_with(0.01, sign=-1), "below")]).word == "confirmed"
+    assert v.claim_verdict([v.TestedComparison(effect_with(0.01), "below")]).word == "contradicted"
 
 
 @pytest.mark.parametrize(("estimate", "word"), [(0.2, "confirmed"), (2.0, "undecided"), (-5.0, "contradicted")])
 def test_beside_is_an_equivalence_inside_the_margin(estimate: float, word: str) -> None:
-    part = v.ClaimPart(Effect(estimate, 0.5, 7, 8), "beside", margin=2.0)
+    part = v.TestedComparison(Effect(estimate, 0.5, 7, 8), "beside", margin=2.0)
     assert v.claim_verdict([part]).word == word
 
 
 def test_a_difference_beyond_the_margin_is_tested_against_the_margin() -> None:
-    part = v.ClaimPart(Effect(2.1, 0.5, 7, 8), "beside", margin=2.0)
+    part = v.TestedComparison(Effect(2.1, 0.5, 7, 8), "beside", margin=2.0)
     assert effect_of(part).p is not None
     assert (effect_of(part).p or 1) < 0.01
     assert v.claim_verdict([part]).word == "undecided"
     with pytest.raises(DataError, match="margin is not set"):
-        v.ClaimPart(effect_of(part), "beside")
+        v.TestedComparison(effect_of(part), "beside")
 
 
-def effect_of(part: v.ClaimPart) -> Effect:
+def effect_of(part: v.TestedComparison) -> Effect:
     assert part.effect is not None
     return part.effect
 
 
 def test_a_part_without_a_test_keeps_a_claim_from_being_confirmed() -> None:
-    holding = v.ClaimPart(effect_with(0.001), "above")
-    one_world = v.ClaimPart(Effect(3.0, None, None, 1, "one world"), "above")
-    not_run = v.ClaimPart(None, "above")
+    holding = v.TestedComparison(effect_with(0.001), "above")
+    one_world = v.TestedComparison(Effect(3.0, None, None, 1, "one world"), "above")
+    not_run = v.TestedComparison(None, "above")
     for missing in (one_world, not_run):
         found = v.claim_verdict([holding, missing])
         assert (found.word, found.p_holds, found.p_contradicted[1]) == ("undecided", None, None)
-    contrary = v.ClaimPart(effect_with(0.03, sign=-1), "above")
+    contrary = v.TestedComparison(effect_with(0.03, sign=-1), "above")
     assert v.claim_verdict([contrary]).word == "contradicted"
     assert v.claim_verdict([contrary, not_run]).word == "undecided"
     assert v.claim_verdict([not_run]).word == "not run"
@@ -178,7 +178,8 @@ def test_false_confirmations_and_contradictions_are_at_most_five_percent() -> No
         for _ in range(800):
             samples = generator.normal(np.array(true)[:, None], 1.0, size=(3, 8))
             parts = [
-                v.ClaimPart(Effect(float(s.mean()), float(s.std(ddof=1) / np.sqrt(8)), 7, 8), "above") for s in samples
+                v.TestedComparison(Effect(float(s.mean()), float(s.std(ddof=1) / np.sqrt(8)), 7, 8), "above")
+                for s in samples
             ]
             counts[word] += v.claim_verdict(parts).word == word
     assert 0.005 < counts["confirmed"] / 800 < 0.05

@@ -16,7 +16,7 @@ from tasks.report.outputs import ResultTree
 from tasks.report.page import read_report
 from tasks.report.records import stage_record
 from tasks.running.artifacts import read_json, read_jsonl, write_json
-from tasks.running.result_digests import check_result, digests_of, exists_as_recorded
+from tasks.running.result_digests import check_result, digests_of, exists_or_raise_if_lost
 from tests.tasks.report.fixture_results import make_results, sign
 
 BANDIT = Path("segment/policy/bandit/0")
@@ -86,7 +86,7 @@ def test_a_record_with_the_digest_of_all_alone_is_compared_too(results: Path) ->
     assert read_json(out / "result" / "metrics.json")
     (out / "result" / "history.jsonl").unlink()
     with pytest.raises(DataError, match="it changed after its stage had ended"):
-        exists_as_recorded(out / "result" / "history.jsonl")
+        exists_or_raise_if_lost(out / "result" / "history.jsonl")
 
 
 def test_weights_are_compared_where_a_model_is_given_away(tmp_path: Path) -> None:

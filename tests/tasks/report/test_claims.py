@@ -25,7 +25,7 @@ KNOWN = json.loads((Path(__file__).parent / "known_claims.json").read_text(encod
 def write_claims(folder: Path, *parts: dict[str, Any], **top: Any) -> Path:
     """A claims file of PAR with one claim of these parts."""
     claim = {"says": "It is so", "source": "Table 1", "parts": list(parts)}
-    file = {"numbers": "", "needs": "", "metric": "win_rate_vs_sft", "claims": {"one": claim}, **top}
+    file = {"numbers_sentence": "", "needs": "", "metric": "win_rate_vs_sft", "claims": {"one": claim}, **top}
     path = folder / "par.yaml"
     path.write_text(yaml.safe_dump(file), encoding="utf-8")
     return path
@@ -131,9 +131,9 @@ def test_a_file_or_claim_with_a_wrong_field_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="unknown setting 'margn'; did you mean 'margin'"):
         read_claims(write_claims(tmp_path, part, margn=4.0), "par")
     with pytest.raises(RecipeError, match="'gemma' is not a row of the row map; did you mean 'gemma2-2b'"):
-        read_claims(write_claims(tmp_path, part, starts_from={"": "gemma"}), "par")
-    with pytest.raises(RecipeError, match=r"words: 'proxyreward' is not a metric .* did you mean 'proxy_reward'"):
-        read_claims(write_claims(tmp_path, part, words={"proxyreward": "proxy"}), "par")
+        read_claims(write_claims(tmp_path, part, sft_by_prefix={"": "gemma"}), "par")
+    with pytest.raises(RecipeError, match=r"titles: 'proxyreward' is not a metric .* did you mean 'proxy_reward'"):
+        read_claims(write_claims(tmp_path, part, titles={"proxyreward": "proxy"}), "par")
     with pytest.raises(RecipeError, match="metric: 'win_rate' is not a metric"):
         read_claims(write_claims(tmp_path, part, metric="win_rate"), "par")
     claim = {"says": "It is so", "where": "Table 1", "parts": [part]}

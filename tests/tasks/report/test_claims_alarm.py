@@ -112,7 +112,7 @@ def test_fewer_errors_win(tmp_path: Path) -> None:
 
 def test_mean_win_rates_of_the_ablation_are_against_the_rows_of_other_aspects(tmp_path: Path) -> None:
     for seed in SEEDS:
-        for place, name in enumerate(claims_of("alarm").file.tasks["qa"]):
+        for place, name in enumerate(claims_of("alarm").file.rival_groups["qa"]):
             last = 0.1 + 0.4 * seed if place == 1 else 1.0 - 0.2 * place
             write_policy(tmp_path, name, seed, holistic=[1.0 - 0.2 * place, 1.0 - 0.2 * place, last])
         write_policy(tmp_path, "qa-holistic", seed, holistic=[9.0])

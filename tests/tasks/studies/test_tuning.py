@@ -19,7 +19,7 @@ from tasks.params.studies import StudySpec, read_study
 from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
 from tasks.running.artifacts import write_json, write_jsonl
 from tasks.studies.origins import settings_of
-from tasks.studies.search import search_points
+from tasks.studies.sobol_points import search_points
 from tasks.studies.start_log import LOG
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.trial_records import (
