@@ -233,7 +233,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
+        print("interrupted: the same command goes on, a stage with a checkpoint from there", file=sys.stderr)
         return INTERRUPTED
     except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
         line = "the run ended well; its stages are above"

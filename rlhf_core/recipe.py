@@ -384,7 +384,10 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     flat = {name: row.pop(name) for name in own if name in row}
     if flat and "components" in row:
         names = ", ".join(map(repr, sorted(flat)))
-        raise RecipeError(f"{where}: give either 'components' or {names} at the top level, not both")
+        raise RecipeError(
+            f"{where}: give either 'components' or {names} at the top level, not both; beside 'components', set "
+            f"those of the page's base to null"
+        )
     stated = [flat] if flat else row.pop("components", [])
     if not isinstance(stated, list | tuple):
         raise RecipeError(f"{where}: components is {stated!r}; it must be a list of mappings")

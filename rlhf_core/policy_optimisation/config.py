@@ -281,8 +281,12 @@ def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             raise RecipeError(f"{field} is {whole[field]!r}; {problem}")
     for name in settings:
         reason = _unread(name, whole)
-        if reason is not None:
-            raise RecipeError(f"optimiser '{kind}' does not read '{name}': {reason}; leave it out")
+        if reason is not None and settings[name] is None:
+            result[name] = own.get(name, defaults[name])  # a row takes back what its scale states for all rows
+        elif reason is not None:
+            raise RecipeError(
+                f"optimiser '{kind}' does not read '{name}': {reason}; leave it out, or set it to null in the row"
+            )
     return result
 
 

@@ -27,7 +27,7 @@ HEADINGS = (
 )
 #: Columns that a terminal without room for them lacks, the first one first.
 LESS = (5, 4, 3, 6)
-NEXT = "add a row to params/demo/rows.yaml and its name to params.yaml, then: rewardsmith run"
+NEXT = "an idea of your own, in five minutes: docs/tour.md"
 
 
 def print_finding(root: Path) -> None:

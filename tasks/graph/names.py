@@ -46,6 +46,11 @@ def _present_scale(scale: str, default: str) -> str:
     return scale
 
 
+def demo_elsewhere(root: Path) -> str:
+    """Returns where the demo's results are, where `make demo` left them in a clone below this folder; else nothing."""
+    return "; the demo is in the folder .demo: cd .demo" if (root / ".demo" / "results").is_dir() else ""
+
+
 def papers_of_repository(root: Path) -> tuple[str, ...]:
     """Returns the papers that have rows in this repository.
 
@@ -101,7 +106,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
             known = {f"{paper}/{row}" if given else row for paper, found in rows.items() for row in found}
             known |= set() if given else {*known_papers, *backbones}
             name = f"{given}{slash}{row}"
-            raise RecipeError(f"unknown paper or row '{name}'{hint(name, sorted(known), more=3)}")
+            where = demo_elsewhere(root)
+            raise RecipeError(f"unknown paper or row '{name}'{hint(name, sorted(known), more=3)}{where}")
         owned.add(next((paper for paper in owners if paper in owned), owners[0]))
     if len(owned) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(owned))}. Run one paper at a time")

@@ -142,10 +142,14 @@ def select(
         if row not in {name for name, _ in ends.values()}:
             known = {name for name, _ in ends.values()}
             raise RecipeError(f"unknown row '{row}'{hint(row, sorted(known), more=3)}")
+    known_seeds = sorted({number for name, number in ends.values() if not rows or name in rows})
     for wanted_seed in seeds:
-        if wanted_seed not in {number for _, number in ends.values()}:
-            known_seeds = sorted({number for _, number in ends.values()})
-            raise RecipeError(f"no stage has seed {wanted_seed}; there are {known_seeds}. The full matrix: add --full")
+        if wanted_seed not in known_seeds:
+            of = ", ".join(f"'{row}'" for row in rows) or "no stage"
+            raise RecipeError(
+                f"{of} has{' no' if rows else ''} seed {wanted_seed}; there are {known_seeds}. All rows of a paper: "
+                f"add --full; further seeds: `suite: seeds` in params.yaml (`scale_seeds` at other scales)"
+            )
     wanted = {
         address for address, (row, seed) in ends.items() if (not rows or row in rows) and (not seeds or seed in seeds)
     }

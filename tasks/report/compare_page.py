@@ -10,13 +10,14 @@ from markupsafe import Markup
 from tasks.params.yaml_files import write_whole
 from tasks.report.colour import coloured_tokens, scale_legend
 from tasks.report.drawing import panels_svg
-from tasks.report.figure_data import FigureData, Panel, curve_series, spread_note
+from tasks.report.figure_data import FigureData, Panel, Series, curve_series, spread_note
 from tasks.report.page import render_page, template_text
 from tasks.report.rows_compared import RowsCompared, SameText, same_prompts, same_rollouts
 
+WIN_RATE = "win_rate_vs_sft"
 #: Metric, file, panel's title, unit.
 CURVES = (
-    ("win_rate_vs_sft", "checkpoints.jsonl", "Win rate over SFT", "%"),
+    (WIN_RATE, "checkpoints.jsonl", "Win rate over SFT", "%"),
     ("kl", "history.jsonl", "KL to the SFT model", "nats per response"),
     ("proxy", "history.jsonl", "Proxy reward of rollouts", "as the reward model scores"),
     ("reward", "history.jsonl", "Paid reward of rollouts", "after shaping"),
@@ -29,19 +30,18 @@ PROMPTS = 4
 
 def curves(found: RowsCompared) -> Markup | None:
     """Returns the rows' learning curves as SVG, a row one colour; None where no row has any."""
-    panels = [
-        Panel(
-            title,
-            "training step",
-            unit,
-            [
-                series
-                for number, row in enumerate(found.rows)
-                for series in curve_series(row.row.title, row.row.runs, metric, colour=number, file=file)
-            ],
-        )
-        for metric, file, title, unit in CURVES
-    ]
+    panels = []
+    for metric, file, title, unit in CURVES:
+        rates = metric == WIN_RATE
+        lines = [
+            series
+            for number, row in enumerate(found.rows)
+            for series in curve_series(row.row.title, row.row.runs, metric, colour=number, file=file, with_end=rates)
+        ]
+        if rates and lines:
+            steps = [step for series in lines for step in series.x]
+            lines.append(Series("SFT model", [min(steps), max(steps)], [50.0, 50.0], style="guide"))
+        panels.append(Panel(title, "training step", unit, lines))
     figure = FigureData("compared", "Learning curves", f"Learning curves.{spread_note(panels)}", panels=panels)
     data = figure.to_json()
     return Markup(panels_svg(data)) if data["status"] == "measured" else None

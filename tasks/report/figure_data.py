@@ -156,7 +156,12 @@ def table_line(name: str, row: RecipeRow, means: Sequence[Mean | None]) -> dict[
 
 
 def curve(
-    outputs: Mapping[int, StageOutput], metric: str, *, file: str = "history.jsonl", x: str = "step"
+    outputs: Mapping[int, StageOutput],
+    metric: str,
+    *,
+    file: str = "history.jsonl",
+    x: str = "step",
+    with_end: bool = False,
 ) -> tuple[list[float], list[float | None], list[float | None]]:
     """Returns a metric over training: x, mean over worlds and standard error, aligned by `step`.
 
@@ -166,11 +171,14 @@ def curve(
         outputs: runs by seed.
         metric: field of the rows of `file`.
         x: field for the horizontal axis; its mean over worlds is taken.
+        with_end: whether the last weights' metrics are the value at the last step.
     """
-    by_seed = [
-        {int(row["step"]): row for row in out.rows(file) if row.get(metric) is not None and x in row}
-        for out in outputs.values()
-    ]
+    by_seed = []
+    for out in outputs.values():
+        rows = out.rows(file)
+        if with_end and (history := out.rows("history.jsonl")):
+            rows = [*rows, {**out.metrics, "step": history[-1]["step"]}]
+        by_seed.append({int(row["step"]): row for row in rows if row.get(metric) is not None and x in row})
     by_seed = [rows for rows in by_seed if rows]
     if not by_seed:
         return [], [], []
@@ -187,7 +195,7 @@ def curve_series(
     *,
     colour: int,
     style: Style = "line",
-    **options: str,
+    **options: Any,
 ) -> list[Series]:
     """Returns the curve of a metric as a list of one series, or of none where nothing was recorded."""
     x, y, error = curve(outputs, metric, **options)

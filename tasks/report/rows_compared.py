@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.protocols import true_tally
-from tasks.graph.names import papers_of_repository, run_options
+from tasks.graph.names import demo_elsewhere, papers_of_repository, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
@@ -167,9 +167,10 @@ def compare_rows(
     where = f"scale {scale}" + "".join(f", seed {seed}" for seed in seeds)
     if missing := [row.address for row in rows if not row.runs]:
         told = [address + _has_seeds(root, scale, address) for address in missing]
-        raise RecipeError(f"no results of {', '.join(told)} at {where}: {_run_commands(missing, scale, seeds)}")
+        command = _run_commands(missing, scale, seeds) + demo_elsewhere(root)
+        raise RecipeError(f"no results of {', '.join(told)} at {where}: {command}")
     if not rows:
-        command = _run_commands(names[:1], scale, seeds)
+        command = _run_commands(names[:1], scale, seeds) + demo_elsewhere(root)
         raise RecipeError(f"no row of {', '.join(names)} has results at {where}: {command}")
     return beside_first(rows, _metric(rows, metric))
 

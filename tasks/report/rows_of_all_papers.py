@@ -2,7 +2,8 @@
 
 Published tables compare rows of one paper. Here one table compares rows of all papers, because one judge, which
 knows the true rewards, judged all of them, in each world on the same prompts. The table has a part for each SFT model.
-It leaves out the rows of `hackability` and the demo, whose annotators are biased on purpose and which are shown apart.
+It leaves out the rows of `hackability`, whose annotators are biased on purpose and which are shown apart, and those of
+the demo, unless a row of the user's own starts from its SFT model.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.graph.items import sft_name
+from tasks.graph.names import DEMO_NAME
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 from tasks.report.records import run_anchor, stage_record
 
-LEFT_OUT = ("hackability", "demo")
+LEFT_OUT = "hackability"
 #: Metric -> heading, decimals.
 COLUMNS = {
     "win_rate_vs_sft": ("win rate over SFT", 1),
@@ -60,7 +62,7 @@ def rows_by_sft_model(results: Path) -> dict[str, list[RowOverWorlds]]:
     for folder in sorted(results.glob("*/policy/*")):
         group, name = folder.parts[-3], folder.parts[-1]
         seeds = tuple(sorted(int(path.name) for path in folder.glob("[0-9]*")))
-        if group in LEFT_OUT or not seeds:
+        if group == LEFT_OUT or not seeds:
             continue
         runs = ResultTree(results, seeds).outputs(group, "policy", name)
         if not runs or any(SORT_METRIC not in run.metrics for run in runs.values()):
@@ -73,7 +75,7 @@ def rows_by_sft_model(results: Path) -> dict[str, list[RowOverWorlds]]:
             found.setdefault(sft_model, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: -(row.cells[SORT_METRIC] or (0.0, None))[0])
-    return dict(sorted(found.items()))
+    return {model: rows for model, rows in sorted(found.items()) if any(row.group != DEMO_NAME for row in rows)}
 
 
 def sft_model_of(run: StageOutput) -> str | None:

@@ -174,7 +174,7 @@ class AbandonedStudy:
 
 
 def abandoned(root: Path) -> list[AbandonedStudy]:
-    """Returns the studies of the log whose files are gone or renamed, by name.
+    """Returns the studies of the log whose files are gone or renamed, by name; not those that had pilots alone.
 
     Raises:
         DataError: a line that is not a start.
@@ -189,6 +189,8 @@ def abandoned(root: Path) -> list[AbandonedStudy]:
     for study, lines in sorted(gone.items()):
         worlds = {(kind, number) for line in lines for kind in (line["kind"],) for number in line["worlds"]}
         registered = {number for kind, number in worlds if kind == VERDICT}
+        if not registered:
+            continue
         records = sum((root / RECORDS / study / f"{number}.json").exists() for number in registered)
         renamed = next((digests[line["digest"]] for line in lines if line["digest"] in digests), None)
         first, pilots = min(line["time"] for line in lines)[:10], len(worlds) - len(registered)

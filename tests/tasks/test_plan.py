@@ -94,6 +94,9 @@ def test_unknown_row_and_seed_name_what_is_known() -> None:
         select(chain(), rows=["segmant"])
     with pytest.raises(RecipeError, match=r"no stage has seed 7; there are \[0, 1\]"):
         select(chain(), seeds=[7])
+    other = replace(stage("policy-demo-vanilla-7", "prepare"), name="vanilla", seed=7, owner="demo")
+    with pytest.raises(RecipeError, match=r"'segment' has no seed 7; there are \[0\].*suite: seeds"):
+        select({**chain(), other.address: other}, rows=["segment"], seeds=[7])
 
 
 def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.auxiliary import Imitation
-from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, optimiser_config
+from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, composed, optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
@@ -362,6 +362,13 @@ def test_importance_weights_multiply_the_gradient_up_to_their_cap(name: str, set
     assert norm(0.5, 2.0) == pytest.approx(plain * math.exp(0.5), rel=1e-4)
     assert norm(0.5, 1.25) == pytest.approx(plain * 1.25, rel=1e-4)
     assert norm(-0.5, 2.0) == pytest.approx(plain * math.exp(-0.5), rel=1e-4)
+
+
+def test_null_takes_back_a_setting_that_the_composition_does_not_read() -> None:
+    """A scale states it for all rows; one row's optimiser has no use for it."""
+    assert composed("grpo", {"critic_lr": None}) == composed("grpo", {})
+    with pytest.raises(RecipeError, match="set it to null in the row"):
+        composed("grpo", {"critic_lr": 1e-3})
 
 
 def test_importance_weights_are_refused_where_nothing_reads_them_or_all_are_1() -> None:

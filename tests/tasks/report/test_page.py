@@ -230,6 +230,19 @@ def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path
     assert "&lt;b&gt;mine&lt;/b&gt; | Mixed | 1 | 99.0" in (tmp_path / "page" / "report.md").read_text(encoding="utf-8")
 
 
+def test_rows_of_the_demo_stand_beside_a_users_own(results: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(results, tmp_path / "results" / "testbed")
+    own, demo = (root / group / "policy" / "my-row" / "0" for group in ("my-study", "demo"))
+    for run in (own, demo):
+        shutil.copytree(root / "segment" / "policy" / "segment" / "0", run)
+        record = read_json(run / "record" / "record.json")
+        record["inputs"] = {name.replace("phi3-mini", "demo"): value for name, value in record["inputs"].items()}
+        write_json(run / "record" / "record.json", record)
+    assert {row.group for row in rows_by_sft_model(root)["demo"]} == {"my-study", "demo"}
+    shutil.rmtree(root / "my-study")
+    assert "demo" not in rows_by_sft_model(root), "alone they have a part of their own"
+
+
 def test_markdown_has_every_table_and_no_html(page: Path) -> None:
     text = (page.parent / "report.md").read_text(encoding="utf-8")
     for number in range(1, 8):

@@ -190,6 +190,13 @@ def test_a_study_without_its_file_is_abandoned(
         assert "2 worlds and 1 pilots started since" in shown.read_text()
 
 
+def test_a_study_that_had_pilots_alone_is_not_abandoned(clone: Path) -> None:
+    note_start(clone, own(clone), [100], "pilot")
+    deleted(clone)
+    git(clone, "commit", "-qm", "Gone")
+    assert abandoned(clone) == []
+
+
 def test_a_study_that_was_started_and_not_finished_says_since_when(
     clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
