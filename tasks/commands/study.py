@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from rlhf_core.errors import RewardsmithError
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
+from tasks.report.atlas_words import sentence
 from tasks.studies.budgets import BUDGET_COLUMNS, core_hours, row_budgets
 from tasks.studies.caveats import rows_at_kl
 from tasks.studies.checks import check_study
@@ -25,6 +27,9 @@ from tasks.studies.tuned import tuned_rows
 from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import StudyFinding, StudyState, load_study
 
+#: Width of the list of studies.
+LINE = 80
+
 
 def print_studies(root: Path) -> None:
     """Prints every study with its worlds and its primary finding, or why it is refused."""
@@ -37,8 +42,12 @@ def print_studies(root: Path) -> None:
         except RewardsmithError as error:
             print(f"{file.stem:<14}{error}")
             continue
-        said = state.findings[0].text if state.findings else "no verdict before the last world"
-        print(f"{file.stem:<14}{state.progress:<16}  {said}\n{'':<14}{state.spec.asks}")
+        primary = state.findings[0] if state.findings else None
+        word = "no verdict before the last world" if primary is None else f"primary hypothesis {primary.word}"
+        lines = [state.spec.asks, *([] if primary is None else [sentence(state.spec, primary)])]
+        print(f"{file.stem:<14}{state.progress:<16}  {word}")
+        for line in lines:
+            print(textwrap.fill(line, LINE, initial_indent=" " * 14, subsequent_indent=" " * 14))
     for study in abandoned(root):
         print(f"{study.study:<14}{study.text}")
 

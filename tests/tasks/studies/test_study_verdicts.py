@@ -267,8 +267,10 @@ def test_the_list_has_findings_and_why_a_study_is_refused(tmp_path: Path, capsys
     state(tmp_path, plain)
     (tmp_path / "studies" / "vague.yaml").write_text("title: Vague\n")
     print_studies(tmp_path)
-    first, asks, second = capsys.readouterr().out.splitlines()
-    assert first.split() == ["credit", "4", "of", "4", "worlds", "confirmed"]
+    first, asks, *effect, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["credit", "4", "of", "4", "worlds", "primary", "hypothesis", "confirmed"]
     assert asks.strip() == STUDY["asks"]
+    assert " ".join(line.strip() for line in effect).startswith("The lead of segment over bandit grows by 9.0 points")
+    assert all(len(line) <= 80 for line in (first, asks, *effect))
     assert second.startswith("vague ")
     assert "'metric'" in second
