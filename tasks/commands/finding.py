@@ -44,7 +44,7 @@ def print_finding(root: Path) -> None:
     if found is None:
         raise RecipeError("a row of the demo was not run to its end; run it: rewardsmith run")
     console = Console(highlight=False)
-    console.print(f"\n{found.headline}", style="bold")
+    console.print(f"\n{found.headline} {found.beside}".rstrip(), style="bold")
     print_fitted(console, partial(_table, found), HEADINGS, LESS)
     for line in lines(found):
         console.print(line)

@@ -148,15 +148,29 @@ class DemoFinding:
 
     @property
     def headline(self) -> str:
-        """Returns the finding in two sentences."""
+        """Returns what became of the plain reward, in a sentence."""
+        plain = self.rows[0]
+        said = (
+            f"The plain reward {hacked_text(plain.times_hacked, len(self.seeds))}: {plain.mean('final'):.0f} % of its "
+        )
+        return f"{said}policy's answers beat the SFT model's (50 % is no change)."
+
+    @property
+    def beside(self) -> str:
+        """Returns what became of the designs beside it, in a sentence; empty without any."""
         plain, *designs = self.rows
         rate, hacked, worlds = plain.mean("final"), plain.times_hacked, len(self.seeds)
-        said = f"The plain reward {hacked_text(hacked, worlds)}: {rate:.0f} % of its policy's answers beat the "
         others = (
             f"{row.title} {outcome(row.mean('final'), row.times_hacked, rate, hacked, worlds)}" for row in designs
         )
-        return f"{said}SFT model's (50 % is no change)." + (
-            f" On the same labels, {'; '.join(others)}." if designs else ""
+        return f"On the same labels, {'; '.join(others)}." if designs else ""
+
+    @property
+    def weight(self) -> str:
+        """Returns how much the finding weighs, in a sentence."""
+        count = len(self.seeds)
+        return (
+            f"{count} world{'s show' if count > 1 else ' shows'} it and {'do' if count > 1 else 'does'} not prove it."
         )
 
     @property

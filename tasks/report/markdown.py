@@ -109,7 +109,14 @@ def _finding(found: DemoFinding) -> list[str]:
         "tokens",
         "alarm rang in",
     ]
-    lines = ["## The demo's finding", "", found.headline, "", _row(headings), "|" + " --- |" * len(headings)]
+    lines = [
+        "## The demo's finding",
+        "",
+        f"{found.headline} {found.beside} {found.weight}",
+        "",
+        _row(headings),
+        "|" + " --- |" * len(headings),
+    ]
     lines += [*(_row(finding_cells(row)) for row in found.rows), ""]
     lines += [f"- {escape(row.title)}: {row.means}" for row in found.rows]
     return [*lines, "", found.cause, "", f"{found.strength} {found.check}", ""]

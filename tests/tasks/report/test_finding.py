@@ -112,7 +112,7 @@ def test_a_plain_reward_that_is_not_hacked_is_not_called_hacked(tmp_path: Path) 
     found = read_finding(tmp_path)
     assert found is not None
     assert found.headline.startswith("The plain reward is not hacked: 55 %")
-    assert "PAR (bounded) ends lower, at 51 %, but is not hacked" in found.headline
+    assert "PAR (bounded) ends lower, at 51 %, but is not hacked" in found.beside
     assert found.rows[0].means.startswith("not hacked")
 
 
@@ -149,7 +149,7 @@ def test_every_outcome_of_a_design_is_said(plain: tuple[float, int], rate: float
 def test_the_headline_says_of_each_design_whether_it_is_hacked(root: Path) -> None:
     found = read_finding(root)
     assert found is not None
-    assert found.headline.endswith(
+    assert found.beside == (
         "On the same labels, PAR (bounded) ends higher, at 51 %, and is not hacked; "
         "Segment (dense) ends lower, at 10 %, and is hacked, too."
     )
