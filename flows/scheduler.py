@@ -44,7 +44,7 @@ from tasks.graph.stages import Stage, modules_without_lock, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
 from tasks.report.result_words import result_in_words
 from tasks.running import machine
-from tasks.running.alarms import alarm_lines, alarms_of, kinds, stages_with_alarms
+from tasks.running.alarms import alarm_lines, alarm_text, alarms_of, stages_with_alarms
 from tasks.running.exclusive import only_scheduler
 
 RETRIES = 2
@@ -98,7 +98,7 @@ class RunSummary:
         ran = [{"stage": d.address, "outcome": d.outcome, "seconds": d.seconds} for d in self.done.values()]
         for row in ran:
             row |= {"why": f"stopped: {self.stopped[row['stage']]}"} if row["stage"] in self.stopped else {}
-            row |= {"why": f"alarm: {kinds(self.alarms[row['stage']])}"} if row["stage"] in self.alarms else {}
+            row |= {"why": f"alarm: {alarm_text(self.alarms[row['stage']])}"} if row["stage"] in self.alarms else {}
         failed = [{"stage": a, "outcome": "failed", "seconds": "", "why": why} for a, why in self.failed.items()]
         skipped = [{"stage": a, "outcome": "skipped", "seconds": "", "why": w} for a, w in self.skipped.items()]
         return [*ran, *failed, *skipped]
@@ -180,7 +180,7 @@ def stage_task(
             server=server,
         )
     alarms = alarms_of(root / out / "result")
-    name, message = (ALARM_STATE, kinds(alarms)) if alarms else (None, done.outcome)
+    name, message = (ALARM_STATE, alarm_text(alarms)) if alarms else (None, done.outcome)
     return Completed(name=name, message=message, data=done)
 
 
@@ -254,7 +254,7 @@ class _Run:
         count = len(self.summary.done) + len(self.summary.failed)
         get_run_logger().info("%s %s in %.1f s (%d of %d)", address, done.outcome, done.seconds, count, len(self.stale))
         alarms, words = ring(self.root, self.stale[address]), result_in_words(self.root, self.stale[address])
-        rang = f", ALARM: {kinds(alarms)}" if alarms else ""
+        rang = f", ALARM: {alarm_text(alarms)}" if alarms else ""
         text = f"{done.outcome} in {done.seconds:.1f} s" + (f": {words}" if words else "")
         self.display.finished(address, f"{text}{rang}", self.seconds_left())
 

@@ -135,7 +135,7 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
         return f"{registration.study}: every world has its record"
     made = []
     for seed in seeds:
-        # Registered again: while the world before was trained, the file may have changed or HEAD moved.
+        # The registration is read again: while the world before was trained, the file may have changed or HEAD moved.
         made.append(run_world(folder, registration_of(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
     return (
         f"{registration.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"

@@ -22,7 +22,7 @@ from rlhf_core.evaluation.consistency import Consistency, Pairs, consistency
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
-from tasks.params.aspects import NORMALISERS, SelectionFile, SelectionScale
+from tasks.params.aspects import ASPECT_NORMALISERS, SelectionFile, SelectionScale
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
@@ -37,8 +37,8 @@ from tasks.running.typed_results import read_rows
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "selection"
-#: Of a bootstrap of which only the estimate is read.
-ROUNDS = 100
+#: Bootstrap rounds of `mismatches`, which reads estimates and no interval.
+VERIFY_ROUNDS = 100
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale:
     policy.model.eval()
     file = data / "prompts.jsonl"
     rows = first_rows(read_rows(file, Prompt), scale.prompts, "prompts", file)
-    drawn = {}
+    answers = {}
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         sampling = Sampling(scale.max_new_tokens, temperature=temperature, engine=scale.engine)
-        drawn[kind] = answer(policy, encoder, rows, sampling, seed, scale.batch)
-    longest = scale.max_new_tokens
-    holistic = {kind: holistic_values(reward_model, encoder, rows, found, longest) for kind, found in drawn.items()}
-    texts = {kind: [text for text, _ in found] for kind, found in drawn.items()}
+        answers[kind] = answer(policy, encoder, rows, sampling, seed, scale.batch)
+    limit = scale.max_new_tokens
+    holistic = {kind: holistic_values(reward_model, encoder, rows, found, limit) for kind, found in answers.items()}
+    texts = {kind: [text for text, _ in found] for kind, found in answers.items()}
     return Answers(rows, texts["greedy"], texts["sampled"], holistic)
 
 
@@ -95,18 +95,18 @@ def _compare(
     scale: SelectionScale,
     seed: int,
 ) -> tuple[dict[str, Any], dict[str, list[float]], bool]:
-    """Returns (what is recorded of an aspect, its rates of both answers, whether it is constant)."""
+    """Returns (what is recorded of an aspect, what it gives for each response, whether it never prefers an answer)."""
     greedy, sampled = (aspect.score(answers.rows, texts) for texts in (answers.greedy, answers.sampled))
-    rates = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
-    pairs = Pairs.of(rates["greedy"], rates["sampled"], aspect.aspect.higher_is_better)
+    of_response = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
+    pairs = Pairs.of(of_response["greedy"], of_response["sampled"], aspect.aspect.higher_is_better)
     found = consistency(holistic, pairs, rounds=scale.rounds, level=scale.level, seed=seed)
     statistics = _statistics([value for one in sampled for value in one.values], f"aspect '{aspect.name}'")
-    if NORMALISERS[aspect.spec.normaliser].needs_training_answers:
-        known = aspect.score(training, [row["response"] for row in training])
-        statistics["training_mean"] = _statistics([v for one in known for v in one.values], aspect.name)["mean"]
-    means = {f"{kind}_mean": _statistics(values, aspect.name)["mean"] for kind, values in rates.items()}
+    if ASPECT_NORMALISERS[aspect.spec.normaliser].needs_training_answers:
+        trained_on = aspect.score(training, [row["response"] for row in training])
+        statistics["training_mean"] = _statistics([v for one in trained_on for v in one.values], aspect.name)["mean"]
+    means = {f"{kind}_mean": _statistics(values, aspect.name)["mean"] for kind, values in of_response.items()}
     recorded = {**aspect.facts(), **statistics, **means, **_facts(found), "constant": pairs.constant}
-    return recorded, rates, pairs.constant
+    return recorded, of_response, pairs.constant
 
 
 def select(
@@ -136,26 +136,31 @@ def select(
         if not answers.rows:
             raise DataError("there are no prompts to answer", file=str(data / "prompts.jsonl"))
         holistic = Pairs.of(answers.holistic["greedy"], answers.holistic["sampled"])
-        known = _statistics(answers.holistic["sampled"], "the holistic reward")
-        if known["std"] <= 0:
+        statistics = _statistics(answers.holistic["sampled"], "the holistic reward")
+        if statistics["std"] <= 0:
             raise DataError("the holistic reward is constant over the initial policy's samples", file=str(reward_model))
         training = read_jsonl(data / "sft.jsonl")
-        found, rates, constant = {}, {}, []
+        found, of_response, never_prefer = {}, {}, []
         for one in aspects:
-            found[one.name], rates[one.name], same = _compare(one, answers, holistic, training, scale, seed)
-            constant += [one.name] if same else []
-        chosen = rule.choose({name: _estimate(facts) for name, facts in found.items()}, constant)
-        own = consistency(holistic, holistic, rounds=scale.rounds, level=scale.level, seed=seed)
-        pure = [(value - known["mean"]) / known["std"] for value in answers.holistic["sampled"]]
+            found[one.name], of_response[one.name], never = _compare(one, answers, holistic, training, scale, seed)
+            never_prefer += [one.name] if never else []
+        chosen = rule.choose({name: _estimate(facts) for name, facts in found.items()}, never_prefer)
+        with_itself = consistency(holistic, holistic, rounds=scale.rounds, level=scale.level, seed=seed)
+        z_scores = [(value - statistics["mean"]) / statistics["std"] for value in answers.holistic["sampled"]]
         record = {
-            "holistic": {"reward_model": spec.holistic, **known, "win_rate": _interval(own.win_rate), "pure": pure},
+            "holistic": {
+                "reward_model": spec.holistic,
+                **statistics,
+                "win_rate": _interval(with_itself.win_rate),
+                "pure": z_scores,
+            },
             "aspects": found,
             "rule": asdict(rule),
             "chosen": chosen,
             "prompts": len(answers.rows),
         }
         write_json(result / "selection.json", record)
-        write_jsonl(result / "answers.jsonl", _rows(answers, rates))
+        write_jsonl(result / "answers.jsonl", _rows(answers, of_response))
         write_json(result / "metrics.json", _metrics(record, chosen))
 
 
@@ -164,7 +169,7 @@ def _estimate(facts: Mapping[str, Any]) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _rows(answers: Answers, rates: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, Any]]:
+def _rows(answers: Answers, of_response: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, Any]]:
     """Returns both answers to each prompt with their scores."""
     return [
         {
@@ -174,7 +179,7 @@ def _rows(answers: Answers, rates: Mapping[str, Mapping[str, list[float]]]) -> l
                 kind: {
                     "text": texts[i],
                     "holistic": answers.holistic[kind][i],
-                    **{name: values[kind][i] for name, values in rates.items()},
+                    **{name: values[kind][i] for name, values in of_response.items()},
                 }
                 for kind, texts in (("greedy", answers.greedy), ("sampled", answers.sampled))
             },
@@ -212,17 +217,17 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
         name: ([row["greedy"][name] for row in rows], [row["sampled"][name] for row in rows])
         for name in ("holistic", *stated["aspects"])
     }
-    known = _statistics(scores["holistic"][1], "the holistic reward")
-    yield from finished.row_mismatches("selection.json", [stated["holistic"]], [known])
-    holistic, facts, constant = Pairs.of(*scores["holistic"]), dict[str, Any](), list[str]()
+    statistics = _statistics(scores["holistic"][1], "the holistic reward")
+    yield from finished.row_mismatches("selection.json", [stated["holistic"]], [statistics])
+    holistic, facts, never_prefer = Pairs.of(*scores["holistic"]), dict[str, Any](), list[str]()
     for name, recorded in stated["aspects"].items():
         pairs = Pairs.of(*scores[name], recorded["higher_is_better"])
-        found = _facts(consistency(holistic, pairs, rounds=ROUNDS, level=0.95, seed=0))
+        found = _facts(consistency(holistic, pairs, rounds=VERIFY_ROUNDS, level=0.95, seed=0))
         facts[name] = {measure: {"estimate": found[measure]["estimate"]} for measure in ("inconsistency", "win_rate")}
         own = {measure: {"estimate": recorded[measure]["estimate"]} for measure in facts[name]}
         yield from finished.row_mismatches("selection.json", [own], [facts[name]])
-        constant += [name] if pairs.constant else []
-    chosen = spec.rule.choose({name: _estimate(found) for name, found in facts.items()}, constant)
+        never_prefer += [name] if pairs.constant else []
+    chosen = spec.rule.choose({name: _estimate(found) for name, found in facts.items()}, never_prefer)
     yield from finished.row_mismatches("selection.json", [stated], [{"chosen": chosen}])
     yield from finished.metric_mismatches(_metrics(stated, chosen))
 

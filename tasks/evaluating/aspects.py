@@ -23,7 +23,7 @@ from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.signals import Tokens
-from tasks.params.aspects import NORMALISERS, AspectSpec
+from tasks.params.aspects import ASPECT_NORMALISERS, AspectSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
@@ -76,7 +76,7 @@ def load_aspect(
             raise RecipeError(f"aspect '{name}' reads the model '{spec.model}': give its result by --aspect-model")
         options |= {"folder": str(models[spec.model] / "model"), "device": str(device())}
     aspect = build_aspect(options, offsets=partial(response_offsets, tokenizer))
-    if NORMALISERS[spec.normaliser].std is not None and SIGNALS[aspect.density][0] is Tokens:
+    if ASPECT_NORMALISERS[spec.normaliser].std is not None and SIGNALS[aspect.density][0] is Tokens:
         raise RecipeError(
             f"aspect '{name}' is of density '{aspect.density.value}', and its values are not normalised; use 'none'"
         )
@@ -119,7 +119,7 @@ def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normali
     Raises:
         RecipeError: a constant aspect, which has no deviation to divide by.
     """
-    choice = NORMALISERS[aspect.spec.normaliser]
+    choice = ASPECT_NORMALISERS[aspect.spec.normaliser]
     if choice.std is None:
         return NoNormaliser()
     mean, std = 0.0 if choice.mean is None else facts[choice.mean], facts[choice.std]

@@ -38,7 +38,7 @@ class AspectNormaliser:
     refusal: str = "constant"
 
 
-NORMALISERS: Choices[AspectNormaliser] = Choices(
+ASPECT_NORMALISERS: Choices[AspectNormaliser] = Choices(
     "aspect normaliser",
     {
         "none": AspectNormaliser(),
@@ -56,7 +56,7 @@ class AspectSpec(Checked):
     """An entry of aspects.yaml; see the module."""
 
     aspect: Mapping[str, Any]
-    normaliser: Annotated[str, one_of(NORMALISERS)] = "none"
+    normaliser: Annotated[str, one_of(ASPECT_NORMALISERS)] = "none"
     positive: bool = False
     model: str | None = None
 

@@ -1,4 +1,4 @@
-"""First screen of the report: verdicts in all, alarms, and a picture of what every policy gained."""
+"""First screen of the report: verdict counts over all papers, alarms, and a picture of what every policy gained."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from tasks.report.drawing import theme_colour
+from tasks.report.printed_rows import ELSEWHERE
 from tasks.report.records import Run
 from tasks.report.rows_of_all_papers import SORT_METRIC, RowOverWorlds
-from tasks.running.alarms import alarms_of, kinds
+from tasks.running.alarms import alarm_text, alarms_of
 
 VERDICTS = ("confirmed", "contradicted", "equivalent", "undecided")
-#: Cells that say that nothing was measured.
-EMPTY = ("not run", "elsewhere")
+#: Statuses of cells without a run; `elsewhere`: another row of the same printed line has the number.
+WITHOUT_RUN = ("not run", ELSEWHERE)
 #: Lines of the picture at most.
-MOST = 24
+MAX_ROWS = 24
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,17 @@ def totals(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def alarmed_runs(root: Path, runs: Iterable[Run]) -> list[AlarmedRun]:
     """Returns the runs with hacking alarms."""
-    found = [AlarmedRun(run, kinds(alarms_of(root / run.path / "result"))) for run in runs]
+    found = [AlarmedRun(run, alarm_text(alarms_of(root / run.path / "result"))) for run in runs]
     return [each for each in found if each.says]
 
 
-def rows_run(lines: Sequence[Any], *, run: bool) -> list[Any]:
+def rows_with_results(lines: Sequence[Any], *, run: bool) -> list[Any]:
     """Returns the printed lines with a measured cell, or those without."""
-    return [line for line in lines if any(cell["status"] not in EMPTY for _, cell in line.cells.values()) == run]
+    return [line for line in lines if any(cell["status"] not in WITHOUT_RUN for _, cell in line.cells.values()) == run]
 
 
 @dataclass(frozen=True)
-class Rate:
+class WinRateBar:
     """A line of the first screen's picture: a row's win rate over the SFT model, in percent.
 
     Attributes:
@@ -78,11 +79,13 @@ class Rate:
         return f"{self.row.title}\n{self.mean:.1f}{error} %, {worlds} world{'s' * (worlds != 1)}"
 
 
-def best_rates(parts: Mapping[str, Sequence[RowOverWorlds]]) -> list[Rate]:
-    """Returns the `MOST` rows with the highest win rates over the SFT model, coloured by paper, the best first."""
-    rows = sorted((row for rows in parts.values() for row in rows), key=lambda row: -_rate(row)[0])[:MOST]
+def best_rates(rows_by_sft_model: Mapping[str, Sequence[RowOverWorlds]]) -> list[WinRateBar]:
+    """Returns the `MAX_ROWS` rows with the highest win rates over the SFT model, coloured by paper, the best first."""
+    rows = sorted((row for rows in rows_by_sft_model.values() for row in rows), key=lambda row: -_rate(row)[0])[
+        :MAX_ROWS
+    ]
     groups = list(dict.fromkeys(row.group for row in rows))
-    return [Rate(row, *_rate(row), theme_colour(groups.index(row.group))) for row in rows]
+    return [WinRateBar(row, *_rate(row), theme_colour(groups.index(row.group))) for row in rows]
 
 
 def _rate(row: RowOverWorlds) -> tuple[float, float]:

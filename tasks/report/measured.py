@@ -27,7 +27,7 @@ from tasks.report.partial import partial_text
 from tasks.report.printed_rows import ELSEWHERE
 from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
 from tasks.report.win_rates import Outputs, TableRuns, blank_reason, judge_notes, lacking, length_note, verdicts_word
-from tasks.running.alarms import alarms_of, kinds
+from tasks.running.alarms import alarm_text, alarms_of
 
 #: Status of a cell where the paper has a dash and this project no row.
 NOT_PRINTED = "not in the paper"
@@ -326,7 +326,7 @@ def _blank(runs: Mapping[int, StageOutput], cells: Mapping[str, Cell], metrics: 
 
 def _alarms(runs: Mapping[int, StageOutput]) -> dict[str, str]:
     """Returns the kinds and steps of the hacking alarms of a row's runs, by seed; empty without any."""
-    rang = {str(seed): kinds(alarms_of(output.result)) for seed, output in runs.items()}
+    rang = {str(seed): alarm_text(alarms_of(output.result)) for seed, output in runs.items()}
     return {seed: told for seed, told in rang.items() if told}
 
 

@@ -32,7 +32,7 @@ from tasks.report.cells import effect_text, format_number, unparsable_text, verd
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg, theme_colour
 from tasks.report.finding import NATS, DemoFinding, FindingRow, finding_cells, read_finding
-from tasks.report.front import AlarmedRun, alarmed_runs, best_rates, rows_run, totals
+from tasks.report.front import AlarmedRun, alarmed_runs, best_rates, rows_with_results, totals
 from tasks.report.hacking_curves import Curve, curves_svg
 from tasks.report.made_tables import read_figures, read_tables
 from tasks.report.measured import stop_lines, table_notes, verdict_counts
@@ -220,7 +220,7 @@ def environment() -> Environment:
     env.filters["clock"] = clock
     env.filters["number"] = format_number
     env.filters["printed_lines"] = printed_lines
-    env.filters["rows_run"] = rows_run
+    env.filters["rows_with_results"] = rows_with_results
     env.filters["shown_columns"] = shown_columns
     env.filters["stop_lines"] = stop_lines
     env.filters["table_notes"] = table_notes

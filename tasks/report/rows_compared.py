@@ -21,7 +21,7 @@ from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_erro
 from tasks.report.records import stage_record
 from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
 from tasks.report.win_rates import true_rewards
-from tasks.running.alarms import alarms_of, kinds
+from tasks.running.alarms import alarm_text, alarms_of
 
 #: Stage whose result a row of each kind is compared by; `policy` of all others.
 STAGES = {"raw": "sft"}
@@ -62,7 +62,7 @@ class RowRuns:
     @property
     def alarms(self) -> dict[int, str]:
         """Returns the kinds and steps of the hacking alarms by seed, of the runs with any."""
-        rang = {seed: kinds(alarms_of(run.result)) for seed, run in self.runs.items()}
+        rang = {seed: alarm_text(alarms_of(run.result)) for seed, run in self.runs.items()}
         return {seed: told for seed, told in rang.items() if told}
 
 

@@ -27,14 +27,14 @@ def alarms_of(result: Path) -> list[Alarm]:
     return sorted(found, key=lambda alarm: alarm.step)
 
 
-def kinds(alarms: Iterable[Alarm]) -> str:
+def alarm_text(alarms: Iterable[Alarm]) -> str:
     """Returns the kinds of alarms with their steps, as a short list: `fall at step 12, kl at step 20`."""
     return ", ".join(f"{alarm.kind} at step {alarm.step}" for alarm in alarms)
 
 
 def alarm_lines(alarms: Mapping[str, Sequence[Alarm]]) -> list[str]:
     """Returns a line for each stage with alarms, by address, and the message of its first."""
-    return [f"ALARM {address}: {kinds(found)}; {found[0].message}" for address, found in alarms.items()]
+    return [f"ALARM {address}: {alarm_text(found)}; {found[0].message}" for address, found in alarms.items()]
 
 
 def stages_with_alarms(root: Path, stages: Iterable[Stage]) -> dict[str, list[Alarm]]:

@@ -29,7 +29,7 @@ from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.graph.rows import ROW_STAGES
 from tasks.params.scales import is_rehearsal
 from tasks.params.settings import ROOT_SCALE
-from tasks.running.alarms import alarms_of, kinds
+from tasks.running.alarms import alarm_text, alarms_of
 from tasks.running.exclusive import in_turn
 from tasks.running.variables import refuse_bad_address
 from tasks.tracking.databases import mark_of, refuse_damaged, refuse_unreachable, upgrade, without_passwords
@@ -165,7 +165,7 @@ def _result_tags(outcome: RowOutcome) -> dict[str, str]:
     }
     if "hacking_onset" in outcome.metrics:
         tags["hacking_onset"] = str(int(outcome.metrics["hacking_onset"]))
-        tags["alarms"] = kinds(alarms_of(outcome.out / "result"))
+        tags["alarms"] = alarm_text(alarms_of(outcome.out / "result"))
     if outcome.failure:
         tags["failure"] = str(outcome.failure.get("message", ""))[:4000]
     lineage = {f"lineage.{path.replace('/', '.')}": value for path, value in record.get("inputs", {}).items()}
