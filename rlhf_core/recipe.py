@@ -17,7 +17,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
-from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
+from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, takes_back
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES
 from rlhf_core.policy_optimisation.origins import SOURCES
 from rlhf_core.policy_optimisation.unseen import useless_combination
@@ -223,6 +223,8 @@ def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
             continue
         if name not in known:
             raise RecipeError(f"unknown setting '{name}' of optimiser '{kind}'{hint(name, known)}")
+        if not supervised and takes_back(str(kind), optimiser, name):
+            continue
         if not isinstance(value, Mapping):
             check_given(known[name], {name: value}, "optimiser.")
             continue

@@ -258,6 +258,15 @@ def _unread(setting: str, made: Mapping[str, Any]) -> str | None:
     return None
 
 
+def takes_back(kind: str, settings: Mapping[str, Any], name: str) -> bool:
+    """Returns whether a row sets a setting to null that its algorithm does not read: the scale may state it, for other
+    rows."""
+    if settings[name] is not None:
+        return False
+    defaults = {field.name: field.default for field in fields(OptimiserConfig)}
+    return _unread(name, {**defaults, **OPTIMISERS[kind], **settings}) is not None
+
+
 def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all settings of an algorithm: what it is made of, overridden by those given.
 
@@ -273,7 +282,7 @@ def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in settings:
         if name not in defaults:
             raise RecipeError(f"unknown setting '{name}' of optimiser '{kind}'{hint(name, defaults)}")
-    result = {**own, **settings}
+    result: dict[str, Any] = {**own, **settings}
     whole = {**defaults, **result}
     for field, table in TABLES.items():
         problem = table.refusal(whole[field])
@@ -282,7 +291,8 @@ def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in settings:
         reason = _unread(name, whole)
         if reason is not None and settings[name] is None:
-            result[name] = own.get(name, defaults[name])  # a row takes back what its scale states for all rows
+            del result[name]  # a row takes back what its scale states for all rows
+            result |= {name: own[name]} if name in own else {}
         elif reason is not None:
             raise RecipeError(
                 f"optimiser '{kind}' does not read '{name}': {reason}; leave it out, or set it to null in the row"

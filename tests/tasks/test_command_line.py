@@ -80,7 +80,7 @@ def test_an_unknown_name_without_a_near_one_lists_a_few() -> None:
     with pytest.raises(RecipeError) as refused:
         split_names(PROJECT, ["zzzzzzzz"])
     assert len(str(refused.value)) < 10 * 80
-    assert re.search(r" and \d+ more$", str(refused.value))
+    assert re.search(r" and \d+ more(; the demo is in the folder \.demo: cd \.demo)?$", str(refused.value))
 
 
 def test_unknown_model_says_what_to_do(repository: Path) -> None:
