@@ -97,10 +97,11 @@ demo-all: demo-clone ## Headline rows of the five papers, in the clone .demo (30
 
 demo-clone: install
 	@git diff --quiet HEAD 2>/dev/null || echo "note: the demo runs the last commit; uncommitted changes are not in it"
-	@if [ ! -d .demo/.git ]; then git clone -q . .demo; \
-	elif git -C .demo fetch -q origin HEAD && git -C .demo merge -q --ff-only FETCH_HEAD; then \
-	git -C .demo diff --quiet -- params params.yaml || echo "note: the demo runs with your changes of .demo/params*"; \
-	else echo "error: .demo has changes of its own that do not fit the last commit: keep what you need, then rm -r .demo"; exit 1; fi
+	@if [ ! -d .demo/.git ]; then git clone -q . .demo; exit; fi; \
+	git -C .demo fetch -q origin HEAD || exit 1; \
+	git -C .demo merge -q --ff-only FETCH_HEAD || { echo "error: .demo does not fit the last commit (changed files are named" \
+	"above; else its commits are others): keep what you need of it, then rm -r .demo"; exit 1; }; \
+	git -C .demo diff --quiet -- params params.yaml || echo "note: the demo runs with your changes of .demo/params*"
 
 lint: install ## ruff and mypy
 	"$(PY)" -m ruff check .

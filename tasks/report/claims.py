@@ -113,8 +113,8 @@ def read_claims(path: Path, paper: str) -> PaperClaims:
         parts = raw.pop("parts", None) if isinstance(raw, dict) else None
         if not isinstance(parts, list) or not parts:
             raise RecipeError(f"{place}: 'parts' is missing; list the comparisons that the claim is made of")
-        compared = tuple(_part(one, paper, file, f"{place}, part {number}") for number, one in enumerate(parts, 1))
-        found.append(typed(Claim, {"id": name, **raw, "parts": compared}, place))
+        stated = tuple(_part(one, paper, file, f"{place}, part {number}") for number, one in enumerate(parts, 1))
+        found.append(typed(Claim, {"id": name, **raw, "parts": stated}, place))
     return PaperClaims(paper, file, tuple(found))
 
 

@@ -169,12 +169,14 @@ class AbandonedStudy:
     def text(self) -> str:
         """Returns what became of the study, in words."""
         where = "its file is gone" if self.renamed is None else f"its text is that of '{self.renamed}' now"
+        if not self.worlds:
+            return f"dropped before its first world: {where}; pilots since {self.first}: {self.pilots}"
         started = f"{self.worlds} worlds and {self.pilots} pilots started since {self.first}"
         return f"abandoned: {where}; {started}, {self.records} records of worlds"
 
 
 def abandoned(root: Path) -> list[AbandonedStudy]:
-    """Returns the studies of the log whose files are gone or renamed, by name; not those that had pilots alone.
+    """Returns the studies of the log whose files are gone or renamed, by name.
 
     Raises:
         DataError: a line that is not a start.
@@ -189,8 +191,6 @@ def abandoned(root: Path) -> list[AbandonedStudy]:
     for study, lines in sorted(gone.items()):
         worlds = {(kind, number) for line in lines for kind in (line["kind"],) for number in line["worlds"]}
         registered = {number for kind, number in worlds if kind == VERDICT}
-        if not registered:
-            continue
         records = sum((root / RECORDS / study / f"{number}.json").exists() for number in registered)
         renamed = next((digests[line["digest"]] for line in lines if line["digest"] in digests), None)
         first, pilots = min(line["time"] for line in lines)[:10], len(worlds) - len(registered)

@@ -190,11 +190,13 @@ def test_a_study_without_its_file_is_abandoned(
         assert "2 worlds and 1 pilots started since" in shown.read_text()
 
 
-def test_a_study_that_had_pilots_alone_is_not_abandoned(clone: Path) -> None:
+def test_a_study_that_had_pilots_alone_was_dropped(clone: Path) -> None:
     note_start(clone, own(clone), [100], "pilot")
     deleted(clone)
     git(clone, "commit", "-qm", "Gone")
-    assert abandoned(clone) == []
+    (found,) = abandoned(clone)
+    assert found.text.startswith("dropped before its first world: its file is gone; pilots since ")
+    assert found.text.endswith(": 1")
 
 
 def test_a_study_that_was_started_and_not_finished_says_since_when(
