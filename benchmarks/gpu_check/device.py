@@ -30,6 +30,7 @@ class Row:
         assumed_share: what forecasts of GPU hours assume instead.
         share_of_bandwidth: of the device's memory.
         memory_gib: the peak, of the GPU; of the process without one.
+        difference: the largest, of what is compared instead of timed.
     """
 
     what: str
@@ -41,6 +42,7 @@ class Row:
     assumed_share: float | None = None
     share_of_bandwidth: float | None = None
     memory_gib: float | None = None
+    difference: float | None = None
 
 
 class Device:

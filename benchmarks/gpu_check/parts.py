@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu_check.device import ABSENT, Row
-from benchmarks.gpu_check.random_work import PAD, Check
+from benchmarks.gpu_check.device import ABSENT, FAILED, Row
+from benchmarks.gpu_check.random_work import PAD, TINY, Check
 from rlhf_core.credit import CREDITS
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence
@@ -21,7 +22,7 @@ from rlhf_core.models.cost import Work
 from rlhf_core.models.device_settings import FLASH
 from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
 from rlhf_core.models.generation import generate
-from rlhf_core.models.loading import ATTENTIONS, decoder_of
+from rlhf_core.models.loading import ATTENTIONS, PRECISIONS, decoder_of, set_precision
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.policy import DecoderPolicy, pad_rows
 from rlhf_core.models.recomputation import recompute_layers
@@ -41,11 +42,13 @@ from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
-from rlhf_core.supervised.sft import sft_loss
+from rlhf_core.supervised.sft import sequence_statistics, sft_loss
 from rlhf_core.supervised.training import Loss, train
 
 #: So small that random models stay as they are.
 RATE = 1e-6
+#: Factor on random weights, without which every token is about as likely.
+SHARPER = 10.0
 
 
 def step_seconds(check: Check, model: nn.Module, loss: Loss, weight: Callable[[Sequence[int]], float]) -> float:
@@ -271,6 +274,56 @@ def projection(check: Check) -> Iterator[Row]:
             yield check.device.row(f"{name}, {what}", check.device.median_seconds(run, sizes.repeats), tokens, work)
 
 
+def wide(check: Check) -> Iterator[Row]:
+    """Trains and scores with the layers of a larger model, which is what forecasts of GPU hours are about."""
+    larger = Check(replace(check.sizes, shape=check.sizes.wide), check.device)
+    for part in (sft, reward_model, scoring):
+        for row in part(larger):
+            yield replace(row, what=f"{part.__name__}, {row.what}")
+
+
+def _logprobs_and_gradient(policy: DecoderPolicy, rows: Sequence[EncodedSequence]) -> tuple[Tensor, Tensor]:
+    """Returns response tokens' log-probabilities [tokens], and the gradient of their mean, flat and over its largest
+    value; both in float32 on the CPU."""
+    policy.model.zero_grad()
+    statistics, mask = sequence_statistics(policy, rows)
+    logprobs = statistics.logprobs[mask]
+    logprobs.mean().backward()
+    gradients = [p.grad for p in policy.model.parameters() if p.grad is not None]
+    gradient = torch.cat([slope.float().flatten().cpu() for slope in gradients])
+    return logprobs.detach().float().cpu(), gradient / gradient.abs().max()
+
+
+def _agreement_row(what: str, found: Tensor, expected: Tensor, allowed: float) -> Row:
+    difference = float((found - expected).abs().max())
+    if difference <= allowed:
+        return Row(what, difference=difference)
+    return Row(what, FAILED, f"{what}: {difference:.2g} apart, and {allowed:g} is allowed")
+
+
+def agreement(check: Check) -> Iterator[Row]:
+    """Compares a tiny model on the device with itself in float32 on the CPU, and rows in a batch with rows alone.
+
+    Differences are in nats; a gradient's are shares of its largest value.
+    """
+    tiny = Check(TINY, check.device)
+    rows = [EncodedSequence(row.prompt[i:], row.response) for i, row in enumerate(tiny.uneven_rows(1))]
+    base = tiny.policy(precision="float32")
+    with torch.no_grad():
+        for weights in base.model.parameters():
+            if weights.dim() > 1:
+                weights.mul_(SHARPER)
+    expected, slope = _logprobs_and_gradient(DecoderPolicy(deepcopy(base.model).cpu(), pad_id=PAD, eos_id=-1), rows)
+    for precision, allowed in (("float32", 1e-3), ("bf16", 0.15)):
+        policy = DecoderPolicy(deepcopy(base.model), pad_id=PAD, eos_id=-1)
+        set_precision(policy.model, PRECISIONS[precision])
+        found, gradient = _logprobs_and_gradient(policy, rows)
+        yield _agreement_row(f"{precision} against the CPU, log-probabilities", found, expected, allowed)
+        yield _agreement_row(f"{precision} against the CPU, gradient", gradient, slope, allowed)
+        alone = torch.cat([_logprobs_and_gradient(policy, [row])[0] for row in rows])
+        yield _agreement_row(f"{precision}, rows in a batch against rows alone", found, alone, allowed)
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of the check.
@@ -294,6 +347,8 @@ PARTS = {
     "attention": Part(attention),
     "settings": Part(settings),
     "projection": Part(projection),
+    "wide": Part(wide),
+    "agreement": Part(agreement),
 }
 #: Kinds of stages that read files or ask an endpoint, or whose model is small.
 LIGHT_STAGES = ("check", "prepare", "tokenizer", "segmenter", "solution_pairs", "second_judge", "tables")

@@ -37,7 +37,8 @@ class Sizes:
     """Sizes of the check.
 
     Attributes:
-        shape: of every model.
+        shape: of every model but those of the part `wide`.
+        wide: a few layers as wide as those of a model of eight billion parameters.
         batch: rows per step; pairs in training on pairs.
         microbatch: rows per forward pass.
         prompt, response: tokens.
@@ -45,6 +46,7 @@ class Sizes:
     """
 
     shape: Shape
+    wide: Shape
     batch: int
     microbatch: int
     prompt: int
@@ -57,10 +59,14 @@ class Sizes:
 
 
 HALF_BILLION = Sizes(
-    Shape(1024, 4096, 24, 16, 8, 128_256), batch=64, microbatch=16, prompt=256, response=256, repeats=4
-)
+    Shape(1024, 4096, 24, 16, 8, 128_256), Shape(4096, 14_336, 4, 32, 8, 32_000),
+    batch=64, microbatch=16, prompt=256, response=256, repeats=4,
+)  # fmt: skip
 #: Its vocabulary is just large enough for the fused log-probabilities.
-TINY = Sizes(Shape(32, 64, 2, 2, 1, 10_000), batch=4, microbatch=2, prompt=8, response=8, repeats=2)
+TINY = Sizes(
+    Shape(32, 64, 2, 2, 1, 10_000), Shape(64, 128, 1, 2, 1, 100),
+    batch=4, microbatch=2, prompt=8, response=8, repeats=2,
+)  # fmt: skip
 
 
 def sizes_of(rehearsal: bool) -> Sizes:

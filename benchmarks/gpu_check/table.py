@@ -12,6 +12,7 @@ from benchmarks.gpu_check.device import FAILED, MEASURED, Row
 
 COLUMNS = (
     "part", "work", "seconds", "tokens/s", "share of peak", "assumed in forecasts", "share of bandwidth", "memory, GiB",
+    "difference",
 )  # fmt: skip
 NOT_RUN = "not run"
 
@@ -44,6 +45,7 @@ def _cells(part: str, row: Row) -> list[str]:
     return [
         part, row.what, text(row.seconds, ".4g"), text(row.tokens_per_second, ",.0f"), text(row.share_of_peak, ".1%"),
         text(row.assumed_share, ".1%"), text(row.share_of_bandwidth, ".1%"), text(row.memory_gib, ".2f"),
+        text(row.difference, ".1e"),
     ]  # fmt: skip
 
 

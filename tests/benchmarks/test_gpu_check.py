@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check.device import ABSENT, FAILED, MEASURED, Device, Row
-from benchmarks.gpu_check.parts import LIGHT_STAGES, PARTS, attention, generation
+from benchmarks.gpu_check.parts import LIGHT_STAGES, PARTS, _agreement_row, attention, generation
 from benchmarks.gpu_check.random_work import HALF_BILLION, TINY, Check
 from benchmarks.gpu_check.table import COLUMNS, markdown, read_rows, write_rows
 from rlhf_core.models.cost import PEAKS, Work, peak_of
@@ -39,6 +39,13 @@ def test_engines_and_attentions_that_are_absent_are_named(monkeypatch: pytest.Mo
     if not torch.cuda.is_available():
         assert kinds["flash_attention_2"].outcome == ABSENT
         assert "needs a GPU" in kinds["flash_attention_2"].reason
+
+
+def test_a_device_that_computes_something_else_fails() -> None:
+    row = _agreement_row("bf16", torch.tensor([0.0, 0.5]), torch.tensor([0.0, 0.2]), 0.1)
+    assert (row.outcome, row.reason) == (FAILED, "bf16: 0.3 apart, and 0.1 is allowed")
+    assert _agreement_row("bf16", torch.tensor([0.0, 0.5]), torch.tensor([0.0, 0.45]), 0.1).outcome == MEASURED
+    assert _agreement_row("bf16", torch.tensor([float("nan")]), torch.tensor([0.0]), 0.1).outcome == FAILED
 
 
 def test_the_shape_has_half_a_billion_parameters() -> None:
@@ -93,7 +100,9 @@ def test_the_rehearsal_runs_every_part(tmp_path: Path, capsys: pytest.CaptureFix
     record = json.loads((tmp_path / "gpu_check.json").read_text())
     assert list(record["parts"]) == list(PARTS)
     rows = [row for part in record["parts"].values() for row in part]
-    assert all(row["seconds"] > 0 and row["memory_gib"] > 0 for row in rows if row["outcome"] == MEASURED)
+    timed = [row for row in rows if row["outcome"] == MEASURED and row["difference"] is None]
+    assert all(row["seconds"] > 0 and row["memory_gib"] > 0 for row in timed)
+    assert {row["difference"] is None for row in record["parts"]["agreement"]} == {False}
     assert all(row["reason"] for row in rows if row["outcome"] == ABSENT)
     text = (tmp_path / "gpu_check.md").read_text()
     assert text.startswith("**REHEARSAL")
