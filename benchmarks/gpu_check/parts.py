@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logp
 from rlhf_core.supervised.sft import sequence_statistics, sft_loss
 from rlhf_core.supervised.training import Loss, train
 
+ROOT = Path(__file__).resolve().parents[2]
 #: So small that random models stay as they are.
 RATE = 1e-6
 #: Factor on random weights, without which every token is about as likely.
@@ -194,6 +196,11 @@ def _sampling_row(check: Check, policy: DecoderPolicy, engine: str, what: str) -
     return check.device.row(what, seconds, tokens, check.sampling_work(), check.sampling_traffic())
 
 
+def _reason(error: RecipeError) -> str:
+    """Returns the message with the paths of this tree relative to it, as a record is read elsewhere."""
+    return str(error).replace(f"{ROOT}/", "")
+
+
 def generation(check: Check) -> Iterator[Row]:
     """Samples a batch by each rollout engine."""
     policy = check.policy()
@@ -201,7 +208,7 @@ def generation(check: Check) -> Iterator[Row]:
         try:
             ENGINES[engine].check(policy.model.config.to_dict())
         except RecipeError as error:
-            yield Row(f"engine {engine}", ABSENT, str(error))
+            yield Row(f"engine {engine}", ABSENT, _reason(error))
             continue
         yield _sampling_row(check, policy, engine, f"engine {engine}")
 
@@ -212,7 +219,7 @@ def attention(check: Check) -> Iterator[Row]:
         try:
             policy = check.policy(name)
         except RecipeError as error:
-            yield Row(name, ABSENT, str(error))
+            yield Row(name, ABSENT, _reason(error))
             continue
         yield _sampling_row(check, policy, DEFAULT_ENGINE, f"{name}, sampling")
         yield _sft_step(check, policy, f"{name}, SFT step")
@@ -236,7 +243,7 @@ def settings(check: Check) -> Iterator[Row]:
             try:
                 policy = check.policy(name)
             except RecipeError as error:
-                yield Row(what, ABSENT, str(error))
+                yield Row(what, ABSENT, _reason(error))
                 continue
             if packed:
                 pack_rows(decoder_of(policy.model))

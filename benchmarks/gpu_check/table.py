@@ -49,6 +49,11 @@ def _cells(part: str, row: Row) -> list[str]:
     ]  # fmt: skip
 
 
+def row_line(part: str, row: Row) -> str:
+    """Returns a row of the table."""
+    return f"| {' | '.join(cell.replace('|', '/') for cell in _cells(part, row))} |"
+
+
 def markdown(machine: Mapping[str, Any], parts: Sequence[str], found: Mapping[str, Sequence[Row]]) -> str:
     """Returns the table; a rehearsal is marked as one, and parts without rows are named."""
     facts = ", ".join(f"{name} {value}" for name, value in machine.items() if name not in ("device", "rehearsal"))
@@ -58,7 +63,7 @@ def markdown(machine: Mapping[str, Any], parts: Sequence[str], found: Mapping[st
     lines += [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for part in parts:
         rows = found.get(part) or [Row("", NOT_RUN, f"`make gpu-check ONLY={part}` runs it")]
-        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(part, row))} |" for row in rows]
+        lines += [row_line(part, row) for row in rows]
     return "\n".join(lines) + "\n"
 
 

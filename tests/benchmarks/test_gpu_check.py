@@ -12,7 +12,7 @@ from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check.device import ABSENT, FAILED, MEASURED, Device, Row
 from benchmarks.gpu_check.parts import LIGHT_STAGES, PARTS, _agreement_row, attention, generation
 from benchmarks.gpu_check.random_work import HALF_BILLION, TINY, Check
-from benchmarks.gpu_check.table import COLUMNS, markdown, read_rows, write_rows
+from benchmarks.gpu_check.table import COLUMNS, markdown, read_rows, row_line, write_rows
 from rlhf_core.models.cost import PEAKS, Work, peak_of
 from rlhf_core.models.engines import ENGINES
 
@@ -90,8 +90,18 @@ def test_records_of_another_commit_are_not_in_the_table(tmp_path: Path) -> None:
     assert "REHEARSAL" not in text
 
 
-def test_the_published_table_has_the_columns_of_the_check() -> None:
-    assert f"| {' | '.join(COLUMNS)} |" in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+def test_the_published_table_is_made_of_records() -> None:
+    header = f"| {' | '.join(COLUMNS)} |\n"
+    published = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").partition(header)[2].partition("\n\n")[0]
+    recorded = {
+        row_line(part, Row(**row))
+        for path in (ROOT / "reference" / "gpu_check").glob("*.json")
+        for part, rows in json.loads(path.read_text(encoding="utf-8"))["parts"].items()
+        for row in rows
+    }
+    lines = published.splitlines()[1:]
+    assert len(lines) > 10
+    assert set(lines) <= recorded
 
 
 @pytest.mark.platform
