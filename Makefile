@@ -88,7 +88,7 @@ demo: demo-clone ## A reward that is hacked, and two papers' designs beside it, 
 	@cd .demo && if [ -f reference/demo.json ]; then "$(PY)" -m tasks.command_line verify; \
 	else echo "no reference/demo.json: nothing to verify against"; fi
 
-demo-all: demo-clone ## Headline rows of the five papers, in the clone .demo (30 to 40 minutes on two cores)
+demo-all: demo-clone ## Headline rows of the five papers, in the clone .demo (20 to 30 minutes on two cores)
 	@cd .demo && "$(PY)" -m tasks.command_line run demo-all
 	@cd .demo && "$(PY)" -m tasks.command_line table segment/1 --demo
 	@echo "report: $(CURDIR)/.demo/report/index.html"
