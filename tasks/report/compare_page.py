@@ -28,6 +28,19 @@ CURVES = (
 PROMPTS = 4
 
 
+def _guides(found: RowsCompared, lines: list[Series]) -> list[Series]:
+    """Returns the SFT model's win rate, and each row's first hacking alarm as an upright line."""
+    steps = [step for series in lines for step in series.x]
+    rates = [50.0, *(rate for series in lines for rate in series.y if rate is not None)]
+    model = Series("SFT model", [min(steps), max(steps)], [50.0, 50.0], style="guide")
+    alarms = [
+        Series(f"first alarm of {row.row.title}", [step, step], [min(rates), max(rates)], style="guide", colour=number)
+        for number, row in enumerate(found.rows)
+        if (step := row.row.first_alarm) is not None
+    ]
+    return [model, *alarms]
+
+
 def curves(found: RowsCompared) -> Markup | None:
     """Returns the rows' learning curves as SVG, a row one colour; None where no row has any."""
     panels = []
@@ -39,8 +52,7 @@ def curves(found: RowsCompared) -> Markup | None:
             for series in curve_series(row.row.title, row.row.runs, metric, colour=number, file=file, with_end=rates)
         ]
         if rates and lines:
-            steps = [step for series in lines for step in series.x]
-            lines.append(Series("SFT model", [min(steps), max(steps)], [50.0, 50.0], style="guide"))
+            lines += _guides(found, lines)
         panels.append(Panel(title, "training step", unit, lines))
     figure = FigureData("compared", "Learning curves", f"Learning curves.{spread_note(panels)}", panels=panels)
     data = figure.to_json()

@@ -85,7 +85,8 @@ def _draw_line(axes: Any, series: Mapping[str, Any], position: int) -> None:
     colour, marker = _colour(series, position)
     x, y = _numbers(series["x"]), np.array(_numbers(series["y"]))
     if series["style"] == "guide":
-        axes.plot(x, y, color=INK, linestyle=DOTTED, linewidth=1, label=series["label"], zorder=1.5)
+        shade = INK if series["colour"] is None else colour
+        axes.plot(x, y, color=shade, linestyle=DOTTED, linewidth=1, label=series["label"], zorder=1.5)
         return
     if series["style"] == "points":
         axes.scatter(x, y, s=11, color=colour, alpha=0.65, linewidths=0, label=series["label"])

@@ -37,7 +37,7 @@ class Series:
         error: standard error per height; None where there is one world. Of intervals, half their width.
         style: line (solid) or dashed; points; path, points joined in their order; guide, a line to read the others
             against; intervals, one position (x) and its error for each named line (y); bars.
-        colour: slot in the palette (0 is the paper's own method); None takes the next free one.
+        colour: slot in the palette (0 is the paper's own method); None takes the next free one, a guide ink.
         right: measured on the panel's right axis.
     """
 

@@ -60,6 +60,12 @@ class RowRuns:
         return mean_and_standard_error(values) if values else None
 
     @property
+    def first_alarm(self) -> int | None:
+        """Returns the step of the first hacking alarm of any run."""
+        steps = [alarm.step for run in self.runs.values() for alarm in alarms_of(run.result)]
+        return min(steps, default=None)
+
+    @property
     def alarms(self) -> dict[int, str]:
         """Returns the kinds and steps of the hacking alarms by seed, of the runs with any."""
         rang = {seed: alarm_text(alarms_of(run.result)) for seed, run in self.runs.items()}

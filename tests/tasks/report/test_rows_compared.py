@@ -224,7 +224,14 @@ def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, t
     found = compare_rows(root, "testbed", ["segment/segment", "bandit"])
     page = write_comparison(found, meanings(found), tmp_path / "report").read_text()
     assert "<script>alert" not in page
-    for part in ("Learning curves", "What each reward pays for", "-5.0", "Hacking alarm of Bandit", "true reward 0.50"):
+    for part in (
+        "Learning curves",
+        "What each reward pays for",
+        "-5.0",
+        "Hacking alarm of Bandit",
+        "first alarm of Bandit",
+        "true reward 0.50",
+    ):
         assert part in page, part
 
 
