@@ -34,8 +34,8 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
-from tasks.graph.names import DEMO_ALL, DEMO_NAME, SO_FAR, SUITE, seeds_so_far
-from tasks.graph.stages import modules_without_lock
+from tasks.graph.names import DEMO_ALL, DEMO_NAME, SUITE, TABLES_SO_FAR, seeds_so_far
+from tasks.graph.stages import modules_not_in_dvc_lock
 from tasks.params.settings import ROOT_SCALE
 from tasks.tracking.searches import experiment_updated_since, paper_runs
 
@@ -57,7 +57,7 @@ def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> N
         create(key=key, link=address, link_text=f"runs of {paper} in MLflow")
 
 
-def tables_so_far(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
+def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
     """Returns the call that makes a paper's tables of what is there, where its tables stage, which waits for every row
     and seed, was not asked for or did not finish. A study that no paper published has no tables."""
     if paper not in printed_tables.PAPERS:
@@ -68,11 +68,11 @@ def tables_so_far(root: Path, scale: str, paper: str, summary: RunSummary) -> li
         return []
     results = Path("results", scale)
     seeds = seeds_so_far(root / results, paper)
-    call = ["--results", str(results), "--paper", paper, "--out", str(results / paper / SO_FAR), "--seeds"]
+    call = ["--results", str(results), "--paper", paper, "--out", str(results / paper / TABLES_SO_FAR), "--seeds"]
     return [("tasks.tables", [*call, *map(str, seeds)])] if seeds else []
 
 
-def report_page(request: RunRequest, log: Any) -> list[Call]:
+def report_page_calls(request: RunRequest, log: Any) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
     if not request.report:
         return []
@@ -110,35 +110,35 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         log, code, began = get_run_logger(), loaded_code_digest(), time.time()
         name, scale = request.paper, request.scale
         papers = plan.asked_papers(root, name, scale=scale, full=request.full)
-        files = plan.asked_files(root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds)
-        chosen: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
+        dvc_files = plan.asked_files(root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds)
+        selected: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
         live_experiment = next(iter(papers), "") if request.sync else ""
-        summary = run_stale(root, files, **chosen, pool=pool, remote=remote, live_experiment=live_experiment)
+        summary = run_stale(root, dvc_files, **selected, pool=pool, remote=remote, live_experiment=live_experiment)
         log.info("%s", summary.line())
         problems = list(summary.failed.values())
         if request.report:
-            problems += follow_ups(root, *(call for one in papers for call in tables_so_far(root, scale, one, summary)))
-        mirrors: list[Call] = [
+            problems += follow_ups(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
+        mirror_calls: list[Call] = [
             ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
         ]
-        page = report_page(request, log)
+        report_calls = report_page_calls(request, log)
         if not all(experiment_updated_since(root, one, began) for one in papers):
             # before the report, which links experiments by the addresses that these calls write
-            problems += follow_ups(root, *mirrors)
-            mirrors = []
-        problems += follow_ups(root, *mirrors, *page)
+            problems += follow_ups(root, *mirror_calls)
+            mirror_calls = []
+        problems += follow_ups(root, *mirror_calls, *report_calls)
         if request.sync:
             for one in papers:
                 link_mlflow_runs(create_link_artifact, root, one)
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        mark_request_done(root, request, files, code)
+        mark_request_done(root, request, dvc_files, code)
         return completed_state(summary)
 
 
 def begin(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
-    """Checks the tree's commit, links the run to the platform's page and runs what is asked for."""
+    """Refuses an edited tree of a pinned deployment, links the run to the platform's page and runs the request."""
     refuse_edited_tree(root)
     link_page_and_report(create_link_artifact)
     return run_request(root, request, pool=pool, remote=remote)
@@ -215,7 +215,10 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
         if options.pool:
             require_prefect_server()
         files_to_preload = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
-        with preloading_fork_server(Path.cwd(), modules_without_lock(Path.cwd(), files_to_preload)), tags(host_tag()):
+        with (
+            preloading_fork_server(Path.cwd(), modules_not_in_dvc_lock(Path.cwd(), files_to_preload)),
+            tags(host_tag()),
+        ):
             line = run_flow(
                 full=options.full,
                 rows=options.rows,
@@ -242,5 +245,5 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
 
 
 if __name__ == "__main__":
-    study, *given = sys.argv[1:] or [""]
-    sys.exit(command_line(paper_flow(study, f"The rows of {study}"), study, given))
+    paper_folder, *given = sys.argv[1:] or [""]
+    sys.exit(command_line(paper_flow(paper_folder, f"The rows of {paper_folder}"), paper_folder, given))

@@ -40,7 +40,7 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
-from tasks.graph.stages import Stage, modules_without_lock, stopped_stages
+from tasks.graph.stages import Stage, modules_not_in_dvc_lock, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
 from tasks.report.result_words import result_in_words
 from tasks.running import machine
@@ -370,7 +370,7 @@ def run_stale(
     log, summary = get_run_logger(), RunSummary()
     with tasks_without_place(), only_scheduler(root), closing(server_of_run(root, log)) as server:
         if not pool:
-            server.begin(modules_without_lock(root, files))  # imports while DVC looks
+            server.begin(modules_not_in_dvc_lock(root, files))  # imports while DVC looks
         for line in tidy(root):
             log.warning("%s", line)
         chosen = read_state(root, files, rows, seeds, papers)

@@ -159,7 +159,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
 
 
 #: Folders of a paper's tables: of the full matrix, of what was run of it so far, of the demo-sized rows.
-FULL, SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
+FULL, TABLES_SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
 
 
 def made_tables(results: Path, paper: str) -> Path | None:
@@ -168,9 +168,9 @@ def made_tables(results: Path, paper: str) -> Path | None:
     Args:
         results: the scale's results, such as `results/testbed`.
     """
-    known = {name: results / paper / name / "result" for name in (FULL, SO_FAR, DEMO)}
+    known = {name: results / paper / name / "result" for name in (FULL, TABLES_SO_FAR, DEMO)}
     there = {name: path for name, path in known.items() if (path / "tables.json").exists()}
-    newer = [there[name] for name in (FULL, SO_FAR) if name in there]
+    newer = [there[name] for name in (FULL, TABLES_SO_FAR) if name in there]
     if newer:
         return max(newer, key=lambda path: (path / "tables.json").stat().st_mtime)
     return there.get(DEMO)

@@ -80,7 +80,7 @@ def _missing(meta: Any) -> str | None:
     return next((f"meta.{part}" for part, kind in kinds.items() if not isinstance(stated.get(part), kind)), None)
 
 
-def modules_without_lock(root: Path, files: Iterable[str]) -> list[str]:
+def modules_not_in_dvc_lock(root: Path, files: Iterable[str]) -> list[str]:
     """Returns the kind of each stage of the dvc.yaml files that have no dvc.lock, without parsing them."""
     kinds: list[str] = []
     for path in (root / file for file in files):

@@ -23,7 +23,7 @@ from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.yaml_files import write_whole
 from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spark_svg
-from tasks.report.hacking_runs import LEVEL, HackingRow, read_hacking_run, sft_use
+from tasks.report.hacking_runs import SIGNIFICANCE_LEVEL, HackingRow, read_hacking_run, sft_use
 from tasks.report.page import render_page, template_text
 from tasks.report.records import Provenance, Run, provenance, stage_record
 from tasks.running.result_digests import exists_or_raise_if_lost
@@ -170,7 +170,7 @@ def verdict(cell: HackingRow) -> str:
         return ""
     if 2 * cell.times_hacked >= len(cell.runs):
         return "hacked"
-    won = [run.measures["final"] > 50 and run.measures.get("p", 1.0) < LEVEL for run in cell.runs]
+    won = [run.measures["final"] > 50 and run.measures.get("p", 1.0) < SIGNIFICANCE_LEVEL for run in cell.runs]
     return "won" if 2 * sum(won) > len(won) else ""
 
 

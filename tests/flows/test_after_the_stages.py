@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.paper import link_mlflow_runs, tables_so_far
+from flows.paper import link_mlflow_runs, tables_calls
 from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
 from tasks.tracking.searches import note_experiment
@@ -38,21 +38,21 @@ def root(tmp_path: Path) -> Path:
     ids=["not asked for", "skipped", "only the demo's", "failed", "another paper's"],
 )
 def test_without_its_tables_stage_a_paper_has_tables_so_far(root: Path, summary: RunSummary) -> None:
-    assert tables_so_far(root, "testbed", "segment", summary) == [("tasks.tables", [*CALL, "--seeds", "0", "2"])]
+    assert tables_calls(root, "testbed", "segment", summary) == [("tasks.tables", [*CALL, "--seeds", "0", "2"])]
 
 
 @pytest.mark.parametrize("summary", [RunSummary(current=[DEMO]), RunSummary(done={FULL: StageDone(FULL, "ran", 1.0)})])
 def test_a_finished_tables_stage_is_enough(root: Path, summary: RunSummary) -> None:
-    assert tables_so_far(root, "testbed", "segment", summary) == []
+    assert tables_calls(root, "testbed", "segment", summary) == []
 
 
 def test_a_study_that_no_paper_published_has_no_tables(tmp_path: Path) -> None:
     (tmp_path / "results/testbed/mixed/policy/segment-par/0/result").mkdir(parents=True)
-    assert tables_so_far(tmp_path, "testbed", "mixed", RunSummary()) == []
+    assert tables_calls(tmp_path, "testbed", "mixed", RunSummary()) == []
 
 
 def test_nothing_makes_no_tables(tmp_path: Path) -> None:
-    assert tables_so_far(tmp_path, "testbed", "segment", RunSummary()) == []
+    assert tables_calls(tmp_path, "testbed", "segment", RunSummary()) == []
 
 
 def test_a_link_of_any_study_has_a_key_that_prefect_takes(tmp_path: Path) -> None:

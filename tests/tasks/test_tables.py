@@ -212,16 +212,16 @@ def test_the_newest_tables_are_shown_and_the_demos_last(built: Path, tmp_path: P
     results = tmp_path / "testbed"
     assert names.made_tables(results, "segment") is None
     made = {}
-    for age, name in enumerate((names.DEMO, names.SO_FAR, names.FULL)):
+    for age, name in enumerate((names.DEMO, names.TABLES_SO_FAR, names.FULL)):
         made[name] = results / "segment" / name / "result"
         made[name].mkdir(parents=True)
         (made[name] / "tables.json").write_text("{}")
         os.utime(made[name] / "tables.json", (age, age))
         assert names.made_tables(results, "segment") == made[name]
-    os.utime(made[names.SO_FAR] / "tables.json", (9, 9))
-    assert names.made_tables(results, "segment") == made[names.SO_FAR]
+    os.utime(made[names.TABLES_SO_FAR] / "tables.json", (9, 9))
+    assert names.made_tables(results, "segment") == made[names.TABLES_SO_FAR]
     os.utime(made[names.DEMO] / "tables.json", (10, 10))
-    assert names.made_tables(results, "segment") == made[names.SO_FAR]
+    assert names.made_tables(results, "segment") == made[names.TABLES_SO_FAR]
 
 
 def test_seeds_so_far_are_those_with_a_result(built: Path) -> None:

@@ -14,7 +14,7 @@ from rlhf_core.evaluation.judges.replies.mt_bench import MT_BENCH_RANGE, parse_m
 from rlhf_core.evaluation.judges.replies.output_pair import parse_output_pair
 from rlhf_core.evaluation.judges.replies.pairwise import parse_pairwise
 from rlhf_core.evaluation.judges.replies.ranking import parse_ranking
-from rlhf_core.evaluation.judges.replies.reading import CUT_OFF
+from rlhf_core.evaluation.judges.replies.reply_text import CUT_OFF
 
 __all__ = [
     "ARENA_LABELS",

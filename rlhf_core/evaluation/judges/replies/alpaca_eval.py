@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer
 from rlhf_core.evaluation.judges.replies.quotation import is_told
-from rlhf_core.evaluation.judges.replies.reading import after_thought, folded, number, stands
+from rlhf_core.evaluation.judges.replies.reply_text import after_thought, folded, number, stands
 
 _PREFERENCE = re.compile(r"^[ \t]*preference:[ \t]*([0-9](?:\.[0-9]{1,30})?)[ \t]*\r?$", re.MULTILINE)
 _PREFERENCE_LIKE = re.compile(r"preference[\s*_`]{0,9}[:=][\s*_`]{0,9}([0-9]{0,9}(?:[.,][0-9]{1,30})*)", re.IGNORECASE)

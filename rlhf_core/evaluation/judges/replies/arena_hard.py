@@ -7,7 +7,7 @@ import re
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer
 from rlhf_core.evaluation.judges.replies.attribution import attributes_behind
 from rlhf_core.evaluation.judges.replies.quotation import is_told
-from rlhf_core.evaluation.judges.replies.reading import BETTER_LIKE, after_thought, arena_like, folded, stands
+from rlhf_core.evaluation.judges.replies.reply_text import BETTER_LIKE, after_thought, arena_like, folded, stands
 
 ARENA_LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
 

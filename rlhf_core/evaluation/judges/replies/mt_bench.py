@@ -7,7 +7,7 @@ import re
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer
 from rlhf_core.evaluation.judges.replies.attribution import attributes_behind
 from rlhf_core.evaluation.judges.replies.quotation import is_told
-from rlhf_core.evaluation.judges.replies.reading import END, NEGATED, after_thought, folded, number
+from rlhf_core.evaluation.judges.replies.reply_text import END, NEGATED, after_thought, folded, number
 
 MT_BENCH_RANGE = (1.0, 10.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer
-from rlhf_core.evaluation.judges.replies.reading import MARKUP, after_thought
+from rlhf_core.evaluation.judges.replies.reply_text import MARKUP, after_thought
 
 _OUTPUT = re.compile(rf"\s*{MARKUP}Output \(([ab])\){MARKUP}[.:]?{MARKUP}\s*")
 

@@ -7,7 +7,7 @@ import re
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer
 from rlhf_core.evaluation.judges.replies.attribution import attributes, supposes
 from rlhf_core.evaluation.judges.replies.quotation import is_told
-from rlhf_core.evaluation.judges.replies.reading import (
+from rlhf_core.evaluation.judges.replies.reply_text import (
     BETTER_LIKE,
     END,
     MARKUP,

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from rlhf_core.evaluation.judges.replies import attribution
-from rlhf_core.evaluation.judges.replies.reading import END, folded
+from rlhf_core.evaluation.judges.replies.reply_text import END, folded
 
 _NEW_LINE = re.compile(r"\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _BLOCK_QUOTE = re.compile(r"\s*(?:(?:[-*+]|[0-9]{1,3}[.)])\s{1,4})?>")

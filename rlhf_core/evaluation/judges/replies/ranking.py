@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer
-from rlhf_core.evaluation.judges.replies.reading import after_thought
+from rlhf_core.evaluation.judges.replies.reply_text import after_thought
 
 _MODEL, _RANK = r"""(["'])model\1\s*:\s*\1model_([12])\1""", r"""\1rank\1\s*:\s*([12])"""
 _OTHER_MODEL, _OTHER_RANK = _MODEL.replace(r"\1", r"\4"), _RANK.replace(r"\1", r"\4")

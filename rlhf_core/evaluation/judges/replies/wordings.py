@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rlhf_core.evaluation.judges.replies.reading import folded
+from rlhf_core.evaluation.judges.replies.reply_text import folded
 
 
 def _words(pattern: str) -> re.Pattern[str]:
