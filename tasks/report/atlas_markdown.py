@@ -11,12 +11,15 @@ from tasks.report.atlas_words import amount, interval_text, mean_text, measured,
 from tasks.report.markdown import escape
 from tasks.report.page import label
 from tasks.studies.budgets import BUDGET_COLUMNS
+from tasks.studies.caveat_groups import caveat_groups
 from tasks.studies.claim_verdicts import OPEN
 from tasks.studies.design import design_of
 from tasks.studies.registration import record_file
 from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import StudyState
 
+#: Mark of a mean in a cell in which its row was tuned.
+TUNED = "†"
 NO_VERDICT_BEFORE_THE_LAST = "no verdict before the last"
 
 
@@ -71,6 +74,33 @@ def finding_rows(state: StudyState) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
+def means_table(study: AtlasStudy) -> list[str]:
+    """Returns the lines of the table of a complete study's metric and KL, means over worlds by row and cell."""
+    assert study.state is not None
+    spec, rates, nats = study.state.spec, study.means(study.state.spec.metric), study.means("kl")
+    tuned = {} if study.state.tuning is None else study.state.tuning["rows"]
+
+    def text(row: str, cell: str) -> str:
+        rate, kl = (means.get((row, cell)) for means in (rates, nats))
+        if rate is None or rate.effect is None:
+            return ""
+        said = amount(spec, rate.effect.estimate, sign=False) + (
+            TUNED if cell in tuned.get(row, {}).get("cells", ()) else ""
+        )
+        return said if kl is None or kl.effect is None else f"{said} ({kl.effect.estimate:.1f})"
+
+    head = [f"{spec.metric} (KL)", *spec.cells]
+    return table(head, ([row, *(text(row, cell) for cell in spec.cells)] for row in spec.rows))
+
+
+def caveat_lines(state: StudyState) -> list[str]:
+    """Returns the caveats of a complete study as a list by comparison."""
+    lines = []
+    for group in caveat_groups(state.spec, state.findings):
+        lines += [f"- {escape(group.comparisons)}", *(f"  - {escape(text)}" for text in group.texts)]
+    return lines
+
+
 def twins_table(state: StudyState) -> list[str]:
     """Returns the lines of the table of a complete study of twins; none of another study."""
     tests = twin_tests(state)
@@ -91,9 +121,12 @@ def _study(study: AtlasStudy) -> list[str]:
         return [*lines, f"{study.status}; {NO_VERDICT_BEFORE_THE_LAST}.", "", *_design(spec), *_runs(study)]
     lines += [f"**{study.primary.word}**: {escape(sentence(spec, study.primary))}", ""]
     lines += table(*finding_rows(study.state)) + twins_table(study.state)
-    for finding in study.state.findings:
-        notes = ((finding.why_no_effect,) if finding.why_no_effect else ()) + finding.caveats
-        lines += [f"- {escape(finding.hypothesis.says)}: {escape(note)}" for note in notes]
+    lines += [
+        f"- {escape(finding.hypothesis.says)}: {escape(finding.why_no_effect)}"
+        for finding in study.state.findings
+        if finding.why_no_effect is not None
+    ]
+    lines += caveat_lines(study.state)
     worlds = [
         [str(record["world"]), *(_world_text(spec, one.values.get(index)) for one in study.state.findings)]
         for index, record in sorted(study.state.records.items())

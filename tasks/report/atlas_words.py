@@ -22,8 +22,8 @@ def unit(spec: StudySpec) -> str:
 def amount(spec: StudySpec, value: float, *, sign: bool = True) -> str:
     """Returns a number in the unit of a study's metric, with a true minus."""
     digits = 1 if unit(spec) == POINTS else 3
-    rounded = round(value, digits) + 0.0  # no minus before 0
-    return f"{rounded:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+    plus = "+" if sign and value > 0 else ""
+    return f"{value + 0.0:{plus}.{digits}f}".replace("-", "−")  # a zero has no sign, a rounded number its own
 
 
 def interval_text(spec: StudySpec, effect: Effect) -> str:

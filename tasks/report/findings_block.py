@@ -14,16 +14,25 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import DataError, hint
 from tasks.params.yaml_files import write_whole
 from tasks.report.atlas import Atlas, AtlasStudy, read_atlas
-from tasks.report.atlas_markdown import NO_VERDICT_BEFORE_THE_LAST, claims_sentence, finding_rows, table
+from tasks.report.atlas_markdown import (
+    NO_VERDICT_BEFORE_THE_LAST,
+    TUNED,
+    caveat_lines,
+    claims_sentence,
+    finding_rows,
+    means_table,
+    table,
+)
 from tasks.report.atlas_words import sentence
 from tasks.report.measured_block import with_measured
 from tasks.report.page import label
+from tasks.studies.caveat_groups import caveat_count
 from tasks.studies.claim_verdicts import OPEN
 from tasks.studies.twins import TwinTest, twin_tests
 from tasks.studies.verdicts import EXPLORATORY_AND_WHY, WHY_EXPLORATORY, StudyFinding, StudyState
@@ -75,7 +84,8 @@ def block_of(atlas: Atlas, name: str) -> str:
     """Returns the findings of the studies of a paper, or of all studies below the count of claims."""
     if name == ALL:
         return _all_studies(atlas)
-    parts = [_study(study) for study in atlas.studies if _paper(study) == name]
+    words = {(claim.paper, claim.id): claim.word for claim in atlas.claims}
+    parts = [_study(study, words) for study in atlas.studies if _paper(study) == name]
     return "\n\n".join(parts).strip() + "\n"
 
 
@@ -101,7 +111,8 @@ def _line(study: AtlasStudy) -> str:
         parts.append(twins_sentence(tests))
     undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
     counts = [f"{undecided} undecided"] if undecided else []
-    counts += [f"{len(notes)} caveat{'s' if len(notes) > 1 else ''}"] if (notes := _caveats(study)) else []
+    caveats = caveat_count(study.state.spec, study.state.findings)
+    counts += [f"{caveats} caveat{'s' if caveats > 1 else ''}"] if caveats else []
     return " ".join([*parts, *([f"Also {', '.join(counts)}."] if counts else [])])
 
 
@@ -135,27 +146,37 @@ def _found(state: StudyState) -> str:
     return " ".join([*said, *(f"*{one.word.capitalize()}*: {sentence(state.spec, one)}" for one in found)])
 
 
-def _caveats(study: AtlasStudy) -> list[str]:
-    """Returns the caveats of all findings of a study, each once."""
-    findings: tuple[StudyFinding, ...] = () if study.state is None else study.state.findings
-    return list(dict.fromkeys(note for finding in findings for note in finding.caveats))
-
-
 def _paper(study: AtlasStudy) -> str | None:
     """Returns the paper whose claim a study asks; None without a claim or readable settings."""
     spec = study.spec_for_claim or study.spec
     return None if spec is None or spec.claim is None else spec.claim.paper
 
 
-def _study(study: AtlasStudy) -> str:
+def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
+    """Returns a study's verdict, its claim's, and the tables and caveats below them.
+
+    Args:
+        study: a study of a paper.
+        claims: verdicts of claims over all their studies, by paper and id.
+    """
     if study.state is None or study.primary is None:
         return _filled(_said(study))
     head, rows = finding_rows(study.state)
     if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
         head, rows = head[:COLUMNS_WITHOUT_TEST], [row[:COLUMNS_WITHOUT_TEST] for row in rows]
-    lines = [_filled(_headline(study, study.primary)), "", *table(head, rows)]
-    lines += [_item(note) for note in _caveats(study)]
+    lines = [_filled(_headline(study, study.primary)), *_claim(study, claims), "", *table(head, rows)]
+    means = means_table(study)
+    lines += [*means, f"{TUNED}: tuned there.", ""] if any(TUNED in line for line in means) else means
+    lines += [_filled(line, indent="  " if line[0] == "-" else "    ") for line in caveat_lines(study.state)]
     return "\n".join(lines).rstrip()
+
+
+def _claim(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> list[str]:
+    """Returns the verdict of the claim that a study names, as a line; none without a claim of the paper's file."""
+    claim = None if study.state is None else study.state.spec.claim
+    if claim is None or claim.id is None:
+        return []
+    return [f"The claim ({claim.stated.source}): *{claims[claim.paper, claim.id]}*."]
 
 
 def _headline(study: AtlasStudy, primary: StudyFinding) -> str:

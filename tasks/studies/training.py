@@ -34,6 +34,15 @@ def _recipe(tree: Path, item: Item) -> tuple[Recipe, PolicyScale]:
     return recipe, typed(PolicyScale, read_settings(scale.under(tree)), str(scale))
 
 
+def optimiser_of(tree: Path, item: Item) -> tuple[str, *tuple[DataclassInstance, ...]]:
+    """Returns the kind of a policy's optimiser and its settings: one class of a reward's, two of a supervised recipe's."""
+    recipe, scale = _recipe(tree, item)
+    kind, where = str(recipe.optimiser["kind"]), str(item.arguments["row"])
+    if recipe.kind == "supervised":
+        return kind, *scale.supervised_config(recipe.optimiser, where)
+    return kind, scale.optimiser_config(recipe.optimiser, where)
+
+
 def training_of(tree: Path, item: Item) -> dict[str, float]:
     """Returns what a policy's training did: iterations, updates, rollouts and tokens, and its diagnostics.
 
