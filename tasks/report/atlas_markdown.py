@@ -15,6 +15,7 @@ from tasks.studies.caveat_groups import caveat_groups
 from tasks.studies.claim_verdicts import OPEN
 from tasks.studies.design import design_of
 from tasks.studies.registration import record_file
+from tasks.studies.tuned import has_tuned_settings, tuned_rows
 from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import StudyState
 
@@ -25,8 +26,8 @@ NO_VERDICT_BEFORE_THE_LAST = "no verdict before the last"
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Returns the lines of a table, and an empty one below it."""
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines] + [""]
+    lines = ["| " + " | ".join(escape(cell) for cell in line) + " |" for line in (head, *rows)]
+    return [lines[0], "|---" * len(head) + "|", *lines[1:], ""]
 
 
 def claims_sentence(total: PaperCount) -> str:
@@ -63,34 +64,38 @@ def render(atlas: Atlas) -> str:
 def finding_rows(state: StudyState) -> tuple[list[str], list[list[str]]]:
     """Returns the head and the rows of the table of a complete study's hypotheses."""
     spec = state.spec
-    head = ["hypothesis", f"effect, {unit(spec)}", "95 % interval", "p", "found", "smallest visible effect"]
+    head = ["hypothesis", f"effect, {unit(spec)} (95 % interval)", "p", "found", "smallest visible effect"]
     rows = []
     for finding in state.findings:
         effect = finding.effect
-        numbers = ["", ""] if effect is None else [amount(spec, effect.estimate), interval_text(spec, effect)]
+        size = "" if effect is None else amount(spec, effect.estimate)
+        size += f" ({interval})" if effect is not None and (interval := interval_text(spec, effect)) else ""
         sees = "" if finding.sees is None else amount(spec, finding.sees, sign=False)
         says = f"{finding.hypothesis.says} ({measured(spec, finding.hypothesis)})"
-        rows.append([says, *numbers, tested_p(finding), finding.word, sees])
+        rows.append([says, size, tested_p(finding).removeprefix("p = "), finding.word, sees])
     return head, rows
 
 
 def means_table(study: AtlasStudy) -> list[str]:
-    """Returns the lines of the table of a complete study's metric and KL, means over worlds by row and cell."""
+    """Returns the lines of the table of a complete study's metric and KL, means over worlds by row and cell.
+
+    Cells in which a row was tuned are marked; rows and cells without a mean are left out.
+    """
     assert study.state is not None
     spec, rates, nats = study.state.spec, study.means(study.state.spec.metric), study.means("kl")
-    tuned = {} if study.state.tuning is None else study.state.tuning["rows"]
-
-    def text(row: str, cell: str) -> str:
-        rate, kl = (means.get((row, cell)) for means in (rates, nats))
-        if rate is None or rate.effect is None:
-            return ""
-        said = amount(spec, rate.effect.estimate, sign=False) + (
-            TUNED if cell in tuned.get(row, {}).get("cells", ()) else ""
-        )
-        return said if kl is None or kl.effect is None else f"{said} ({kl.effect.estimate:.1f})"
-
-    head = [f"{spec.metric} (KL)", *spec.cells]
-    return table(head, ([row, *(text(row, cell) for cell in spec.cells)] for row in spec.rows))
+    tuned = {} if study.state.tuning is None else tuned_rows(study.state.tuning)
+    found: dict[str, dict[str, str]] = {}
+    for (row, cell), rate in rates.items():
+        if rate.effect is not None:
+            is_tuned = row in tuned and has_tuned_settings(spec, tuned[row]) and cell in spec.tuning_cells(row)
+            said = amount(spec, rate.effect.estimate, sign=False) + (TUNED if is_tuned else "")
+            kl = nats.get((row, cell))
+            said += "" if kl is None or kl.effect is None else f" ({kl.effect.estimate:.1f})"
+            found.setdefault(row, {})[cell] = said
+    cells = [cell for cell in spec.cells if any(cell in own for own in found.values())]
+    rows = [[row, *(found[row].get(cell, "") for cell in cells)] for row in spec.rows if row in found]
+    marked = f", {TUNED} tuned" if any(TUNED in text for line in rows for text in line) else ""
+    return table([f"{spec.metric} (KL){marked}", *cells], rows) if rows else []
 
 
 def caveat_lines(state: StudyState) -> list[str]:

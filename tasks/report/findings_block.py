@@ -22,7 +22,6 @@ from tasks.params.yaml_files import write_whole
 from tasks.report.atlas import Atlas, AtlasStudy, read_atlas
 from tasks.report.atlas_markdown import (
     NO_VERDICT_BEFORE_THE_LAST,
-    TUNED,
     caveat_lines,
     claims_sentence,
     finding_rows,
@@ -40,8 +39,8 @@ from tasks.studies.verdicts import EXPLORATORY_AND_WHY, WHY_EXPLORATORY, StudyFi
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
 WIDTH = 120
-#: Number of the first columns of `finding_rows`, which need no test: hypothesis, effect, interval.
-COLUMNS_WITHOUT_TEST = 3
+#: Number of the first columns of `finding_rows`, which need no test: hypothesis, effect with interval.
+COLUMNS_WITHOUT_TEST = 2
 #: Words of findings in the order of a page of all studies: what was not confirmed comes first, unfinished ones last.
 ORDER = (
     "contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory", OPEN,
@@ -165,8 +164,7 @@ def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
     if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
         head, rows = head[:COLUMNS_WITHOUT_TEST], [row[:COLUMNS_WITHOUT_TEST] for row in rows]
     lines = [_filled(_headline(study, study.primary)), *_claim(study, claims), "", *table(head, rows)]
-    means = means_table(study)
-    lines += [*means, f"{TUNED}: tuned there.", ""] if any(TUNED in line for line in means) else means
+    lines += means_table(study)
     lines += [_filled(line, indent="  " if line[0] == "-" else "    ") for line in caveat_lines(study.state)]
     return "\n".join(lines).rstrip()
 

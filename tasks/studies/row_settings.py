@@ -9,7 +9,6 @@ import io
 import subprocess
 import tarfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,14 +52,7 @@ def _write_project(root: Path, commit: str, folder: Path) -> None:
 
 
 def _of_cell(world: WorldTree, cell: str) -> dict[str, dict[str, Any]]:
-    found = {}
-    for row, item in world.stages(cell).items():
-        if item.module == POLICY:
-            kind, *parts = optimiser_of(world.tree, item)
-            found[row] = {"kind": kind}
-            for part in parts:
-                found[row] |= asdict(part)
-    return found
+    return {row: optimiser_of(world.tree, item) for row, item in world.stages(cell).items() if item.module == POLICY}
 
 
 def other_settings(
@@ -86,9 +78,8 @@ def other_settings(
         if not one or one["kind"] != (other or one)["kind"]:
             continue
         names = [name for name in one if name in other and name not in OF_MEMORY and one[name] != other[name]]
-        said = [
-            f"{name} {_text(one[name])} and {_text(other[name])}" for name in names if name not in tuned[0] & tuned[1]
-        ]
+        names = [name for name in names if name not in tuned[0] & tuned[1]]
+        said = [f"{name} {_text(one[name])} and {_text(other[name])}" for name in names]
         if said:
             found.setdefault(", ".join(said), []).append(cell)
     where = len(found) > 1 or any(len(cells) < len(spec.weighted_cells(hypothesis)) for cells in found.values())

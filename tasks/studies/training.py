@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,15 @@ def _recipe(tree: Path, item: Item) -> tuple[Recipe, PolicyScale]:
     return recipe, typed(PolicyScale, read_settings(scale.under(tree)), str(scale))
 
 
-def optimiser_of(tree: Path, item: Item) -> tuple[str, *tuple[DataclassInstance, ...]]:
-    """Returns the kind of a policy's optimiser and its settings: one class of a reward's, two of a supervised recipe's."""
+def optimiser_of(tree: Path, item: Item) -> dict[str, Any]:
+    """Returns the settings of a policy's optimiser, or supervised recipe, and its `kind`."""
     recipe, scale = _recipe(tree, item)
     kind, where = str(recipe.optimiser["kind"]), str(item.arguments["row"])
-    if recipe.kind == "supervised":
-        return kind, *scale.supervised_config(recipe.optimiser, where)
-    return kind, scale.optimiser_config(recipe.optimiser, where)
+    if recipe.kind != "supervised":
+        return {"kind": kind, **asdict(scale.optimiser_config(recipe.optimiser, where))}
+    training, learnt = scale.supervised_config(recipe.optimiser, where)
+    own = {field.name: getattr(learnt, field.name) for field in fields(learnt)} if is_dataclass(learnt) else {}
+    return {"kind": kind, **asdict(training), **own}
 
 
 def training_of(tree: Path, item: Item) -> dict[str, float]:
