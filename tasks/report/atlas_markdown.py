@@ -64,15 +64,15 @@ def render(atlas: Atlas) -> str:
 def finding_rows(state: StudyState) -> tuple[list[str], list[list[str]]]:
     """Returns the head and the rows of the table of a complete study's hypotheses."""
     spec = state.spec
-    head = ["hypothesis", f"effect, {unit(spec)} (95 % interval)", "p", "found", "smallest visible effect"]
+    head = ["hypothesis", f"effect, {unit(spec)} (95 % interval)", "found (smallest visible effect)"]
     rows = []
     for finding in state.findings:
-        effect = finding.effect
+        effect, word, p = finding.effect, finding.word, tested_p(finding)
         size = "" if effect is None else amount(spec, effect.estimate)
         size += f" ({interval})" if effect is not None and (interval := interval_text(spec, effect)) else ""
-        sees = "" if finding.sees is None else amount(spec, finding.sees, sign=False)
+        word += "" if finding.sees is None else f" ({amount(spec, finding.sees, sign=False)})"
         says = f"{finding.hypothesis.says} ({measured(spec, finding.hypothesis)})"
-        rows.append([says, size, tested_p(finding).removeprefix("p = "), finding.word, sees])
+        rows.append([says, size, f"{word}, {p}" if p else word])
     return head, rows
 
 
@@ -90,20 +90,18 @@ def means_table(study: AtlasStudy) -> list[str]:
             is_tuned = row in tuned and has_tuned_settings(spec, tuned[row]) and cell in spec.tuning_cells(row)
             said = amount(spec, rate.effect.estimate, sign=False) + (TUNED if is_tuned else "")
             kl = nats.get((row, cell))
-            said += "" if kl is None or kl.effect is None else f" ({kl.effect.estimate:.1f})"
+            said += "" if kl is None or kl.effect is None else f"/{kl.effect.estimate:.1f}"
             found.setdefault(row, {})[cell] = said
     cells = [cell for cell in spec.cells if any(cell in own for own in found.values())]
     rows = [[row, *(found[row].get(cell, "") for cell in cells)] for row in spec.rows if row in found]
-    marked = f", {TUNED} tuned" if any(TUNED in text for line in rows for text in line) else ""
-    return table([f"{spec.metric} (KL){marked}", *cells], rows) if rows else []
+    marked = f" ({TUNED} tuned)" if any(TUNED in text for line in rows for text in line) else ""
+    return table([f"{spec.metric}/KL{marked}", *cells], rows) if rows else []
 
 
 def caveat_lines(state: StudyState) -> list[str]:
     """Returns the caveats of a complete study as a list by comparison."""
-    lines = []
-    for group in caveat_groups(state.spec, state.findings):
-        lines += [f"- {escape(group.comparisons)}", *(f"  - {escape(text)}" for text in group.texts)]
-    return lines
+    groups = caveat_groups(state.spec, state.findings)
+    return [f"- {escape(group.comparisons)}: {escape('; '.join(group.texts))}" for group in groups]
 
 
 def twins_table(state: StudyState) -> list[str]:

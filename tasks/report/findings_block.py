@@ -163,18 +163,19 @@ def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
     head, rows = finding_rows(study.state)
     if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
         head, rows = head[:COLUMNS_WITHOUT_TEST], [row[:COLUMNS_WITHOUT_TEST] for row in rows]
-    lines = [_filled(_headline(study, study.primary)), *_claim(study, claims), "", *table(head, rows)]
+    lines = [_filled(_headline(study, study.primary) + _claim(study, claims)), "", *table(head, rows)]
     lines += means_table(study)
-    lines += [_filled(line, indent="  " if line[0] == "-" else "    ") for line in caveat_lines(study.state)]
+    lines += [_filled(line, indent="  ") for line in caveat_lines(study.state)]
     return "\n".join(lines).rstrip()
 
 
-def _claim(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> list[str]:
-    """Returns the verdict of the claim that a study names, as a line; none without a claim of the paper's file."""
+def _claim(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
+    """Returns the verdict of the claim that a study names, over all its studies; none without a claim of the paper's
+    file."""
     claim = None if study.state is None else study.state.spec.claim
     if claim is None or claim.id is None:
-        return []
-    return [f"The claim ({claim.stated.source}): *{claims[claim.paper, claim.id]}*."]
+        return ""
+    return f" Claim ({claim.stated.source}): *{claims[claim.paper, claim.id]}*."
 
 
 def _headline(study: AtlasStudy, primary: StudyFinding) -> str:
