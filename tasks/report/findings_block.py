@@ -91,7 +91,8 @@ def block_of(atlas: Atlas, name: str) -> str:
 def _all_studies(atlas: Atlas) -> str:
     """Returns the count of claims and one line for each study, null and negative findings first."""
     shown = sorted(atlas.studies, key=lambda study: ORDER.index(study.word))
-    parts = [_filled(claims_sentence(atlas.total_count)), "\n".join(_item(_line(study)) for study in shown)]
+    head = f"{claims_sentence(atlas.total_count)} In brackets: 95 % intervals, p, worlds."
+    parts = [_filled(head), "\n".join(_item(_line(study)) for study in shown)]
     if any(study.word == "exploratory" for study in shown):
         parts.append(f"*Exploratory*: {WHY_EXPLORATORY}.")
     return "\n\n".join(parts) + "\n"
@@ -141,8 +142,8 @@ def _found(state: StudyState) -> str:
     """Returns the primary finding of a complete study and every other decided one, in sentences."""
     primary, *others = state.findings
     found = [one for one in others if one.word not in ("undecided", "exploratory")]
-    said = [f"*{primary.word}*. {sentence(state.spec, primary)}"]
-    return " ".join([*said, *(f"*{one.word.capitalize()}*: {sentence(state.spec, one)}" for one in found)])
+    said = [f"*{primary.word}*. {sentence(state.spec, primary, bare=True)}"]
+    return " ".join([*said, *(f"*{one.word.capitalize()}*: {sentence(state.spec, one, bare=True)}" for one in found)])
 
 
 def _paper(study: AtlasStudy) -> str | None:
@@ -164,6 +165,9 @@ def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
     if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
         head, rows = head[:COLUMNS_WITHOUT_TEST], [row[:COLUMNS_WITHOUT_TEST] for row in rows]
     lines = [_filled(_headline(study, study.primary) + _claim(study, claims)), "", *table(head, rows)]
+    if study.primary.word == "exploratory":  # what weakens it beside that is of little interest
+        caveats = caveat_count(study.state.spec, study.state.findings)
+        return "\n".join([*lines, f"The atlas has its means and {caveats} caveats."])
     lines += means_table(study)
     lines += [_filled(line, indent="  ") for line in caveat_lines(study.state)]
     return "\n".join(lines).rstrip()

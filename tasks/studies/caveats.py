@@ -86,7 +86,7 @@ def _of_tuning(spec: StudySpec, hypothesis: Hypothesis, tuning: Mapping[str, Any
         found += [Caveat(f"edges {row}", f"'{row}' has {edges} tried in tuning")] if edges else []
     others = [cell for cell in spec.weighted_cells(hypothesis) if cell not in spec.tuned_at]
     if any(row in tuned for row in rows) and spec.tuned_at and others:
-        said = f"rows were tuned in {', '.join(spec.tuned_at)}, not in {', '.join(others)}"
+        said = f"tuned in {', '.join(spec.tuned_at)}, not in {', '.join(others)}"
         found.append(Caveat("tuned cells", said))
     return found
 

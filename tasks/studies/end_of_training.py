@@ -14,7 +14,10 @@ MOST_KL, MOST_LENGTH = 2.0, 1.5
 
 def other_ends(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Returns the KL at which both rows of a hypothesis end, and the length of their responses, where they are far
-    apart, by what it is: means over worlds and counted cells, of rows that have them everywhere."""
+    apart, by what it is: means over worlds and counted cells, of rows that have them everywhere. A hypothesis at a KL
+    reads no ends."""
+    if hypothesis.kl is not None:
+        return {}
     rows, known = (hypothesis.row, hypothesis.than or spec.main), list(records)
 
     def means(metric: str) -> list[float] | None:
@@ -29,7 +32,7 @@ def other_ends(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mappin
 
     found = {}
     if (kl := means("kl")) is not None and max(kl) > MOST_KL * max(0.0, min(kl)):
-        found["KL"] = f"'{rows[0]}' ends at {kl[0]:.1f} nats of KL, '{rows[1]}' at {kl[1]:.1f}"
+        found["KL"] = f"'{rows[0]}' ends at KL {kl[0]:.1f}, '{rows[1]}' at {kl[1]:.1f}"
     length = means("response_length")
     if length is not None and max(length) >= MOST_LENGTH * min(length) and min(length) > 0:
         found["length"] = f"responses of '{rows[0]}' have {length[0]:.0f} tokens, of '{rows[1]}' {length[1]:.0f}"

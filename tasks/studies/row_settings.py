@@ -84,7 +84,7 @@ def other_settings(
             found.setdefault(", ".join(said), []).append(cell)
     where = len(found) > 1 or any(len(cells) < len(spec.weighted_cells(hypothesis)) for cells in found.values())
     return [
-        f"'{rows[0]}' and '{rows[1]}' differ in settings that were not tuned: {said}"
+        f"'{rows[0]}' and '{rows[1]}' differ in untuned settings: {said}"
         + (f" (in {', '.join(cells)})" if where else "")
         for said, cells in found.items()
     ]

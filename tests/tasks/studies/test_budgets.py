@@ -336,7 +336,7 @@ def test_a_useless_aspect_model_and_cells_of_opposite_sign_are_said() -> None:
 
 def test_cells_in_which_rows_were_not_tuned_are_said() -> None:
     records = [aspects(0.8, segment=56.0)]
-    said = "rows were tuned in sum, not in mean"
+    said = "tuned in sum, not in mean"
     trials = tuning({"bandit": 2, "segment": 2})
     assert said in texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], records, trials)
     assert said not in texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], records, None), "nothing was tuned"

@@ -64,9 +64,9 @@ def test_a_setting_in_which_rows_differ_and_that_was_not_tuned_is_named_with_bot
     git(tmp_path, "add", "params", "params.yaml")
     git(tmp_path, "commit", "-qm", "Pages")
     state = loaded(tmp_path)
-    said = "'segment' and 'bandit' differ in settings that were not tuned: value_clip 0.25 and 0.2"
+    said = "'segment' and 'bandit' differ in untuned settings: value_clip 0.25 and 0.2"
     assert said in texts(state, "beats")
-    assert not [text for text in texts(state, "token") if "differ in settings" in text], "both have 0.25"
+    assert not [text for text in texts(state, "token") if "untuned settings" in text], "both have 0.25"
 
 
 def test_the_settings_are_those_of_the_commit_of_the_worlds(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_settings_that_tuning_chose_for_both_rows_are_not_named(
 ) -> None:
     spec, tuning = tuned(fixed)
     found = other_settings(spec, spec.hypotheses["beats"], tuning, settings(**other))
-    expected = [f"'segment' and 'bandit' differ in settings that were not tuned: {said}"] if said else []
+    expected = [f"'segment' and 'bandit' differ in untuned settings: {said}"] if said else []
     assert found == expected
 
 
@@ -163,7 +163,7 @@ def test_a_contrast_by_weights_is_taken_at_each_level() -> None:
 @pytest.mark.parametrize(
     ("segment", "said"),
     [
-        ({"kl": 1.9, "response_length": 40.0}, ["'segment' ends at 1.9 nats of KL, 'bandit' at 4.0"]),
+        ({"kl": 1.9, "response_length": 40.0}, ["'segment' ends at KL 1.9, 'bandit' at 4.0"]),
         ({"kl": 4.0, "response_length": 60.0}, ["responses of 'segment' have 60 tokens, of 'bandit' 40"]),
         ({"kl": 2.1, "response_length": 59.0}, []),
         ({"response_length": 40.0}, []),
@@ -172,6 +172,14 @@ def test_a_contrast_by_weights_is_taken_at_each_level() -> None:
 def test_rows_that_end_far_apart_are_named_with_kl_and_length(segment: dict[str, float], said: list[str]) -> None:
     ends = record(lambda cell, row: segment if row == "segment" else {"kl": 4.0, "response_length": 40.0})
     assert [*other_ends(SPEC, SPEC.hypotheses["beats"], [ends]).values()] == said
+
+
+def test_rows_that_are_read_at_one_kl_are_not_compared_at_their_ends() -> None:
+    own = {**STUDY["hypotheses"], "beats": {**STUDY["hypotheses"]["beats"], "kl": 4}}
+    spec: StudySpec = typed(StudySpec, {**STUDY, "hypotheses": own, "kl_targets": [4]}, "studies/credit.yaml")
+    ends = record(lambda cell, row: {"kl": 9.0 if row == "segment" else 4.0})
+    assert other_ends(spec, spec.hypotheses["beats"], [ends]) == {}
+    assert other_ends(SPEC, SPEC.hypotheses["beats"], [ends])
 
 
 # ---- values at a KL
