@@ -6,6 +6,7 @@ They are made from the pages that the commit of the first world has, by this ver
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typing import Any
 from rlhf_core.errors import RewardsmithError
 from tasks.params.stages import RUNS
 from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.git_history import git
+from tasks.studies.git_history import COMMITTED, git
 from tasks.studies.training import POLICY, optimiser_of
 from tasks.studies.tree import WorldTree, write_pages
 from tasks.studies.world_seeds import TUNING
@@ -46,7 +47,7 @@ def settings_at(root: Path, commit: str, study: str, spec: StudySpec) -> CellSet
 
 def _write_project(root: Path, commit: str, folder: Path) -> None:
     call = ["git", "-C", str(root), "archive", "--format=tar", commit, *PAGES]
-    made = subprocess.run(call, check=True, capture_output=True)
+    made = subprocess.run(call, check=True, capture_output=True, env={**os.environ, **COMMITTED})
     with tarfile.open(fileobj=io.BytesIO(made.stdout)) as pages:
         pages.extractall(folder, filter="data")
 
