@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.twins import Calibration
-from tasks.report.atlas import read_atlas
+from tasks.report.atlas import Atlas, read_atlas
 from tasks.report.atlas_markdown import TUNED, means_table
 from tasks.report.atlas_words import amount
 from tasks.report.findings_block import BLOCK, block_of, twins_sentence, with_blocks, write_blocks
@@ -31,14 +31,20 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fabricated_clone(root, ("tokens", "shaping"), unfinished=("shaping",))
 
 
-def test_the_projects_pages_say_what_its_records_say() -> None:
+@pytest.fixture(scope="module")
+def project() -> Atlas:
+    """The project's own studies."""
+    return read_atlas(ROOT)
+
+
+def test_the_projects_pages_say_what_its_records_say(project: Atlas) -> None:
     shallow = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
     if not (ROOT / ".git").exists() or subprocess.check_output(shallow, text=True).strip() != "false":
         pytest.skip("no history: records are checked against the commits that added them")
-    atlas, pages = read_atlas(ROOT), 0
+    pages = 0
     for document in sorted((ROOT / "docs").glob("*.md")):
         text = document.read_text(encoding="utf-8")
-        made = with_measured(ROOT, with_blocks(atlas, text, document), document)
+        made = with_measured(ROOT, with_blocks(project, text, document), document)
         assert made == text, f"rewardsmith atlas --documents docs changes {document.name}"
         pages += bool(BLOCK.search(text))
     assert pages == 6, "evidence, and a page for each paper"
@@ -85,9 +91,9 @@ def test_all_studies_are_lines_that_lead_to_their_papers_pages(clone: Path, tmp_
     assert "no verdict before the last of its 8" in " ".join(unfinished.split())
 
 
-def test_findings_that_confirm_nothing_come_first() -> None:
-    studies = [study for study in read_atlas(ROOT).studies if study.primary is not None]
-    block = block_of(read_atlas(ROOT), "all")
+def test_findings_that_confirm_nothing_come_first(project: Atlas) -> None:
+    studies = [study for study in project.studies if study.primary is not None]
+    block = block_of(project, "all")
     places = {study.word: block.index(f"**{study.title}**") for study in studies}
     if not {"contradicted", "undecided", "confirmed", "exploratory"} <= places.keys():
         pytest.skip("a copy without history")
@@ -137,8 +143,8 @@ def test_a_complete_study_has_the_means_of_its_cells_and_the_verdict_of_its_clai
     assert f"| tokens | {rate.estimate:.1f}/{kl.estimate:.1f} |" in block
 
 
-def test_means_of_cells_in_which_a_row_was_tuned_are_marked() -> None:
-    studies = {study.name: study for study in read_atlas(ROOT).studies if study.primary is not None}
+def test_means_of_cells_in_which_a_row_was_tuned_are_marked(project: Atlas) -> None:
+    studies = {study.name: study for study in project.studies if study.primary is not None}
     if "credit" not in studies:
         pytest.skip("a copy without history")
     head, _, *rows, _ = means_table(studies["credit"])
