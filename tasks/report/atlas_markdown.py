@@ -67,10 +67,10 @@ def finding_rows(state: StudyState) -> tuple[list[str], list[list[str]]]:
     head = ["hypothesis", f"effect, {unit(spec)} (95 % interval)", "found (smallest visible effect)"]
     rows = []
     for finding in state.findings:
-        effect, word, p = finding.effect, finding.word, tested_p(finding)
+        effect, p = finding.effect, tested_p(finding)
         size = "" if effect is None else amount(spec, effect.estimate)
         size += f" ({interval})" if effect is not None and (interval := interval_text(spec, effect)) else ""
-        word += "" if finding.sees is None else f" ({amount(spec, finding.sees, sign=False)})"
+        word = finding.word + ("" if finding.sees is None else f" ({amount(spec, finding.sees, sign=False)})")
         says = f"{finding.hypothesis.says} ({measured(spec, finding.hypothesis)})"
         rows.append([says, size, f"{word}, {p}" if p else word])
     return head, rows

@@ -42,8 +42,8 @@ def optimiser_of(tree: Path, item: Item) -> dict[str, Any]:
     if recipe.kind != "supervised":
         return {"kind": kind, **asdict(scale.optimiser_config(recipe.optimiser, where))}
     training, learnt = scale.supervised_config(recipe.optimiser, where)
-    own = {field.name: getattr(learnt, field.name) for field in fields(learnt)} if is_dataclass(learnt) else {}
-    return {"kind": kind, **asdict(training), **own}
+    names = [field.name for field in fields(learnt)] if is_dataclass(learnt) else []
+    return {"kind": kind, **asdict(training), **{name: getattr(learnt, name) for name in names}}
 
 
 def training_of(tree: Path, item: Item) -> dict[str, float]:
