@@ -42,8 +42,10 @@ def optimiser_of(tree: Path, item: Item) -> dict[str, Any]:
     if recipe.kind != "supervised":
         return {"kind": kind, **asdict(scale.optimiser_config(recipe.optimiser, where))}
     training, learnt = scale.supervised_config(recipe.optimiser, where)
-    names = [field.name for field in fields(learnt)] if is_dataclass(learnt) else []
-    return {"kind": kind, **asdict(training), **{name: getattr(learnt, name) for name in names}}
+    found = {"kind": kind, **asdict(training)}
+    if is_dataclass(learnt):  # a recipe of the user's own may be another class
+        found |= {field.name: getattr(learnt, field.name) for field in fields(learnt)}
+    return found
 
 
 def training_of(tree: Path, item: Item) -> dict[str, float]:
