@@ -91,7 +91,7 @@ def settings(**segment: Any) -> dict[str, Any]:
 def tuned(fixed: tuple[str, ...] = ()) -> tuple[StudySpec, dict[str, Any]]:
     """The study and its tuning over the actor's rate, some of whose settings the segment row keeps."""
     rows = {**STUDY["rows"], "segment": {**STUDY["rows"]["segment"], "optimiser": {"actor_lr": 0.1}, "fixed": [*fixed]}}
-    made = {row: {"space": {"actor_lr": {}}} for row in ("bandit", "segment")}
+    made: dict[str, Any] = {row: {"space": {"actor_lr": {}}} for row in ("bandit", "segment")}
     return typed(StudySpec, {**STUDY, "rows": rows}, "studies/credit.yaml"), {"rows": made}
 
 
