@@ -317,8 +317,8 @@ def _worlds(table: str) -> int:
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    head, *lines = ("| " + " | ".join(line) + " |" for line in (heads, *rows))
+    return "\n".join([head, "|---" * len(heads) + "|", *lines])
 
 
 def write_tables(document: Path, cells: Iterable[Mapping[str, str]]) -> None:

@@ -13,7 +13,8 @@ from rlhf_core.errors import RewardsmithError
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
 from tasks.report.atlas_words import sentence
 from tasks.studies.budgets import BUDGET_COLUMNS, core_hours, row_budgets
-from tasks.studies.caveats import rows_at_kl
+from tasks.studies.caveat_groups import caveat_groups
+from tasks.studies.caveats import ASSUMED, WHAT_IS_ASSUMED, rows_at_kl
 from tasks.studies.checks import check_study
 from tasks.studies.claim_verdicts import claim_word, studied_claim
 from tasks.studies.committed import read_records
@@ -117,6 +118,8 @@ def print_study(root: Path, name: str) -> None:
         return
     for finding in state.findings:
         print(_lines(finding))
+    for group in caveat_groups(spec, state.findings):
+        print("\n".join([f"\nCaveats of {group.comparisons}", *(f"    {text}" for text in group.texts)]))
     _print_twins(state)
     _print_claim(state)
     _print_budgets(state)
@@ -125,8 +128,7 @@ def print_study(root: Path, name: str) -> None:
 
 def _lines(finding: StudyFinding) -> str:
     mark = "*" if finding.primary else " "
-    lines = [f"{mark} {finding.hypothesis.says}", f"    {_number(finding)}{finding.text}"]
-    return "\n".join([*lines, *(f"      {caveat}" for caveat in finding.caveats)])
+    return f"{mark} {finding.hypothesis.says}\n    {_number(finding)}{finding.text}"
 
 
 def _print_claim(state: StudyState) -> None:
@@ -179,10 +181,11 @@ def _print_at_kl(state: StudyState) -> None:
         table.add_column(f"{target:g}", justify="right")
     for first in range(0, len(found), len(targets)):
         line = found[first : first + len(targets)]
-        values = ["" if one.value is None else f"{one.value:.1f}" for one in line]
-        table.add_row(line[0].cell, line[0].row, *values)
+        table.add_row(line[0].cell, line[0].row, *(one.text for one in line))
     print(f"\n{state.spec.metric} at equal KL, nats per response")
     _print_whole(table)
+    if any(one.assumed for one in found):
+        print(f"{ASSUMED}: {WHAT_IS_ASSUMED}")
     for one in found:
         if one.reason is not None:
             print(f"{one.cell}, {one.row} at {one.target:g}: {one.reason}")

@@ -11,19 +11,23 @@ from tasks.report.atlas_words import amount, interval_text, mean_text, measured,
 from tasks.report.markdown import escape
 from tasks.report.page import label
 from tasks.studies.budgets import BUDGET_COLUMNS
+from tasks.studies.caveat_groups import caveat_groups
 from tasks.studies.claim_verdicts import OPEN
 from tasks.studies.design import design_of
 from tasks.studies.registration import record_file
+from tasks.studies.tuned import has_tuned_settings, tuned_rows
 from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import StudyState
 
+#: Mark of a mean in a cell in which its row was tuned.
+TUNED = "†"
 NO_VERDICT_BEFORE_THE_LAST = "no verdict before the last"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Returns the lines of a table, and an empty one below it."""
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines] + [""]
+    lines = ["| " + " | ".join(escape(cell) for cell in line) + " |" for line in (head, *rows)]
+    return [lines[0], "|---" * len(head) + "|", *lines[1:], ""]
 
 
 def claims_sentence(total: PaperCount) -> str:
@@ -60,15 +64,44 @@ def render(atlas: Atlas) -> str:
 def finding_rows(state: StudyState) -> tuple[list[str], list[list[str]]]:
     """Returns the head and the rows of the table of a complete study's hypotheses."""
     spec = state.spec
-    head = ["hypothesis", f"effect, {unit(spec)}", "95 % interval", "p", "found", "smallest visible effect"]
+    head = ["hypothesis", f"effect, {unit(spec)} (95 % interval)", "found (smallest visible effect)"]
     rows = []
     for finding in state.findings:
-        effect = finding.effect
-        numbers = ["", ""] if effect is None else [amount(spec, effect.estimate), interval_text(spec, effect)]
-        sees = "" if finding.sees is None else amount(spec, finding.sees, sign=False)
+        effect, p = finding.effect, tested_p(finding)
+        size = "" if effect is None else amount(spec, effect.estimate)
+        size += f" ({interval})" if effect is not None and (interval := interval_text(spec, effect)) else ""
+        word = finding.word + ("" if finding.sees is None else f" ({amount(spec, finding.sees, sign=False)})")
         says = f"{finding.hypothesis.says} ({measured(spec, finding.hypothesis)})"
-        rows.append([says, *numbers, tested_p(finding), finding.word, sees])
+        rows.append([says, size, f"{word}, {p}" if p else word])
     return head, rows
+
+
+def means_table(study: AtlasStudy) -> list[str]:
+    """Returns the lines of the table of a complete study's metric and KL, means over worlds by row and cell.
+
+    Cells in which a row was tuned are marked; rows and cells without a mean are left out.
+    """
+    assert study.state is not None
+    spec, rates, nats = study.state.spec, study.means(study.state.spec.metric), study.means("kl")
+    tuned = {} if study.state.tuning is None else tuned_rows(study.state.tuning)
+    found: dict[str, dict[str, str]] = {}
+    for (row, cell), rate in rates.items():
+        if rate.effect is not None:
+            is_tuned = row in tuned and has_tuned_settings(spec, tuned[row]) and cell in spec.tuning_cells(row)
+            said = amount(spec, rate.effect.estimate, sign=False) + (TUNED if is_tuned else "")
+            kl = nats.get((row, cell))
+            said += "" if kl is None or kl.effect is None else f"/{kl.effect.estimate:.1f}"
+            found.setdefault(row, {})[cell] = said
+    cells = [cell for cell in spec.cells if any(cell in own for own in found.values())]
+    rows = [[row, *(found[row].get(cell, "") for cell in cells)] for row in spec.rows if row in found]
+    marked = f" ({TUNED} tuned)" if any(TUNED in text for line in rows for text in line) else ""
+    return table([f"{spec.metric}/KL{marked}", *cells], rows) if rows else []
+
+
+def caveat_lines(state: StudyState) -> list[str]:
+    """Returns the caveats of a complete study as a list by comparison."""
+    groups = caveat_groups(state.spec, state.findings)
+    return [f"- {escape(group.comparisons)}: {escape('; '.join(group.texts))}" for group in groups]
 
 
 def twins_table(state: StudyState) -> list[str]:
@@ -91,9 +124,12 @@ def _study(study: AtlasStudy) -> list[str]:
         return [*lines, f"{study.status}; {NO_VERDICT_BEFORE_THE_LAST}.", "", *_design(spec), *_runs(study)]
     lines += [f"**{study.primary.word}**: {escape(sentence(spec, study.primary))}", ""]
     lines += table(*finding_rows(study.state)) + twins_table(study.state)
-    for finding in study.state.findings:
-        notes = ((finding.why_no_effect,) if finding.why_no_effect else ()) + finding.caveats
-        lines += [f"- {escape(finding.hypothesis.says)}: {escape(note)}" for note in notes]
+    lines += [
+        f"- {escape(finding.hypothesis.says)}: {escape(finding.why_no_effect)}"
+        for finding in study.state.findings
+        if finding.why_no_effect is not None
+    ]
+    lines += caveat_lines(study.state)
     worlds = [
         [str(record["world"]), *(_world_text(spec, one.values.get(index)) for one in study.state.findings)]
         for index, record in sorted(study.state.records.items())

@@ -18,7 +18,8 @@ from tasks.report.atlas_points import points_of
 from tasks.report.atlas_words import amount, interval_text, mean_text, measured, sentence, tested_p, unit
 from tasks.report.page import label, render_page, template_text
 from tasks.studies.budgets import BUDGET_COLUMNS
-from tasks.studies.caveats import compared
+from tasks.studies.caveat_groups import caveat_groups
+from tasks.studies.caveats import ASSUMED, WHAT_IS_ASSUMED, compared
 from tasks.studies.claim_verdicts import OPEN
 from tasks.studies.design import design_of
 from tasks.studies.twins import HEADINGS, twin_tests
@@ -83,7 +84,9 @@ def render(atlas: Atlas) -> str:
         open_word=OPEN,
         budget_columns=BUDGET_COLUMNS,
         amount=amount,
+        assumed=ASSUMED,
         bar=bar,
+        caveat_groups=caveat_groups,
         curves_picture=curves_picture,
         design_of=design_of,
         interval_text=interval_text,
@@ -101,6 +104,7 @@ def render(atlas: Atlas) -> str:
         twin_tests=twin_tests,
         shown_metrics=shown_metrics,
         unit=unit,
+        what_is_assumed=WHAT_IS_ASSUMED,
     )
 
 

@@ -22,8 +22,8 @@ def unit(spec: StudySpec) -> str:
 def amount(spec: StudySpec, value: float, *, sign: bool = True) -> str:
     """Returns a number in the unit of a study's metric, with a true minus."""
     digits = 1 if unit(spec) == POINTS else 3
-    rounded = round(value, digits) + 0.0  # no minus before 0
-    return f"{rounded:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+    plus = "+" if sign and value > 0 else ""
+    return f"{value + 0.0:{plus}.{digits}f}".replace("-", "−")  # a zero has no sign, a rounded number its own
 
 
 def interval_text(spec: StudySpec, effect: Effect) -> str:
@@ -65,8 +65,9 @@ def tested_p(finding: StudyFinding) -> str:
     return "not tested" if finding.held_back else p_value(finding.p)
 
 
-def sentence(spec: StudySpec, finding: StudyFinding) -> str:
-    """Returns a finding as one or two sentences: effect, interval, worlds, and what follows from the word."""
+def sentence(spec: StudySpec, finding: StudyFinding, *, bare: bool = False) -> str:
+    """Returns a finding as one or two sentences: effect, interval (`bare`: without its name), worlds, and what follows
+    from the word."""
     if finding.effect is None:
         said = f" It is {EXPLORATORY_AND_WHY}." if finding.word == "exploratory" else ""
         return f"No effect is shown: {finding.why_no_effect}.{said}"
@@ -83,7 +84,7 @@ def sentence(spec: StudySpec, finding: StudyFinding) -> str:
     said += _where(finding.hypothesis)
     facts = [f"{effect.worlds} worlds"]
     if effect.interval() is not None:
-        facts = [f"95 % interval {interval_text(spec, effect)}", tested_p(finding), *facts]
+        facts = [("" if bare else "95 % interval ") + interval_text(spec, effect), tested_p(finding), *facts]
     return f"{said[0].upper()}{said[1:]} ({', '.join(facts)}){_ending(spec, finding)}"
 
 

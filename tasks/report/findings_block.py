@@ -14,16 +14,24 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import DataError, hint
 from tasks.params.yaml_files import write_whole
 from tasks.report.atlas import Atlas, AtlasStudy, read_atlas
-from tasks.report.atlas_markdown import NO_VERDICT_BEFORE_THE_LAST, claims_sentence, finding_rows, table
+from tasks.report.atlas_markdown import (
+    NO_VERDICT_BEFORE_THE_LAST,
+    caveat_lines,
+    claims_sentence,
+    finding_rows,
+    means_table,
+    table,
+)
 from tasks.report.atlas_words import sentence
 from tasks.report.measured_block import with_measured
 from tasks.report.page import label
+from tasks.studies.caveat_groups import caveat_count
 from tasks.studies.claim_verdicts import OPEN
 from tasks.studies.twins import TwinTest, twin_tests
 from tasks.studies.verdicts import EXPLORATORY_AND_WHY, WHY_EXPLORATORY, StudyFinding, StudyState
@@ -31,8 +39,8 @@ from tasks.studies.verdicts import EXPLORATORY_AND_WHY, WHY_EXPLORATORY, StudyFi
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
 WIDTH = 120
-#: Number of the first columns of `finding_rows`, which need no test: hypothesis, effect, interval.
-COLUMNS_WITHOUT_TEST = 3
+#: Number of the first columns of `finding_rows`, which need no test: hypothesis, effect with interval.
+COLUMNS_WITHOUT_TEST = 2
 #: Words of findings in the order of a page of all studies: what was not confirmed comes first, unfinished ones last.
 ORDER = (
     "contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory", OPEN,
@@ -75,14 +83,16 @@ def block_of(atlas: Atlas, name: str) -> str:
     """Returns the findings of the studies of a paper, or of all studies below the count of claims."""
     if name == ALL:
         return _all_studies(atlas)
-    parts = [_study(study) for study in atlas.studies if _paper(study) == name]
+    words = {(claim.paper, claim.id): claim.word for claim in atlas.claims}
+    parts = [_study(study, words) for study in atlas.studies if _paper(study) == name]
     return "\n\n".join(parts).strip() + "\n"
 
 
 def _all_studies(atlas: Atlas) -> str:
     """Returns the count of claims and one line for each study, null and negative findings first."""
     shown = sorted(atlas.studies, key=lambda study: ORDER.index(study.word))
-    parts = [_filled(claims_sentence(atlas.total_count)), "\n".join(_item(_line(study)) for study in shown)]
+    head = f"{claims_sentence(atlas.total_count)} In brackets: 95 % intervals, p, worlds."
+    parts = [_filled(head), "\n".join(_item(_line(study)) for study in shown)]
     if any(study.word == "exploratory" for study in shown):
         parts.append(f"*Exploratory*: {WHY_EXPLORATORY}.")
     return "\n\n".join(parts) + "\n"
@@ -101,7 +111,8 @@ def _line(study: AtlasStudy) -> str:
         parts.append(twins_sentence(tests))
     undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
     counts = [f"{undecided} undecided"] if undecided else []
-    counts += [f"{len(notes)} caveat{'s' if len(notes) > 1 else ''}"] if (notes := _caveats(study)) else []
+    caveats = caveat_count(study.state.spec, study.state.findings)
+    counts += [f"{caveats} caveat{'s' if caveats > 1 else ''}"] if caveats else []
     return " ".join([*parts, *([f"Also {', '.join(counts)}."] if counts else [])])
 
 
@@ -131,14 +142,8 @@ def _found(state: StudyState) -> str:
     """Returns the primary finding of a complete study and every other decided one, in sentences."""
     primary, *others = state.findings
     found = [one for one in others if one.word not in ("undecided", "exploratory")]
-    said = [f"*{primary.word}*. {sentence(state.spec, primary)}"]
-    return " ".join([*said, *(f"*{one.word.capitalize()}*: {sentence(state.spec, one)}" for one in found)])
-
-
-def _caveats(study: AtlasStudy) -> list[str]:
-    """Returns the caveats of all findings of a study, each once."""
-    findings: tuple[StudyFinding, ...] = () if study.state is None else study.state.findings
-    return list(dict.fromkeys(note for finding in findings for note in finding.caveats))
+    said = [f"*{primary.word}*. {sentence(state.spec, primary, bare=True)}"]
+    return " ".join([*said, *(f"*{one.word.capitalize()}*: {sentence(state.spec, one, bare=True)}" for one in found)])
 
 
 def _paper(study: AtlasStudy) -> str | None:
@@ -147,15 +152,34 @@ def _paper(study: AtlasStudy) -> str | None:
     return None if spec is None or spec.claim is None else spec.claim.paper
 
 
-def _study(study: AtlasStudy) -> str:
+def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
+    """Returns a study's verdict, its claim's, and the tables and caveats below them.
+
+    Args:
+        study: a study of a paper.
+        claims: verdicts of claims over all their studies, by paper and id.
+    """
     if study.state is None or study.primary is None:
         return _filled(_said(study))
     head, rows = finding_rows(study.state)
     if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
         head, rows = head[:COLUMNS_WITHOUT_TEST], [row[:COLUMNS_WITHOUT_TEST] for row in rows]
-    lines = [_filled(_headline(study, study.primary)), "", *table(head, rows)]
-    lines += [_item(note) for note in _caveats(study)]
+    lines = [_filled(_headline(study, study.primary) + _claim(study, claims)), "", *table(head, rows)]
+    if study.primary.word == "exploratory":  # what weakens it beside that is of little interest
+        caveats = caveat_count(study.state.spec, study.state.findings)
+        return "\n".join([*lines, f"The atlas has its means and {caveats} caveats."])
+    lines += means_table(study)
+    lines += [_filled(line, indent="  ") for line in caveat_lines(study.state)]
     return "\n".join(lines).rstrip()
+
+
+def _claim(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
+    """Returns the verdict of the claim that a study names, over all its studies; none without a claim of the paper's
+    file."""
+    claim = None if study.state is None else study.state.spec.claim
+    if claim is None or claim.id is None:
+        return ""
+    return f" Claim ({claim.stated.source}): *{claims[claim.paper, claim.id]}*."
 
 
 def _headline(study: AtlasStudy, primary: StudyFinding) -> str:

@@ -1,5 +1,6 @@
 """Caveats beside an effect: rows that were not tuned, or tuned in other cells, or are not alike; unequal budgets,
-little training, broken rows, useless aspect models, cells of opposite sign, runs below their SFT model."""
+settings, KL or lengths, little training, broken rows, useless aspect models, cells or slopes of opposite sign, runs
+below their SFT model."""
 
 from __future__ import annotations
 
@@ -10,11 +11,31 @@ from typing import Any
 
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.budgets import little_training, more_tokens, unequal, untuned
+from tasks.studies.end_of_training import other_ends
 from tasks.studies.equal_kl import at_kl
+from tasks.studies.opposite_signs import opposite_cells, opposite_slopes
 from tasks.studies.origins import other_origins
+from tasks.studies.row_settings import CellSettings, other_settings
 from tasks.studies.shown import trains
 from tasks.studies.trial_records import EVEN, OVER_SFT
 from tasks.studies.tuned import broken_rows, has_tuned_settings, tuned_rows
+
+#: The mark of a value at a KL target, and what it says.
+ASSUMED = "*"
+WHAT_IS_ASSUMED = "read before the row's first evaluation in some world, from the win rate of 50 % assumed at KL 0"
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """A sentence on what weakens a comparison.
+
+    Attributes:
+        about: its subject; two caveats of one subject differ in the cells that they count.
+        text: the sentence.
+    """
+
+    about: str
+    text: str
 
 
 def caveats_of(
@@ -22,39 +43,52 @@ def caveats_of(
     hypothesis: Hypothesis,
     records: Iterable[Mapping[str, Any]],
     tuning: Mapping[str, Any] | None,
-) -> tuple[str, ...]:
-    """Returns what a reader must know of the rows that a hypothesis compares, in words.
+    settings: CellSettings | None = None,
+) -> tuple[Caveat, ...]:
+    """Returns what a reader must know of the rows that a hypothesis compares.
 
     Args:
         spec: the study.
         hypothesis: one of its hypotheses.
         records: of its worlds.
         tuning: the record of its tuning, None without one.
+        settings: of the optimisers of its rows, None where they are not known.
     """
     known, rows = list(records), compared(spec, hypothesis)
-    broken = broken_rows(tuning)
-    found = [f"'{row}' was {broken[row]}" for row in rows if row in broken]
+    found = _of_tuning(spec, hypothesis, tuning)
+    said: dict[str, Iterable[str | None]] = {
+        "tuning": [untuned(spec, hypothesis, tuning)],
+        "budgets": [unequal(spec, hypothesis, known, tuning)],
+        "tokens": [more_tokens(spec, hypothesis, known)],
+        "settings": other_settings(spec, hypothesis, tuning, settings or {}),
+        **{f"end {what}": [text] for what, text in other_ends(spec, hypothesis, known).items()},
+        f"assumed at {hypothesis.kl}": _assumed(spec, hypothesis, known),
+        "origins": other_origins(spec, hypothesis, known),
+        "training": little_training(spec, hypothesis, known),
+        "aspects": _useless_aspects(spec.weighted_cells(hypothesis), known),
+        "cells": opposite_cells(spec, hypothesis, known),
+        f"slopes over {hypothesis.over}": opposite_slopes(spec, hypothesis, known),
+        **{f"runs of {row}": _fallen(spec, hypothesis, known, row) for row in rows},
+    }
+    for about, texts in said.items():
+        present = [text for text in texts if text is not None]
+        found += [Caveat(f"{about} {place}" if place else about, text) for place, text in enumerate(present)]
+    return tuple(found)
+
+
+def _of_tuning(spec: StudySpec, hypothesis: Hypothesis, tuning: Mapping[str, Any] | None) -> list[Caveat]:
+    """Returns which rows tuning found broken, chose at the edge of what it tried, or saw in other cells alone."""
+    rows, broken = compared(spec, hypothesis), broken_rows(tuning)
+    found = [Caveat(f"broken {row}", f"'{row}' was {broken[row]}") for row in rows if row in broken]
     tuned = {} if tuning is None else tuned_rows(tuning)
     for row in (row for row in rows if row in tuned and has_tuned_settings(spec, tuned[row])):
-        edges = " and ".join(f"{name} at the {bound}est value" for name, bound in tuned[row].edges.items())
-        found += [f"tuning of '{row}' chose {edges} that it tried"] if edges else []
-    counted = spec.weighted_cells(hypothesis)
-    if (
-        any(row in tuned for row in rows)
-        and spec.tuned_at
-        and (others := [c for c in counted if c not in spec.tuned_at])
-    ):
-        found.append(f"rows were tuned in {', '.join(spec.tuned_at)}, not in {', '.join(others)}")
-    budgets = unequal(spec, hypothesis, known, tuning)
-    more = untuned(spec, hypothesis, tuning), budgets, more_tokens(spec, hypothesis, known)
-    found += [said for said in more if said is not None]
-    found += other_origins(spec, hypothesis, known)
-    found += little_training(spec, hypothesis, known)
-    found += _useless_aspects(counted, known)
-    found += _opposite_cells(spec, hypothesis, known)
-    for row in rows:
-        found += _fallen(spec, hypothesis, known, row)
-    return tuple(found)
+        edges = " and ".join(f"the {bound}est {name}" for name, bound in tuned[row].edges.items())
+        found += [Caveat(f"edges {row}", f"'{row}' has {edges} tried in tuning")] if edges else []
+    others = [cell for cell in spec.weighted_cells(hypothesis) if cell not in spec.tuned_at]
+    if any(row in tuned for row in rows) and spec.tuned_at and others:
+        said = f"tuned in {', '.join(spec.tuned_at)}, not in {', '.join(others)}"
+        found.append(Caveat("tuned cells", said))
+    return found
 
 
 def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
@@ -81,24 +115,21 @@ def _useless_aspects(cells: Iterable[str], records: Sequence[Mapping[str, Any]])
     ]
 
 
-def _opposite_cells(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the mean difference in each cell, if a hypothesis averages cells that differ in sign by more than the
-    margin."""
-    if hypothesis.over is not None or hypothesis.kl is not None:
+def _assumed(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns how many runs of a hypothesis at a KL are read before their first evaluation, in words."""
+    if hypothesis.kl is None:
         return []
-    row, other = compared(spec, hypothesis)
-    means: dict[str, float] = {}
-    for cell in spec.weighted_cells(hypothesis):
-        runs = [record["cells"][cell]["rows"] for record in records]
-        both = [[run[name].get("metrics", {}).get(spec.metric) for name in (row, other)] for run in runs]
-        if not both or any(not isinstance(value, int | float) for pair in both for value in pair):
-            return []
-        means[cell] = fmean(one - two for one, two in both)
-    margin = spec.margin or 0.0
-    if not means or min(means.values()) >= -margin or max(means.values()) <= margin:
+    runs = [
+        record["cells"][cell]["rows"][row].get("curve", {})
+        for record in records
+        for cell in spec.weighted_cells(hypothesis)
+        for row in compared(spec, hypothesis)
+    ]
+    count = sum(at_kl(curve, [hypothesis.kl], spec.metric)[0].assumed for curve in runs)
+    if not count:
         return []
-    signed = {cell: f"{value:+.1f}".replace("-", "−") for cell, value in means.items()}
-    return ["cells differ in sign: " + ", ".join(f"{text} in {cell}" for cell, text in signed.items())]
+    where = f"at {hypothesis.kl:g} nats before their first evaluation"
+    return [f"{count} of {len(runs)} runs are read {where}, from the win rate of 50 % assumed at KL 0"]
 
 
 def _fallen(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]], row: str) -> list[str]:
@@ -134,6 +165,7 @@ class MeanAtKL:
         target: nats per response.
         value: None where a world has none: a mean over the other worlds would choose among them.
         reason: why it has none.
+        assumed: a world is read before the row's first evaluation.
     """
 
     row: str
@@ -141,6 +173,12 @@ class MeanAtKL:
     target: float
     value: float | None
     reason: str | None
+    assumed: bool = False
+
+    @property
+    def text(self) -> str:
+        """Returns the value, marked where it is assumed in part; empty without one."""
+        return "" if self.value is None else f"{self.value:.1f}{ASSUMED if self.assumed else ''}"
 
 
 def rows_at_kl(spec: StudySpec, records: Iterable[Mapping[str, Any]]) -> list[MeanAtKL]:
@@ -155,5 +193,6 @@ def rows_at_kl(spec: StudySpec, records: Iterable[Mapping[str, Any]]) -> list[Me
                 blank = [point.reason for point in points if point.value is None]
                 values = [point.value for point in points if point.value is not None]
                 reason = f"{len(blank)} of {len(points)} worlds: {blank[0]}" if blank else None
-                found.append(MeanAtKL(row, cell, target, None if blank else fmean(values), reason))
+                value, assumed = None if blank else fmean(values), any(point.assumed for point in points)
+                found.append(MeanAtKL(row, cell, target, value, reason, assumed))
     return found

@@ -11,6 +11,7 @@ from rlhf_core.errors import DataError
 from tasks.params.studies import FOLDER, StudySpec
 from tasks.studies.git_history import blob_at, blob_of, changes, contents_at, is_ancestor
 from tasks.studies.provenance import refuse_record_of_uncommitted_code
+from tasks.studies.record_edits import check_last_points, check_unknown_settings
 from tasks.studies.record_format import read_record
 from tasks.studies.registration import RECORDS, Registration, record_file
 from tasks.studies.row_places import check_cells, check_settings
@@ -39,8 +40,8 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
 
     Raises:
         DataError: a record that is not as its world left it, that is of another study, that was changed or removed
-            after its commit, that was committed without its start, that lacks a cell or row, or has one in the place of
-            another.
+            after its commit, that was committed without its start, that lacks a cell or row, has one in the place of
+            another, or disagrees with itself or with the other records.
     """
     found = WorldRecords()
     changed = changes(root, RECORDS.as_posix())
@@ -63,7 +64,9 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> WorldRecords
     by_file = {record_file(own.study, record["world"]): record for record in every}
     for file, one in by_file.items():
         check_cells(file, one)
+        check_last_points(file, one)
     check_settings(by_file)
+    check_unknown_settings(root, by_file)
     return found
 
 

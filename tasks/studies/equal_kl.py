@@ -27,11 +27,13 @@ class AtKL:
         target: nats per response.
         value: None where the row has none.
         reason: why it has none.
+        assumed: it is read before the first evaluation, from the win rate of 50 % that is assumed at KL 0.
     """
 
     target: float
     value: float | None
     reason: str | None = None
+    assumed: bool = False
 
 
 def has_kl(temperature: float, top_p: float, top_k: int) -> bool:
@@ -56,8 +58,8 @@ def at_kl(curve: Mapping[str, Any], targets: Sequence[float], metric: str = OVER
     problem = curve_problem(curve, metric)
     if problem is not None:
         return [AtKL(target, None, problem) for target in targets]
-    path = path_of(curve, metric)
-    return [_along(path, target) for target in targets]
+    path, starts_assumed = path_of(curve, metric), metric.endswith(OVER_SFT)
+    return [_along(path, target, starts_assumed=starts_assumed) for target in targets]
 
 
 def path_of(curve: Mapping[str, Any], metric: str, start: float | None = None) -> list[tuple[float, float]]:
@@ -112,13 +114,14 @@ def curve_problem(curve: Mapping[str, Any], metric: str) -> str | None:
     return None
 
 
-def _along(path: Sequence[tuple[float, float]], target: float) -> AtKL:
+def _along(path: Sequence[tuple[float, float]], target: float, *, starts_assumed: bool) -> AtKL:
     if target < path[0][0]:  # it first went through the target before its first evaluation
         return AtKL(target, None, f"was first measured at {path[0][0]:.3g} nats, beyond {target:g}")
-    for (before, first), (after, second) in itertools.pairwise(path):
+    for place, ((before, first), (after, second)) in enumerate(itertools.pairwise(path)):
         if min(before, after) <= target <= max(before, after) and before != after:
             share = (math.sqrt(target) - math.sqrt(before)) / (math.sqrt(after) - math.sqrt(before))
-            return AtKL(target, first + share * (second - first))
+            value = first + share * (second - first)
+            return AtKL(target, value, assumed=starts_assumed and place == 0 and target < after)
     reached = max(kl for kl, _ in path)
     if target == reached:
         return AtKL(target, path[0][1])

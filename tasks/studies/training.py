@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ def _recipe(tree: Path, item: Item) -> tuple[Recipe, PolicyScale]:
     row, scale = (Address(str(item.arguments[name])) for name in ("row", "scale"))
     recipe = parse_recipe(read_settings(row.under(tree)), str(row))
     return recipe, typed(PolicyScale, read_settings(scale.under(tree)), str(scale))
+
+
+def optimiser_of(tree: Path, item: Item) -> dict[str, Any]:
+    """Returns the settings of a policy's optimiser, or supervised recipe, and its `kind`."""
+    recipe, scale = _recipe(tree, item)
+    kind, where = str(recipe.optimiser["kind"]), str(item.arguments["row"])
+    if recipe.kind != "supervised":
+        return {"kind": kind, **asdict(scale.optimiser_config(recipe.optimiser, where))}
+    training, learnt = scale.supervised_config(recipe.optimiser, where)
+    found = {"kind": kind, **asdict(training)}
+    if is_dataclass(learnt):  # a recipe of the user's own may be another class
+        found |= {field.name: getattr(learnt, field.name) for field in fields(learnt)}
+    return found
 
 
 def training_of(tree: Path, item: Item) -> dict[str, float]:

@@ -107,11 +107,11 @@ def _paper(row: Mapping[str, Any]) -> str:
     return str(row[LIKE]).partition("/")[0]
 
 
-def write_tree(project: Path, world: WorldTree) -> None:
-    """Writes the pages and pipelines of a world; what the tree has of results stays.
+def write_pages(project: Path, world: WorldTree) -> None:
+    """Writes the pages of a world, from which its stages follow.
 
     Raises:
-        RecipeError: a row or setting of the study that does not exist or does not fit.
+        RecipeError: a row or setting of the study that does not exist.
     """
     world.tree.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(world.tree / "params", ignore_errors=True)
@@ -126,6 +126,15 @@ def write_tree(project: Path, world: WorldTree) -> None:
     for cell, levels in world.spec.cells.items():
         _write_scale(project, world, cell, world.spec.overlay(levels))
     _write_rows(project, world)
+
+
+def write_tree(project: Path, world: WorldTree) -> None:
+    """Writes the pages and pipelines of a world; what the tree has of results stays.
+
+    Raises:
+        RecipeError: a row or setting of the study that does not exist or does not fit.
+    """
+    write_pages(project, world)
     _check(world)
     for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
         made = Graph(cell)

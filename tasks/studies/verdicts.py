@@ -20,12 +20,13 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.statistics import gatekept, holm
 from rlhf_core.evaluation.worlds import ALPHA, Effect, against_constant
 from tasks.params.studies import Hypothesis, StudySpec, read_study
-from tasks.studies.caveats import caveats_of, compared
+from tasks.studies.caveats import Caveat, caveats_of, compared
 from tasks.studies.claim_at_start import claim_changed_since_start
 from tasks.studies.committed import read_records, unknown_records
 from tasks.studies.equal_kl import hypothesis_value
 from tasks.studies.provenance import code_of_starts, differences
 from tasks.studies.registration import Registration, record_file, registration_of
+from tasks.studies.row_settings import CellSettings, settings_at
 from tasks.studies.start_log import VERDICT, refuse_changed_study, refuse_edited_log, starts
 from tasks.studies.tuned import broken_rows
 from tasks.studies.tuning_at_start import tuning_at_start
@@ -74,7 +75,7 @@ class StudyFinding:
     sees: float | None
     values: Mapping[int, float]
     why_no_effect: str | None = None
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
     held_back: bool = False
 
     @property
@@ -161,11 +162,22 @@ def _parts(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, Any]) -
     ]
 
 
-def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | None = None) -> tuple[StudyFinding, ...]:
+def findings_of(
+    spec: StudySpec,
+    records: Records,
+    tuning: Mapping[str, Any] | None = None,
+    settings: CellSettings | None = None,
+) -> tuple[StudyFinding, ...]:
     """Returns the findings of all hypotheses over some worlds.
 
     A hypothesis of which a world has no number has no effect, whatever the other worlds say; it still counts among
     those that are corrected for.
+
+    Args:
+        spec: the study.
+        records: of its worlds by index.
+        tuning: the record of its tuning, None without one.
+        settings: of the optimisers of its rows, None where they are not known.
     """
     numbers: dict[str, dict[int, float]] = {}
     effects: dict[str, Effect] = {}
@@ -190,14 +202,12 @@ def findings_of(spec: StudySpec, records: Records, tuning: Mapping[str, Any] | N
         held_back = not primary and own[first] >= ALPHA
         tested = effect is not None and effect.reason is None
         word: Word = "undecided"
-        caveats = caveats_of(spec, hypothesis, records.values(), tuning)
+        caveats = caveats_of(spec, hypothesis, records.values(), tuning, settings)
         if effect is not None:
             word = _word(spec, hypothesis, effect, corrected[name], name in within, broken)
         if name in within and word != "equivalent":
-            caveats = (
-                f"the difference is real, and within the margin of {spec.margin:g}, which counts as none",
-                *caveats,
-            )
+            said = f"the difference is real, and within the margin of {spec.margin:g}, which counts as none"
+            caveats = (Caveat("margin", said), *caveats)
         finding = StudyFinding(
             name,
             hypothesis,
@@ -261,7 +271,7 @@ def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
         own,
         spec,
         records,
-        _findings(spec, records, tuning, exploratory=bool(lost)),
+        _findings(root, own, spec, records, tuning, exploratory=bool(lost)),
         tuning,
         tuple(unknown_records(root, own, spec)),
         tuple(record_file(own.study, record["world"]) for record in found.uncommitted.values()),
@@ -278,12 +288,19 @@ def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
 
 
 def _findings(
-    spec: StudySpec, records: Records, tuning: Mapping[str, Any] | None, *, exploratory: bool
+    root: Path,
+    own: Registration,
+    spec: StudySpec,
+    records: Records,
+    tuning: Mapping[str, Any] | None,
+    *,
+    exploratory: bool,
 ) -> tuple[StudyFinding, ...]:
     """Returns the findings of a study, none before its last world; those of an exploratory one are not tested."""
     if len(records) < spec.worlds:
         return ()
-    found = findings_of(spec, records, tuning)
+    commit = next(iter(records.values()))["commit"]
+    found = findings_of(spec, records, tuning, settings_at(root, commit, own.study, spec))
     if not exploratory:
         return found
     return tuple(replace(one, p=None, word="exploratory", sees=None, held_back=True) for one in found)

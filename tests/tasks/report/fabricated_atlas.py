@@ -80,6 +80,8 @@ def _complete(made: dict[str, Any], name: str, spec: StudySpec, index: int, cell
             run["origin"]["stage"] = "best_of_n"
         else:
             run["curve"]["points"] = _points(value, DISTANCE.get(row, 6.0), noise) if name == "shaping" else []
+            for last in run["curve"]["points"][-1:]:  # the evaluation that the metrics are of
+                last.update({metric: run["metrics"][metric] for metric in last if metric in run["metrics"]})
     if name == "gate":
         rate = 0.75 if cell.endswith("-accurate") else 0.4
         draw = random.Random(f"gate {index} {cell}").random() < rate

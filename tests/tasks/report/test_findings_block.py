@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.twins import Calibration
-from tasks.report.atlas import read_atlas
+from tasks.report.atlas import Atlas, read_atlas
+from tasks.report.atlas_markdown import TUNED, means_table
 from tasks.report.atlas_words import amount
 from tasks.report.findings_block import BLOCK, block_of, twins_sentence, with_blocks, write_blocks
 from tasks.report.measured_block import with_measured
+from tasks.studies.caveat_groups import caveat_count
 from tasks.studies.twins import TwinTest
 from tests.tasks.report.fabricated_atlas import fabricated_clone
 
@@ -28,14 +31,20 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fabricated_clone(root, ("tokens", "shaping"), unfinished=("shaping",))
 
 
-def test_the_projects_pages_say_what_its_records_say() -> None:
+@pytest.fixture(scope="module")
+def project() -> Atlas:
+    """The project's own studies."""
+    return read_atlas(ROOT)
+
+
+def test_the_projects_pages_say_what_its_records_say(project: Atlas) -> None:
     shallow = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
     if not (ROOT / ".git").exists() or subprocess.check_output(shallow, text=True).strip() != "false":
         pytest.skip("no history: records are checked against the commits that added them")
-    atlas, pages = read_atlas(ROOT), 0
+    pages = 0
     for document in sorted((ROOT / "docs").glob("*.md")):
         text = document.read_text(encoding="utf-8")
-        made = with_measured(ROOT, with_blocks(atlas, text, document), document)
+        made = with_measured(ROOT, with_blocks(project, text, document), document)
         assert made == text, f"rewardsmith atlas --documents docs changes {document.name}"
         pages += bool(BLOCK.search(text))
     assert pages == 6, "evidence, and a page for each paper"
@@ -51,7 +60,7 @@ def test_a_complete_study_has_word_worlds_and_numbers(clone: Path, tmp_path: Pat
     effect = state.findings[0].effect
     assert effect is not None
     assert f"{effect.worlds} worlds): *{state.findings[0].word}*." in text
-    assert text.count(f"| {amount(state.spec, effect.estimate)} |") == 1
+    assert text.count(f"| {amount(state.spec, effect.estimate)} (") == 1
     assert text.startswith("# Page\n")
     assert text.endswith("\nBelow\n")
     assert "Bounded, centred" not in text, "a study of another paper"
@@ -74,7 +83,7 @@ def test_all_studies_are_lines_that_lead_to_their_papers_pages(clone: Path, tmp_
     complete, unfinished = re.findall(r"^- .*(?:\n  .*)*", page.read_text(encoding="utf-8"), re.MULTILINE)
     study = next(study for study in read_atlas(clone).studies if study.name == "tokens")
     assert study.state is not None
-    caveats = len({note for finding in study.state.findings for note in finding.caveats})
+    caveats = caveat_count(study.state.spec, study.state.findings)
     said = " ".join(complete.split())
     assert f"([RLMEC](rlmec.md), {study.core_hours:.1f} core-hours): *{study.state.findings[0].word}*." in said
     assert f"{caveats} caveats." in said
@@ -82,9 +91,9 @@ def test_all_studies_are_lines_that_lead_to_their_papers_pages(clone: Path, tmp_
     assert "no verdict before the last of its 8" in " ".join(unfinished.split())
 
 
-def test_findings_that_confirm_nothing_come_first() -> None:
-    studies = [study for study in read_atlas(ROOT).studies if study.primary is not None]
-    block = block_of(read_atlas(ROOT), "all")
+def test_findings_that_confirm_nothing_come_first(project: Atlas) -> None:
+    studies = [study for study in project.studies if study.primary is not None]
+    block = block_of(project, "all")
     places = {study.word: block.index(f"**{study.title}**") for study in studies}
     if not {"contradicted", "undecided", "confirmed", "exploratory"} <= places.keys():
         pytest.skip("a copy without history")
@@ -109,3 +118,37 @@ def test_twins_without_a_test_are_not_counted_among_those_that_fail() -> None:
     not_tested = "Differences of twins are not tested in length."
     assert twins_sentence([right, wrong, untested]) == f"{said}all but kl of 2 metrics. {not_tested}"
     assert twins_sentence([untested]) == not_tested
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(-0.01, "−0.0"), (0.01, "+0.0"), (0.0, "0.0"), (-0.0, "0.0"), (-4.84, "−4.8"), (4.84, "+4.8")]
+)
+def test_a_small_number_keeps_its_sign(clone: Path, value: float, said: str) -> None:
+    spec = next(study.spec for study in read_atlas(clone).studies if study.name == "tokens")
+    assert spec is not None
+    assert amount(replace(spec, metric="win_rate_vs_sft"), value) == said
+
+
+def test_a_complete_study_has_the_means_of_its_cells_and_the_verdict_of_its_claim(clone: Path) -> None:
+    atlas = read_atlas(clone)
+    study = next(study for study in atlas.studies if study.name == "tokens")
+    assert study.state is not None
+    spec, block = study.state.spec, block_of(atlas, "rlmec")
+    (claim,) = [claim for claim in atlas.claims if claim.paper == "rlmec"]
+    assert f"Claim ({claim.stated.source}): *{claim.word}*." in " ".join(block.split())
+    assert f"| {spec.metric}/KL | {' | '.join(spec.cells)} |" in block
+    rate, kl = (study.means(metric)["tokens", "accurate"].effect for metric in (spec.metric, "kl"))
+    assert rate is not None
+    assert kl is not None
+    assert f"| tokens | {rate.estimate:.1f}/{kl.estimate:.1f} |" in block
+
+
+def test_means_of_cells_in_which_a_row_was_tuned_are_marked(project: Atlas) -> None:
+    studies = {study.name: study for study in project.studies if study.primary is not None}
+    if "credit" not in studies:
+        pytest.skip("a copy without history")
+    head, _, *rows, _ = means_table(studies["credit"])
+    assert head == "| win_rate_vs_sft/KL († tuned) | short-sum | short-mean | long-sum | long-mean |"
+    assert all([TUNED in cell for cell in row.split("|")[2:6]] == [True, False, False, True] for row in rows)
+    alike = next(row for row in means_table(studies["collapse"]) if row.startswith("| vanilla-alike"))
+    assert TUNED not in alike, "it does not run at the settings that tuning chose"

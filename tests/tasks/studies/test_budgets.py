@@ -319,22 +319,26 @@ TWO_CELLS: StudySpec = typed(
 )
 
 
+def texts_of(*words: Any) -> list[str]:
+    return [caveat.text for caveat in caveats_of(*words)]
+
+
 def test_a_useless_aspect_model_and_cells_of_opposite_sign_are_said() -> None:
-    said = caveats_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.3, segment=50.0)], None)
+    said = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.3, segment=50.0)], None)
     assert (
         "the aspect model 'factuality' tells nothing in mean: right on 30 % of slices, where the larger class is 70 %"
         in said
     )
     assert "cells differ in sign: +5.0 in sum, −5.0 in mean" in said
-    sound = caveats_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.8, segment=56.0)], None)
+    sound = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.8, segment=56.0)], None)
     assert not [each for each in sound if "aspect model" in each or "sign" in each]
 
 
 def test_cells_in_which_rows_were_not_tuned_are_said() -> None:
     records = [aspects(0.8, segment=56.0)]
-    said = "rows were tuned in sum, not in mean"
+    said = "tuned in sum, not in mean"
     trials = tuning({"bandit": 2, "segment": 2})
-    assert said in caveats_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], records, trials)
-    assert said not in caveats_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], records, None), "nothing was tuned"
+    assert said in texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], records, trials)
+    assert said not in texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], records, None), "nothing was tuned"
     everywhere = replace(TWO_CELLS, tuned_at=())
-    assert said not in caveats_of(everywhere, TWO_CELLS.hypotheses["a"], records, trials)
+    assert said not in texts_of(everywhere, TWO_CELLS.hypotheses["a"], records, trials)

@@ -54,7 +54,7 @@ def test_a_row_that_diverged_scores_what_it_scored(tmp_path: Path) -> None:
     assert beats.values[1] == pytest.approx((3 * 3.0 + (20.0 - 51.0)) / 4)
     where = f"world {own.world_seed(1)}, cell 'long-sum'"
     said = f"'segment' diverged in {where}, it scores its evaluation after step 16: loss nan"
-    assert said in beats.caveats
+    assert said in [caveat.text for caveat in beats.caveats]
 
 
 def test_a_row_that_diverged_before_an_evaluation_has_no_score(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import DataError
+from tasks.studies.record_edits import check_unknown_settings
 from tasks.studies.verdicts import StudyState, load_study
-from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_records, commit_study, edit, write_worlds
+from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_records, commit_study, edit, git, write_worlds
 
 CELL = "long-mean"
 
@@ -83,6 +84,77 @@ def test_settings_that_changed_in_every_row_are_named_and_not_refused(tmp_path: 
     assert any(note.startswith("settings of the worlds differ") for note in loaded(tmp_path).notes)
 
 
+def test_settings_of_one_cell_that_no_other_world_has_are_refused(tmp_path: Path) -> None:
+    def unknown(record: dict[str, Any]) -> None:
+        record["cells"][CELL]["rows"]["segment"]["origin"]["settings"] = "f" * 16
+
+    file = files_of(tmp_path)[0]
+    edit(file, unknown)
+    with pytest.raises(
+        DataError, match=rf"{file.name}.*row 'segment' of cell '{CELL}' has settings f{{16}}, and \w+ in"
+    ):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["pages", "code", "search spaces"])
+def test_settings_of_a_row_differ_with_pages_code_and_search_spaces(tmp_path: Path, part: str) -> None:
+    """Settings that tuning chooses are no part of the digest, so search spaces change it."""
+    files = files_of(tmp_path)
+    spaces = tmp_path / "params" / "tuning.yaml"
+    spaces.parent.mkdir()
+    spaces.write_text("ppo: {actor_lr: {low: 0.1, high: 1.0}}\n", encoding="utf-8")
+    git(tmp_path, "add", "params")
+    git(tmp_path, "commit", "-qm", "Search spaces")
+    later = git(tmp_path, "rev-parse", "HEAD")
+    before = own_commit(files[0])
+
+    def other(record: dict[str, Any]) -> None:
+        record["cells"][CELL]["rows"]["segment"]["origin"]["settings"] = "f" * 16
+        if part == "pages":
+            record["settings"] = "8" * 64
+        for environment in record["environments"]:
+            environment |= {"sources": "6" * 64} if part == "code" else {}
+            environment |= {"commit": later} if part == "search spaces" else {}
+
+    record = json.loads(files[3].read_text(encoding="utf-8"))
+    other(record)
+    by_file = {file.relative_to(tmp_path): json.loads(file.read_text(encoding="utf-8")) for file in files}
+    check_unknown_settings(tmp_path, by_file)
+    check_unknown_settings(tmp_path, by_file | {files[3].relative_to(tmp_path): record})
+    for environment in record["environments"]:
+        environment |= {"commit": before, "sources": "5" * 64}
+    with pytest.raises(DataError, match="has settings f"):
+        check_unknown_settings(tmp_path, by_file | {files[3].relative_to(tmp_path): record | {"settings": "7" * 64}})
+
+
+def own_commit(file: Path) -> str:
+    return str(json.loads(file.read_text(encoding="utf-8"))["commit"])
+
+
+def test_a_metric_that_the_last_point_of_its_curve_contradicts_is_refused(tmp_path: Path) -> None:
+    """An edit before the only commit of a record."""
+
+    def raised(record: dict[str, Any]) -> None:
+        record["cells"][CELL]["rows"]["segment"]["metrics"]["win_rate_vs_sft"] += 5.0
+
+    edit(files_of(tmp_path)[1], raised)
+    said = rf"row 'segment' of cell '{CELL}' has win_rate_vs_sft 61; the last point of its curve.* has 56"
+    with pytest.raises(DataError, match=said):
+        loaded(tmp_path)
+
+
+def test_a_metric_of_another_evaluation_than_the_last_point_stays(tmp_path: Path) -> None:
+    """The policy kept the weights of an earlier evaluation; or the digits differ beyond those that records have."""
+
+    def kept(record: dict[str, Any]) -> None:
+        rows = record["cells"][CELL]["rows"]
+        rows["segment"]["metrics"] |= {"win_rate_vs_sft": 70.0, "kept_step": 8}
+        rows["bandit"]["metrics"]["win_rate_vs_sft"] += 1e-9
+
+    edit(files_of(tmp_path)[1], kept)
+    assert loaded(tmp_path).findings
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -95,7 +167,8 @@ def test_a_number_that_no_run_measures_leaves_its_hypotheses_without_an_effect(
     tmp_path: Path, value: float | str, said: str
 ) -> None:
     def measured(record: dict[str, Any]) -> None:
-        record["cells"][CELL]["rows"]["bandit"]["metrics"]["win_rate_vs_sft"] = value
+        run = record["cells"][CELL]["rows"]["bandit"]
+        run["metrics"]["win_rate_vs_sft"] = run["curve"]["points"][-1]["win_rate_vs_sft"] = value
 
     edit(files_of(tmp_path)[1], measured)
     found = {finding.name: finding for finding in loaded(tmp_path).findings}
@@ -155,5 +228,5 @@ def test_a_difference_that_is_real_and_within_the_margin_says_so(tmp_path: Path)
     files_of(tmp_path, numbers)
     found = {finding.name: finding for finding in loaded(tmp_path).findings}
     assert found["beats"].word == "confirmed"
-    assert found["beats"].caveats[0] == "the difference is real, and within the margin of 3, which counts as none"
-    assert not any("margin" in said for said in found["grows"].caveats), "a slope has no margin"
+    assert found["beats"].caveats[0].text == "the difference is real, and within the margin of 3, which counts as none"
+    assert not any("margin" in said.text for said in found["grows"].caveats), "a slope has no margin"

@@ -158,7 +158,7 @@ def test_a_row_without_a_number_leaves_its_hypotheses_without_an_effect(tmp_path
     raw = {name: p_of([*found[name].values.values()]) for name in ("grows", "beats")}
     expected = max(raw["grows"], 2 * raw["beats"])
     assert found["beats"].p == pytest.approx(expected), "it still counts among those corrected for"
-    assert any("stopped" in caveat for caveat in found["token"].caveats) == value.startswith("stopped")
+    assert any("stopped" in caveat.text for caveat in found["token"].caveats) == value.startswith("stopped")
 
 
 def broken(row: str) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def test_a_win_over_a_broken_row_confirms_nothing(
     hypotheses = {name: {**hypothesis, **changes} for name, hypothesis in STUDY["hypotheses"].items()}
     found = by_name(state(tmp_path, plain, hypotheses=hypotheses))
     assert (found["grows"].word, found["beats"].word) == words
-    said = [caveat for caveat in found["beats"].caveats if "broken" in caveat]
+    said = [caveat.text for caveat in found["beats"].caveats if "broken" in caveat.text]
     assert said == ([] if row == "token" else [f"'{row}' was broken: 44 at its best, its SFT model has 50"])
 
 
@@ -202,8 +202,9 @@ def test_runs_that_ended_below_their_sft_model_are_listed(tmp_path: Path) -> Non
     found = state(tmp_path, numbers)
     world = found.own.world_seed(1)
     said = f"'bandit' ended below its SFT model in 2 of 16 runs, lowest 31.5 (world {world}, cell 'long-sum')"
-    assert by_name(found)["beats"].caveats == ("neither 'segment' nor 'bandit' was tuned", said)
-    assert by_name(found)["token"].caveats == ("neither 'segment' nor 'token' was tuned",)
+    texts = {finding.name: [caveat.text for caveat in finding.caveats] for finding in found.findings}
+    assert texts["beats"] == ["neither 'segment' nor 'bandit' was tuned", said]
+    assert texts["token"] == ["neither 'segment' nor 'token' was tuned"]
 
 
 def test_a_hypothesis_at_a_kl_target_reads_both_rows_there(tmp_path: Path) -> None:
