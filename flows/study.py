@@ -123,6 +123,7 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     if not pilots:
         refuse_uncommitted_code(folder)
         check_study(folder, name, spec)
+    left: list[int] = []
     if pilots:
         seeds = [seed for seed in pilots if not (folder / record_file(registration.study, seed, pilot=True)).exists()]
     else:
@@ -137,9 +138,13 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     for seed in seeds:
         # The registration is read again: while the world before was trained, the file may have changed or HEAD moved.
         made.append(run_world(folder, registration_of(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
-    return (
-        f"{registration.study}: wrote {', '.join(map(str, made))}; commit them with the log: git add reference/studies"
-    )
+    return records_written(registration.study, made, left=len(left) - len(made) if left else 0, worlds=spec.worlds)
+
+
+def records_written(study: str, files: Sequence[Path], *, left: int, worlds: int) -> str:
+    """Returns the line that says which records were written, and how many of a study's worlds are left."""
+    text = f"{study}: wrote {', '.join(map(str, files))}; commit them with the log: git add reference/studies"
+    return f"{text}; {left} of {worlds} worlds left" if left else text
 
 
 @prints_errors

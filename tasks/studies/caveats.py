@@ -43,7 +43,7 @@ def caveats_of(
     hypothesis: Hypothesis,
     records: Iterable[Mapping[str, Any]],
     tuning: Mapping[str, Any] | None,
-    settings: CellSettings | None = None,
+    settings: CellSettings | None,
 ) -> tuple[Caveat, ...]:
     """Returns what a reader must know of the rows that a hypothesis compares.
 
@@ -52,7 +52,7 @@ def caveats_of(
         hypothesis: one of its hypotheses.
         records: of its worlds.
         tuning: the record of its tuning, None without one.
-        settings: of the optimisers of its rows, None where they are not known.
+        settings: of the optimisers of its rows, None where they cannot be read.
     """
     known, rows = list(records), compared(spec, hypothesis)
     found = _of_tuning(spec, hypothesis, tuning)
@@ -60,7 +60,7 @@ def caveats_of(
         "tuning": [untuned(spec, hypothesis, tuning)],
         "budgets": [unequal(spec, hypothesis, known, tuning)],
         "tokens": [more_tokens(spec, hypothesis, known)],
-        "settings": other_settings(spec, hypothesis, tuning, settings or {}),
+        "settings": other_settings(spec, hypothesis, tuning, settings),
         **{f"end {what}": [text] for what, text in other_ends(spec, hypothesis, known).items()},
         f"assumed at {hypothesis.kl}": _assumed(spec, hypothesis, known),
         "origins": other_origins(spec, hypothesis, known),

@@ -26,15 +26,16 @@ from tasks.studies.world_seeds import TUNING
 CellSettings = Mapping[str, Mapping[str, Mapping[str, Any]]]
 #: What a row's settings are read from.
 PAGES = ("params", RUNS)
+UNREADABLE = "in which untuned settings rows differ is not known: this version cannot read the first world's pages"
 #: Settings that change how much memory training takes, and no result.
 OF_MEMORY = ("microbatch", "gradient_checkpointing", "padding_free")
 
 
-def settings_at(root: Path, commit: str, study: str, spec: StudySpec) -> CellSettings:
-    """Returns the settings of the optimisers of a study's rows at a commit; empty where it has no pages that this
-    version reads."""
+def settings_at(root: Path, commit: str, study: str, spec: StudySpec) -> CellSettings | None:
+    """Returns the settings of the optimisers of a study's rows at a commit; None where it has no pages that this
+    version reads, which a caveat says (`other_settings`)."""
     if any(git(root, "cat-file", "-e", f"{commit}:{page}") is None for page in PAGES):
-        return {}
+        return None
     with TemporaryDirectory() as folder:
         project, world = Path(folder) / "project", WorldTree(study, spec, TUNING.start, Path(folder) / "world")
         _write_project(root, commit, project)
@@ -42,7 +43,7 @@ def settings_at(root: Path, commit: str, study: str, spec: StudySpec) -> CellSet
             write_pages(project, world)
             return {cell: _of_cell(world, cell) for cell in spec.cells}
         except RewardsmithError:  # pages of another version
-            return {}
+            return None
 
 
 def _write_project(root: Path, commit: str, folder: Path) -> None:
@@ -57,7 +58,7 @@ def _of_cell(world: WorldTree, cell: str) -> dict[str, dict[str, Any]]:
 
 
 def other_settings(
-    spec: StudySpec, hypothesis: Hypothesis, tuning: Mapping[str, Any] | None, settings: CellSettings
+    spec: StudySpec, hypothesis: Hypothesis, tuning: Mapping[str, Any] | None, settings: CellSettings | None
 ) -> list[str]:
     """Returns in which settings two rows with one kind of optimiser differ that tuning did not choose for both, with
     both values, in words.
@@ -68,8 +69,10 @@ def other_settings(
         spec: the study.
         hypothesis: one of its hypotheses.
         tuning: the record of the study's tuning.
-        settings: of the rows, by cell.
+        settings: of the rows, by cell; None where they cannot be read.
     """
+    if settings is None:
+        return [UNREADABLE]
     rows = hypothesis.row, hypothesis.than or spec.main
     made = {} if tuning is None else tuning["rows"]
     tuned = [{*(made[row].get("space") or {})} - {*spec.fixed(row)} if row in made else set() for row in rows]

@@ -177,7 +177,7 @@ def findings_of(
         spec: the study.
         records: of its worlds by index.
         tuning: the record of its tuning, None without one.
-        settings: of the optimisers of its rows, None where they are not known.
+        settings: of the optimisers of its rows, None where they cannot be read.
     """
     numbers: dict[str, dict[int, float]] = {}
     effects: dict[str, Effect] = {}

@@ -239,7 +239,7 @@ def test_the_finding_has_its_hypothesis_in_words_and_the_number_of_its_caveats(t
     write_worlds(tmp_path, own, plain)
     shown = section(write_atlas(tmp_path, tmp_path / "report"), "credit")
     finding = shown[shown.index('<div class="finding">') :].partition("</div>")[0]
-    assert "The advantage grows with length · 1 caveat below" in finding
+    assert "The advantage grows with length · 2 caveats below" in finding
 
 
 def test_a_row_that_stopped_is_named_instead_of_its_effect(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ TWO_CELLS: StudySpec = typed(
 
 
 def texts_of(*words: Any) -> list[str]:
-    return [caveat.text for caveat in caveats_of(*words)]
+    return [caveat.text for caveat in caveats_of(*words, {})]
 
 
 def test_a_useless_aspect_model_and_cells_of_opposite_sign_are_said() -> None:

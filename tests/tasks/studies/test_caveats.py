@@ -18,7 +18,7 @@ from tasks.studies.caveats import rows_at_kl
 from tasks.studies.end_of_training import other_ends
 from tasks.studies.equal_kl import at_kl
 from tasks.studies.opposite_signs import opposite_slopes
-from tasks.studies.row_settings import other_settings
+from tasks.studies.row_settings import UNREADABLE, other_settings
 from tasks.studies.verdicts import StudyState, load_study
 from tests.tasks.studies.synthetic_study import STUDY, commit_study, edit, git, write_worlds
 
@@ -67,6 +67,10 @@ def test_a_setting_in_which_rows_differ_and_that_was_not_tuned_is_named_with_bot
     said = "'segment' and 'bandit' differ in untuned settings: value_clip 0.25 and 0.2"
     assert said in texts(state, "beats")
     assert not [text for text in texts(state, "token") if "untuned settings" in text], "both have 0.25"
+
+
+def test_settings_that_cannot_be_read_are_said_to_be_unknown(tmp_path: Path) -> None:
+    assert UNREADABLE in texts(loaded(tmp_path), "beats"), "no commit of the study has params"
 
 
 def test_the_settings_are_those_of_the_commit_of_the_worlds(tmp_path: Path) -> None:
@@ -228,13 +232,14 @@ def test_caveats_are_said_once_for_the_comparisons_that_have_them(
     state = loaded(tmp_path, far, hypotheses={**STUDY["hypotheses"], "long": long})
     found = {group.comparisons: group.texts for group in caveat_groups(state.spec, state.findings)}
     assert found == {
+        "all comparisons": (UNREADABLE,),
         "segment less bandit": (
             "neither 'segment' nor 'bandit' was tuned",
             "responses of 'segment' have 90 tokens, of 'bandit' 50 (where length is long)",
         ),
         "segment less token": ("neither 'segment' nor 'token' was tuned",),
     }
-    assert caveat_count(state.spec, state.findings) == 3
+    assert caveat_count(state.spec, state.findings) == 4
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
     assert "\nCaveats of segment less bandit\n    neither 'segment' nor 'bandit' was tuned\n" in shown
@@ -266,5 +271,5 @@ def test_what_weakens_all_comparisons_comes_first(tmp_path: Path) -> None:
     first = caveat_groups(state.spec, state.findings)[0]
     assert (first.comparisons, first.texts) == (
         "all comparisons",
-        ("'segment' has 30 updates; at least 60 are asked for",),
+        (UNREADABLE, "'segment' has 30 updates; at least 60 are asked for"),
     )

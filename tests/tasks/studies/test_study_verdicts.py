@@ -15,6 +15,7 @@ from rlhf_core.typed import typed
 from tasks.commands.study import print_studies, print_study
 from tasks.params.studies import StudySpec
 from tasks.studies.caveats import rows_at_kl
+from tasks.studies.row_settings import UNREADABLE
 from tasks.studies.trial_records import tuning_file, write_tuning
 from tasks.studies.verdicts import StudyFinding, StudyState, load_study
 from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_study, write_worlds
@@ -203,8 +204,8 @@ def test_runs_that_ended_below_their_sft_model_are_listed(tmp_path: Path) -> Non
     world = found.own.world_seed(1)
     said = f"'bandit' ended below its SFT model in 2 of 16 runs, lowest 31.5 (world {world}, cell 'long-sum')"
     texts = {finding.name: [caveat.text for caveat in finding.caveats] for finding in found.findings}
-    assert texts["beats"] == ["neither 'segment' nor 'bandit' was tuned", said]
-    assert texts["token"] == ["neither 'segment' nor 'token' was tuned"]
+    assert texts["beats"] == ["neither 'segment' nor 'bandit' was tuned", UNREADABLE, said]
+    assert texts["token"] == ["neither 'segment' nor 'token' was tuned", UNREADABLE]
 
 
 def test_a_hypothesis_at_a_kl_target_reads_both_rows_there(tmp_path: Path) -> None:
