@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import tarfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,10 +47,10 @@ def settings_at(root: Path, commit: str, study: str, spec: StudySpec) -> CellSet
 
 
 def _write_project(root: Path, commit: str, folder: Path) -> None:
-    call = ["git", "-C", str(root), "archive", "--format=tar", commit, *PAGES]
+    call = ["git", "-C", str(root), "archive", "--format=zip", commit, *PAGES]
     made = subprocess.run(call, check=True, capture_output=True, env={**os.environ, **COMMITTED})
-    with tarfile.open(fileobj=io.BytesIO(made.stdout)) as pages:
-        pages.extractall(folder, filter="data")
+    with zipfile.ZipFile(io.BytesIO(made.stdout)) as pages:
+        pages.extractall(folder)
 
 
 def _of_cell(world: WorldTree, cell: str) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ import pytest
 from flows import working_tree
 from rlhf_core.errors import RewardsmithError
 from tasks.running.exclusive import only_scheduler
+from tests.chaos import wait_for
 from tests.small_repository import PROJECT
 
 
@@ -78,6 +79,7 @@ def test_rwlock_entries_of_dead_and_foreign_processes_go(tmp_path: Path) -> None
 def test_rwlock_entries_of_living_dvc_stay(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "dvc"])
     try:
+        wait_for(lambda: "dvc" in psutil.Process(process.pid).cmdline(), 30)
         content = {"write": {"a": {"pid": process.pid, "cmd": "dvc repro"}}, "read": {}}
         path = write_rwlock(tmp_path, content)
         assert working_tree.clear_dead_locks(tmp_path) == 0
