@@ -1,4 +1,4 @@
-"""Where the time of this project's side of a comparison goes: what could still be saved.
+"""Shares of the time of this project's side of a comparison, by kind of operation: what could still be saved.
 
     python -m benchmarks.limits [--repeats 3] [ppo ...]
 

@@ -24,7 +24,7 @@ from tasks.studies.world_seeds import TUNING
 
 #: Settings of each row's optimiser, its `kind` included, by cell and row.
 CellSettings = Mapping[str, Mapping[str, Mapping[str, Any]]]
-#: What a row's settings are read from.
+#: Files and folders that have the settings of rows.
 PAGES = ("params", RUNS)
 UNREADABLE = "in which untuned settings rows differ is not known: this version cannot read the first world's pages"
 #: Settings that change how much memory training takes, and no result.

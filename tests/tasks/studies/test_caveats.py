@@ -56,13 +56,18 @@ def record(metrics: Callable[[str, str], dict[str, float]]) -> Record:
 # ---- settings that were not tuned
 
 
+def commit_pages(root: Path) -> None:
+    """Commits the project's pages of rows and settings."""
+    shutil.copytree(ROOT / "params", root / "params")
+    shutil.copy(ROOT / "params.yaml", root)
+    git(root, "init", "-q")
+    git(root, "add", "params", "params.yaml")
+    git(root, "commit", "-qm", "Pages")
+
+
 def test_a_setting_in_which_rows_differ_and_that_was_not_tuned_is_named_with_both_values(tmp_path: Path) -> None:
     """The bandit's value clip is 0.2, that of the segment row 0.25, as their pages have it."""
-    shutil.copytree(ROOT / "params", tmp_path / "params")
-    shutil.copy(ROOT / "params.yaml", tmp_path)
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "params", "params.yaml")
-    git(tmp_path, "commit", "-qm", "Pages")
+    commit_pages(tmp_path)
     state = loaded(tmp_path)
     said = "'segment' and 'bandit' differ in untuned settings: value_clip 0.25 and 0.2"
     assert said in texts(state, "beats")
@@ -74,11 +79,7 @@ def test_settings_that_cannot_be_read_are_said_to_be_unknown(tmp_path: Path) -> 
 
 
 def test_the_settings_are_those_of_the_commit_of_the_worlds(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "params", tmp_path / "params")
-    shutil.copy(ROOT / "params.yaml", tmp_path)
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "params", "params.yaml")
-    git(tmp_path, "commit", "-qm", "Pages")
+    commit_pages(tmp_path)
     loaded(tmp_path)
     page = tmp_path / "params" / "segment" / "rows.yaml"
     page.write_text(page.read_text(encoding="utf-8").replace("value_clip: 0.2}", "value_clip: 0.3}"), encoding="utf-8")
@@ -130,7 +131,7 @@ def test_a_difference_in_some_cells_names_them() -> None:
 
 
 def slopes(of_sum: float, of_mean: float) -> list[str]:
-    """What is said of the slope over length where segments lead by that many points more in long responses."""
+    """Returns the caveats of the slope over length where segments lead by that many points more in long responses."""
 
     def metrics(cell: str, row: str) -> dict[str, float]:
         lead = {"long-sum": of_sum, "long-mean": of_mean}.get(cell, 0.0)
