@@ -32,7 +32,7 @@ from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
-from rlhf_core.rewards.preference_training import MEAN, pair_loss, score_all, score_parts
+from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss, score_all, score_parts
 from rlhf_core.rewards.warm import average_weights
 from rlhf_core.segmentation import Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
@@ -74,7 +74,7 @@ def train_reward_model(
     entropies: Path | None,
     seed: int,
     out: Path,
-    sentences: Path | None = None,
+    sentences: Annotated[Path | None, "result of `segmenter`: the model that finds sentences"] = None,
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
     """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
@@ -84,16 +84,16 @@ def train_reward_model(
     spec = _merged_spec(merge, merged_models, spec_path) if merge else typed(RewardModelSpec, values, str(spec_path))
     if merged_models and not merge:
         raise RecipeError(f"{spec_path}: reward models are given, but the spec merges none: state 'merge'")
-    scale, loss = reward_model_scale(read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
+    scale, preference_loss = reward_model_scale(read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
     if isinstance(scale, ZeroShotScale):
         write_zero_shot_result(scale, [spec_path, scale_path, data, sft, entropies, sentences], data, out)
         return
     config = scale
     config = replace(config, learning_rate=config.learning_rate * spec.learning_rate_share)
-    if config.microbatch < loss.minimum_pairs:
+    if config.microbatch < preference_loss.minimum_pairs:
         raise RecipeError(
             f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
-            f"one microbatch with each other; it needs at least {loss.minimum_pairs} pairs"
+            f"one microbatch with each other; it needs at least {preference_loss.minimum_pairs} pairs"
         )
     inputs: list[Path | str | None] = [spec_path, scale_path, data, sft, entropies, sentences, *merged_models]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
@@ -116,21 +116,24 @@ def train_reward_model(
             if split != "ood" or (data / "preference.ood.jsonl").exists()
         }
         training_seed = seed + spec.seed_offset
-        head = loss.heads[0]  # the one to read as the reward; ODIN's other head, of length, is only trained
+        head = preference_loss.heads[0]  # the one to read as the reward; ODIN's other head, of length, is only trained
         if merged_models:
             model = average_weights([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
             history: list[dict[str, float]] = []
         else:
-            options = {"heads": loss.heads, "seed": training_seed, "projections": aggregation.projections}
+            options = {"heads": preference_loss.heads, "seed": training_seed, "projections": aggregation.projections}
             model = ScalarModel.from_language_model(base, **options).to(device())
             label = f"reward model {Address(spec_path).name} seed {seed}"
             pairs = splits["train"]
             training_inputs: list[Path | str] = [spec_path, scale_path, sft / "model"]
             with (
                 name_file_in_numeric_errors(data / "preference.train.jsonl"),
-                reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as reused,
+                reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as same_training,
             ):
-                history = fit(model, pairs, encoder.pad_id, config, training_seed, label, checkpoints, loss, reused)
+                history = fit(
+                    model, pairs, encoder.pad_id, config, training_seed, label, checkpoints, preference_loss,
+                    same_training,
+                )  # fmt: skip
         metrics: dict[str, float] = {
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
@@ -204,23 +207,35 @@ def fit(
     seed: int,
     label: str,
     checkpoints: RunCheckpoints,
-    preference: PreferenceLoss = BRADLEY_TERRY,
-    reused: RunCheckpoints | None = None,
+    preference_loss: PreferenceLoss = BRADLEY_TERRY,
+    same_training: RunCheckpoints | None = None,
 ) -> list[dict[str, float]]:
-    """Trains a reward model on preference pairs and returns the history of the training."""
+    """Trains a reward model on preference pairs and returns the history of the training.
+
+    Args:
+        model: trained in place.
+        pairs: to train on.
+        pad_id: of the tokenizer.
+        config: of the training.
+        seed: of the order of pairs.
+        label: names the training where it shows its progress.
+        checkpoints: of this stage, from which an interrupted training goes on.
+        preference_loss: of a pair.
+        same_training: see `reuse_training`.
+    """
     chosen, rejected = pairs.sequences[: pairs.count], pairs.sequences[pairs.count :]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = config.steps(pairs.count)
     apply_supervised_device_settings(model, config, 2 * max(lengths))
 
-    def loss(indices: Any) -> Any:
+    def batch_loss(indices: Any) -> Any:
         sides = [chosen[i] for i in indices], [rejected[i] for i in indices]
-        return pair_loss(model, *sides, pad_id, pairs.aggregation, preference)
+        return pair_loss(model, *sides, pad_id, pairs.aggregation, preference_loss)
 
     return train_resumably(
-        model, loss, batches, steps, config, lambda indices: float(len(indices)),
-        checkpoints=checkpoints, label=label, every=5, reused=reused,
+        model, batch_loss, batches, steps, config, lambda indices: float(len(indices)),
+        checkpoints=checkpoints, label=label, every=5, same_training=same_training,
     )  # fmt: skip
 
 
@@ -277,7 +292,7 @@ def scored_examples(
     encoder: Encoder,
     segmenter: Segmenter,
     entropies: list[list[float]] | None,
-    aggregation: Aggregation = MEAN,
+    aggregation: Aggregation = PLAIN_MEAN,
     end_token: int | None = None,
     head: str = "reward",
 ) -> list[ColouredExample]:

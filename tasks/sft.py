@@ -112,7 +112,7 @@ def fine_tune(
 
             with (
                 name_file_in_numeric_errors(data / "sft.jsonl"),
-                reuse_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as reused,
+                reuse_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as same_training,
             ):
                 history = train_resumably(
                     model,
@@ -124,7 +124,7 @@ def fine_tune(
                     checkpoints=checkpoints,
                     label=f"sft {Address(spec_path).name} seed {seed}",
                     every=10,
-                    reused=reused,
+                    same_training=same_training,
                 )
         model.eval()
         validation = data / "sft.validation.jsonl"

@@ -21,14 +21,14 @@ from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
 from rlhf_core.rewards.readout import read_ends
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 
-MEAN = Aggregation("mean")
+PLAIN_MEAN = Aggregation("mean")
 
 
 def aggregate(
     model: ScalarModel,
     batch: Sequence[SegmentedSequence],
     pad_id: int,
-    aggregation: Aggregation = MEAN,
+    aggregation: Aggregation = PLAIN_MEAN,
     head: str = "reward",
 ) -> tuple[Aggregated, Tensor]:
     """Returns (rewards and worth of the segments, ends [batch, max_segments] with -1 beyond each row's count)."""
@@ -46,7 +46,7 @@ def evaluations(
     model: ScalarModel,
     batch: Sequence[SegmentedSequence],
     pad_id: int,
-    aggregation: Aggregation = MEAN,
+    aggregation: Aggregation = PLAIN_MEAN,
     head: str = "reward",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the sequence evaluations and what they are made of.
@@ -78,7 +78,7 @@ def head_evaluations(
     chosen: Sequence[SegmentedSequence],
     rejected: Sequence[SegmentedSequence],
     pad_id: int,
-    aggregation: Aggregation = MEAN,
+    aggregation: Aggregation = PLAIN_MEAN,
     heads: Sequence[str] = ("reward",),
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Returns the sequence evaluations by each head, of the chosen and of the rejected.
@@ -187,7 +187,7 @@ def pair_loss(
     chosen: Sequence[SegmentedSequence],
     rejected: Sequence[SegmentedSequence],
     pad_id: int,
-    aggregation: Aggregation = MEAN,
+    aggregation: Aggregation = PLAIN_MEAN,
     loss: PreferenceLoss = BRADLEY_TERRY,
 ) -> tuple[Tensor, float, dict[str, float]]:
     """Returns (sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both
@@ -218,7 +218,7 @@ def score_parts(
     model: ScalarModel,
     sequences: Sequence[SegmentedSequence],
     pad_id: int,
-    aggregation: Aggregation = MEAN,
+    aggregation: Aggregation = PLAIN_MEAN,
     batch: int = 64,
     head: str = "reward",
 ) -> tuple[Tensor, list[dict[str, list[float]]]]:
@@ -243,7 +243,7 @@ def score_all(
     model: ScalarModel,
     sequences: Sequence[SegmentedSequence],
     pad_id: int,
-    aggregation: Aggregation = MEAN,
+    aggregation: Aggregation = PLAIN_MEAN,
     batch: int = 64,
     head: str = "reward",
 ) -> tuple[Tensor, list[list[float]]]:

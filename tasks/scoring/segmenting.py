@@ -8,7 +8,7 @@ from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.rewards.aggregation import Aggregation
-from rlhf_core.rewards.preference_training import MEAN
+from rlhf_core.rewards.preference_training import PLAIN_MEAN
 from rlhf_core.segmentation import Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
@@ -25,7 +25,7 @@ class SegmentedPairs:
     rows: list[PreferencePair]
     sequences: list[SegmentedSequence]
     spans: list[list[tuple[int, int]]]
-    aggregation: Aggregation = field(default=MEAN)
+    aggregation: Aggregation = field(default=PLAIN_MEAN)
 
     @property
     def count(self) -> int:
@@ -40,7 +40,7 @@ def segment_pairs(
     entropies: list[list[float]] | None,
     chunk: int = 512,
     *,
-    aggregation: Aggregation = MEAN,
+    aggregation: Aggregation = PLAIN_MEAN,
     end_token: int | None = None,
 ) -> SegmentedPairs:
     """Encodes and segments both responses of every pair, with `<END>` behind each sentence where its id is given."""
