@@ -112,6 +112,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         papers = plan.asked_papers(root, name, scale=scale, full=request.full)
         dvc_files = plan.asked_files(root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds)
         selected: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
+        # stages that several papers share are shown in the first one's experiment while they run
         live_experiment = next(iter(papers), "") if request.sync else ""
         summary = run_stale(root, dvc_files, **selected, pool=pool, remote=remote, live_experiment=live_experiment)
         log.info("%s", summary.line())
@@ -122,8 +123,8 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
             ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
         ]
         report_calls = report_page_calls(request, log)
+        # the report links experiments by addresses that live tracking writes while stages run, else mirroring before it
         if not all(experiment_updated_since(root, one, began) for one in papers):
-            # before the report, which links experiments by the addresses that these calls write
             problems += follow_ups(root, *mirror_calls)
             mirror_calls = []
         problems += follow_ups(root, *mirror_calls, *report_calls)
@@ -133,12 +134,14 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        mark_request_done(root, request, dvc_files, code)
+        mark_request_done(
+            root, request, dvc_files, code
+        )  # the same request ends at once while code and files are these
         return completed_state(summary)
 
 
 def begin(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
-    """Refuses an edited tree of a pinned deployment, links the run to the platform's page and runs the request."""
+    """Runs the request, linked to the platform's page; refuses an edited tree where the deployment names a commit."""
     refuse_edited_tree(root)
     link_page_and_report(create_link_artifact)
     return run_request(root, request, pool=pool, remote=remote)
@@ -214,6 +217,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     try:
         if options.pool:
             require_prefect_server()
+        # only a first demo, whose file is small, says which libraries stages need before DVC has been asked
         files_to_preload = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
         with (
             preloading_fork_server(Path.cwd(), modules_not_in_dvc_lock(Path.cwd(), files_to_preload)),

@@ -88,8 +88,8 @@ def train_reward_model(
     if isinstance(scale, ZeroShotScale):
         write_zero_shot_result(scale, [spec_path, scale_path, data, sft, entropies, sentences], data, out)
         return
-    config = scale
-    config = replace(config, learning_rate=config.learning_rate * spec.learning_rate_share)
+    # a share of the rate and an offset of the seed tell apart the models that WARM averages
+    config = replace(scale, learning_rate=scale.learning_rate * spec.learning_rate_share)
     if config.microbatch < preference_loss.minimum_pairs:
         raise RecipeError(
             f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
@@ -121,6 +121,7 @@ def train_reward_model(
             model = average_weights([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
             history: list[dict[str, float]] = []
         else:
+            # projections: queries and keys, where the aggregation is an attention
             options = {"heads": preference_loss.heads, "seed": training_seed, "projections": aggregation.projections}
             model = ScalarModel.from_language_model(base, **options).to(device())
             label = f"reward model {Address(spec_path).name} seed {seed}"
@@ -221,7 +222,7 @@ def fit(
         label: names the training where it shows its progress.
         checkpoints: of this stage, from which an interrupted training goes on.
         preference_loss: of a pair.
-        same_training: see `reuse_training`.
+        same_training: the finished state of a stage that trains on equal inputs, where there is one; only in a study.
     """
     chosen, rejected = pairs.sequences[: pairs.count], pairs.sequences[pairs.count :]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]

@@ -13,8 +13,8 @@ from tasks.commands.fitted_table import print_fitted
 from tasks.dvc.plan import asked_parts
 from tasks.graph.names import DEMO_NAME, SUITE, run_options
 from tasks.params.settings import ROOT_SCALE
+from tasks.report.baselines import NOT_RUN, RowGroup, RunEnd, run_end
 from tasks.report.rows_compared import ComparedRow, side_of
-from tasks.report.run_end import NOT_RUN, RowGroup, RunEnd, run_end
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,7 +18,7 @@ from tasks.graph.rows import row_addresses
 from tasks.params.pages import page_files
 from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
-from tasks.params.stages import Demo, run_settings
+from tasks.params.stages import RowsAndSeeds, run_settings
 from tasks.running.exclusive import only_scheduler
 
 ROOT_FILE = "dvc.yaml"
@@ -112,7 +112,7 @@ def asked_papers(root: Path, paper: str, *, scale: str, full: bool) -> tuple[str
 
 def asked_parts(
     root: Path, paper: str, rows: Collection[str], seeds: Collection[int], *, scale: str, full: bool
-) -> dict[str, Demo]:
+) -> dict[str, RowsAndSeeds]:
     """Returns the rows and seeds that a run is about, by paper."""
     settings, found = run_settings(root), {}
     for name in asked_papers(root, paper, scale=scale, full=full):
@@ -120,7 +120,7 @@ def asked_parts(
         part = next((each for each in small if _within(each, rows, seeds)), None)
         chosen = rows or (row_addresses(root, name) if part is None else part.rows)
         own = seeds or (suite_seeds(settings.suite, scale, name) if part is None else part.seeds)
-        found[name] = Demo(tuple(chosen), tuple(own))
+        found[name] = RowsAndSeeds(tuple(chosen), tuple(own))
     return found
 
 
@@ -190,6 +190,6 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
         print(f"updated {' and '.join(kept)}: params/ changed", file=sys.stderr)
 
 
-def _within(demo: Demo | None, rows: Collection[str], seeds: Collection[int]) -> bool:
+def _within(demo: RowsAndSeeds | None, rows: Collection[str], seeds: Collection[int]) -> bool:
     """Returns whether a paper's part of the demo has the chosen rows at the chosen seeds."""
     return demo is not None and (not rows or (set(rows) <= set(demo.rows) and set(seeds) <= set(demo.seeds)))

@@ -21,7 +21,7 @@ from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses,
 from tasks.graph.scale import Scale
 from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
-from tasks.params.stages import RUNS, Demo, Suite, run_settings
+from tasks.params.stages import RUNS, RowsAndSeeds, Suite, run_settings
 
 #: The folder of the headline rows.
 HEADLINE_ROWS = Path("pipelines") / ROOT_SCALE / DEMO_ALL
@@ -93,7 +93,9 @@ def build(root: Path) -> dict[Path, Graph]:
     return graphs
 
 
-def _chosen_rows(root: Path, field: str, parts: Mapping[str, Demo], rows: Mapping[str, Mapping[str, RowSpec]]) -> Graph:
+def _chosen_rows(
+    root: Path, field: str, parts: Mapping[str, RowsAndSeeds], rows: Mapping[str, Mapping[str, RowSpec]]
+) -> Graph:
     """Returns the graph of the rows that a field of params.yaml names, by paper."""
     graph, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
     for paper, part in parts.items():

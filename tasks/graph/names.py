@@ -11,11 +11,15 @@ from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
 
-#: The demo's flow, the name for the matrices of the five papers, and that for their headline rows.
-SUITE, ALL, DEMO_ALL = "suite", "all", "demo-all"
+#: What `rewardsmith run` brings up to date without a name: the demo; with --full, the five papers' matrices.
+SUITE = "suite"
+#: `rewardsmith run all` is `rewardsmith run --full`.
+ALL = "all"
+#: `rewardsmith run demo-all` trains the papers' headline rows.
+DEMO_ALL = "demo-all"
 #: The scale that is rehearsed where none is named.
 REHEARSED = "paper"
-#: The study that the demo trains.
+#: `params/demo/`: the rows that the demo trains, `rewardsmith run demo` or without a name.
 DEMO_NAME = "demo"
 
 

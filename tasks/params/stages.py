@@ -32,8 +32,8 @@ class StageNeeds(Checked):
 
 
 @dataclass(frozen=True)
-class Demo(Checked):
-    """A paper's part of a demo.
+class RowsAndSeeds(Checked):
+    """Rows and seeds of a paper, as a demo or a run has them.
 
     Args:
         rows: of the paper; a backbone's name stands for the backbone as it is.
@@ -86,15 +86,15 @@ class RunSettings(Checked):
     """
 
     suite: Suite
-    demo: Mapping[str, Demo] = field(default_factory=dict)
-    demo_all: Mapping[str, Demo] = field(default_factory=dict)
+    demo: Mapping[str, RowsAndSeeds] = field(default_factory=dict)
+    demo_all: Mapping[str, RowsAndSeeds] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if both := sorted(self.demo.keys() & self.demo_all.keys()):
             raise RecipeError(f"demo and demo_all both name '{both[0]}'; leave it in one of them")
 
-    def parts(self, paper: str) -> tuple[Demo, ...]:
+    def parts(self, paper: str) -> tuple[RowsAndSeeds, ...]:
         """Returns a paper's part of the demo or of demo-all, if it has one."""
         return tuple(named[paper] for named in (self.demo, self.demo_all) if paper in named)
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tasks.command_line import commands
 from tasks.commands.run_end import print_run_end
 from tasks.graph.names import DEMO_ALL
-from tasks.report.run_end import baselines
+from tasks.report.baselines import baselines
 from tests.small_repository import PROJECT
 from tests.tasks.report.test_rows_compared import run
 

@@ -16,7 +16,7 @@ from rlhf_core.published.row_map import mapped_rows
 from tasks.graph.rows import backbone_names, row_addresses, row_named
 from tasks.graph.stopping import DIVERGED_FILE, stopped
 from tasks.params.pages import read_page, read_settings
-from tasks.params.stages import Demo
+from tasks.params.stages import RowsAndSeeds
 from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metric_of, row_runs, stage_of
 
 NOT_RUN = "not run"
@@ -54,7 +54,7 @@ class RunEnd:
     without: Mapping[str, str]
 
 
-def run_end(root: Path, scale: str, asked: Mapping[str, Demo]) -> RunEnd:
+def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds]) -> RunEnd:
     """Returns rows beside their baselines, over the seeds asked for.
 
     Args:
@@ -69,21 +69,22 @@ def run_end(root: Path, scale: str, asked: Mapping[str, Demo]) -> RunEnd:
     for paper, part in asked.items():
         trained = [name for name in part.rows if name not in backbones] or part.rows
         runs = {name: row_runs(root, scale, paper, name, part.seeds) for name in trained}
-        has = {name for name, row in runs.items() if row.runs}
+        measured = {name for name, row in runs.items() if row.runs}
         without |= {row.address: _reason(root, scale, row, part.seeds) for row in runs.values() if not row.runs}
         by_baseline: dict[tuple[str, str], list[RowRuns]] = {}
         for name, row in runs.items():
             if metric := metric_of(row):
-                known = baselines(root, paper, name)
-                near = next((each for each in known if each in has), None) or _with_results(root, scale, paper, known)
-                by_baseline.setdefault((near or known[0], metric), []).append(row)
+                possible = baselines(root, paper, name)
+                asked_for = next((other for other in possible if other in measured), None)
+                baseline = asked_for or _with_results(root, scale, paper, possible) or possible[0]
+                by_baseline.setdefault((baseline, metric), []).append(row)
             elif row.runs:
                 without[row.address] = "no win rate, average or accuracy"
         for (baseline, metric), rows in by_baseline.items():
-            first = row_runs(root, scale, paper, baseline, part.seeds)
-            others = [row for row in rows if row.address != first.address]
-            there = [first] if metric_of(first) == metric else []
-            groups.append(RowGroup(first.address, beside_first([*there, *others], metric)))
+            main = row_runs(root, scale, paper, baseline, part.seeds)
+            others = [row for row in rows if row.address != main.address]
+            main_if_measured = [main] if metric_of(main) == metric else []
+            groups.append(RowGroup(main.address, beside_first([*main_if_measured, *others], metric)))
     return RunEnd(tuple(groups), without)
 
 
@@ -93,18 +94,19 @@ def _with_results(root: Path, scale: str, paper: str, names: Sequence[str]) -> s
 
 def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
     """Returns the rows of the same paper that a row may be compared with; the row itself where it is the baseline."""
-    known, printed = row_addresses(root, paper), _main_rows(paper)
-    if name not in known:
+    addresses, mains_of = row_addresses(root, paper), _main_rows(paper)
+    if name not in addresses:
         return (name,)
-    if name in printed:
-        return printed[name]
-    own = read_settings(known[name].under(root))
-    page = read_page(root / known[name].file)
-    if group := next((each for each in page.each if name.startswith(f"{each}-")), None):
-        return (f"{group}-{next(iter(page.entries))}",)
-    settings = {row: read_settings(known[row].under(root)) for row in page.names}
+    if name in mains_of:
+        return mains_of[name]
+    own = read_settings(addresses[name].under(root))
+    page = read_page(root / addresses[name].file)
+    # a row of a page of variants is called <prefix>-<variant>
+    if prefix := next((prefix for prefix in page.each if name.startswith(f"{prefix}-")), None):
+        return (f"{prefix}-{next(iter(page.entries))}",)
+    settings = {row: read_settings(addresses[row].under(root)) for row in page.names}
     alike = [row for row, other in settings.items() if all(other.get(key) == own.get(key) for key in ALIKE)]
-    mains = [main for row in alike for main in printed.get(row, ())]
+    mains = [main for row in alike for main in mains_of.get(row, ())]
     return tuple(dict.fromkeys([alike[0], *mains]))
 
 
