@@ -102,7 +102,7 @@ def dial_svg(
         _mark_claim(axes, claim, mark)
         axes.legend(
             loc="upper left",
-            bbox_to_anchor=(-0.02, -0.1 - 0.055 * max(label.count("\n") for label in labels)),
+            bbox_to_anchor=(-0.02, -0.11 - 0.07 * max(label.count("\n") for label in labels)),
             ncols=2,
             frameon=False,
             handlelength=1.5,
