@@ -24,10 +24,10 @@ from typing import Any
 from rlhf_core.errors import DataError, RecipeError, prints_errors
 from tasks.graph.dvc_files import stage_version
 from tasks.graph.items import Item
-from tasks.graph.names import DEMO_NAME
+from tasks.graph.names import DEMO_PAPER
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import run_settings
 from tasks.report.finding import RECORD, parts, settings_digest
 from tasks.report.hacking_runs import read_hacking_run
@@ -35,7 +35,7 @@ from tasks.running.artifacts import read_json, write_json
 
 #: Seeds that no verdict may use: docs/evidence.md.
 SPENT = (range(10), range(1000, 1101))
-PLACE = f"results/{ROOT_SCALE}/"
+PLACE = f"results/{DEFAULT_SCALE}/"
 
 
 def seeds_of(text: str) -> list[int]:
@@ -57,7 +57,7 @@ def refuse_seeds(root: Path, seeds: list[int]) -> None:
     Raises:
         RecipeError: names the first such seed.
     """
-    own = run_settings(root).demo[DEMO_NAME].seeds
+    own = run_settings(root).demo[DEMO_PAPER].seeds
     for seed in seeds:
         if seed in own:
             raise RecipeError(f"--seeds has {seed}, a seed of the demo itself; give others, such as 1001-1010")
@@ -67,8 +67,8 @@ def refuse_seeds(root: Path, seeds: list[int]) -> None:
 
 def world_items(root: Path, seed: int) -> Iterator[Item]:
     """Yields the stages of the demo's rows in one world, each once and after those that it reads."""
-    scale, rows, seen = Scale(root, ROOT_SCALE), load_rows(root, DEMO_NAME), set()
-    for name in run_settings(root).demo[DEMO_NAME].rows:
+    scale, rows, seen = Scale(root, DEFAULT_SCALE), load_rows(root, DEMO_PAPER), set()
+    for name in run_settings(root).demo[DEMO_PAPER].rows:
         for item in scale.row(rows[name], seed):
             if item.stage not in seen and item.module != "check":
                 seen.add(item.stage)
@@ -97,8 +97,8 @@ def train_world(root: Path, work: Path, seed: int) -> dict[str, dict[str, float]
             raise DataError(f"seed {seed}: {item.stage} failed: {done.stderr[-1000:]}")
         print(f"seed {seed}: {item.stage}", flush=True)
     found = {}
-    for name in run_settings(root).demo[DEMO_NAME].rows:
-        run = read_hacking_run(root / folder / DEMO_NAME / "policy" / name / str(seed), seed)
+    for name in run_settings(root).demo[DEMO_PAPER].rows:
+        run = read_hacking_run(root / folder / DEMO_PAPER / "policy" / name / str(seed), seed)
         if run is None:
             raise DataError(f"seed {seed}: row '{name}' has no result")
         found[name] = dict(run.measures)

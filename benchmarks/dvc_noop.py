@@ -26,7 +26,7 @@ from pathlib import Path
 from tasks.graph import dvc_files as graph
 from tasks.graph.matrix import build
 from tasks.graph.rows import papers
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -55,9 +55,9 @@ def make_repository(root: Path, name: str) -> list[Path]:
     for part in ("params", "params.yaml", "tasks"):
         copy = shutil.copytree if (PROJECT / part).is_dir() else shutil.copy
         copy(PROJECT / part, root / part)
-    shared = graph.matrix_folders(ROOT_SCALE, "x")[0]
-    wanted = {DEMO: [], ALL: [folder for folder in build(root) if folder.parts[1:2] == (ROOT_SCALE,)]}
-    folders = wanted.get(name, [folder for folder in graph.matrix_folders(ROOT_SCALE, name) if name in papers(root)])
+    shared = graph.matrix_folders(DEFAULT_SCALE, "x")[0]
+    wanted = {DEMO: [], ALL: [folder for folder in build(root) if folder.parts[1:2] == (DEFAULT_SCALE,)]}
+    folders = wanted.get(name, [folder for folder in graph.matrix_folders(DEFAULT_SCALE, name) if name in papers(root)])
     graph.write(root, folders)
     files = [Path("dvc.yaml"), *(folder / "dvc.yaml" for folder in dict.fromkeys([shared, *folders]))]
     files = [file for file in files if (root / file).exists()]

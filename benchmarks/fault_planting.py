@@ -22,7 +22,7 @@ import yaml
 
 from tasks.commands.verify import VERIFIED
 from tasks.params.pages import Address, merge, read_settings
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.result_digests import RECORD, digests_of
@@ -45,7 +45,7 @@ def commands(root: Path, names: tuple[str, ...] = tuple(VERIFIED)) -> dict[str, 
     found = {}
     for file in (root / VERIFIED[name].file for name in names):
         for stage in read_mapping(file)["stages"].values() if file.exists() else ():
-            out = Path(stage["outs"][0]).parent.relative_to(Path("results") / ROOT_SCALE)
+            out = Path(stage["outs"][0]).parent.relative_to(Path("results") / DEFAULT_SCALE)
             found[out.as_posix()] = stage["cmd"].split()
     return found
 
@@ -67,8 +67,8 @@ def linked(root: Path, tree: Path) -> Path:
     for name in CODE:
         link(root / name, tree / name)
     for stage in commands(root):
-        if (root / "results" / ROOT_SCALE / stage / "result").exists():
-            link(root / "results" / ROOT_SCALE / stage, tree / "results" / ROOT_SCALE / stage)
+        if (root / "results" / DEFAULT_SCALE / stage / "result").exists():
+            link(root / "results" / DEFAULT_SCALE / stage, tree / "results" / DEFAULT_SCALE / stage)
     return tree
 
 
@@ -108,7 +108,7 @@ class Planting:
     stages: tuple[str, ...]
 
     def finished(self, stage: str) -> Path:
-        return self.root / "results" / ROOT_SCALE / stage
+        return self.root / "results" / DEFAULT_SCALE / stage
 
     def copy(self, stage: str) -> Path:
         """Returns the folder of a stage's copy."""

@@ -25,7 +25,7 @@ from benchmarks.fault_planting import CODE, commands, link, run_stage
 from tasks.commands.fingerprints import Fingerprint, distances, fingerprint
 from tasks.commands.verify import VARIATION, compare, pooled, tolerance
 from tasks.graph.names import DEMO_ALL
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.artifacts import read_json, write_json
 
 #: Stage -> its fingerprint in the finished demo and in the re-run.
@@ -97,7 +97,7 @@ def inputs(root: Path, stage: str) -> Iterator[Path]:
     if stage.partition("/")[2].startswith("tables"):
         for other in commands(root, (DEMO_ALL,)):
             if other != stage:
-                yield Path("results") / ROOT_SCALE / other
+                yield Path("results") / DEFAULT_SCALE / other
     for word in commands(root)[stage]:
         if word.startswith("results/") and word.endswith("/result"):
             yield Path(word).parent
@@ -108,11 +108,11 @@ def rerun(root: Path, tree: Path, chain: str, rounding: str) -> None:
     for name in CODE:
         link(root / name, tree / name)
     for stage in CHAINS[chain]:
-        started, own = time.monotonic(), [Path("results") / ROOT_SCALE / each for each in CHAINS[chain]]
+        started, own = time.monotonic(), [Path("results") / DEFAULT_SCALE / each for each in CHAINS[chain]]
         for path in inputs(root, stage):
             if path not in own:
                 link(root / path, tree / path)
-        out = Path("results") / ROOT_SCALE / stage
+        out = Path("results") / DEFAULT_SCALE / stage
         if not (tree / out / "result").exists():
             run_stage(tree, stage, out, {}, **ROUNDINGS[rounding])
             print(f"{chain} {rounding}: {stage} in {time.monotonic() - started:.0f} s", flush=True)
@@ -124,7 +124,7 @@ def measure(root: Path, work: Path) -> dict[str, ReRun]:
     for tree in sorted(work / f"{chain}-{rounding}" for chain in CHAINS for rounding in ROUNDINGS):
         if not tree.exists():
             continue
-        results, finished = tree / "results" / ROOT_SCALE, root / "results" / ROOT_SCALE
+        results, finished = tree / "results" / DEFAULT_SCALE, root / "results" / DEFAULT_SCALE
         stages = [stage for stage in CHAINS[tree.name.partition("-")[0]] if (results / stage / "result").exists()]
         stages = [stage for stage in stages if (finished / stage / "result").exists()]
         found[tree.name] = {
@@ -135,7 +135,7 @@ def measure(root: Path, work: Path) -> dict[str, ReRun]:
 
 def seconds(tree: Path, stage: str) -> int:
     """Returns how long a stage of a re-run took."""
-    return round(float(read_json(tree / "results" / ROOT_SCALE / stage / "record" / "record.json")["seconds"]))
+    return round(float(read_json(tree / "results" / DEFAULT_SCALE / stage / "record" / "record.json")["seconds"]))
 
 
 def spread(reruns: Iterable[ReRun]) -> dict[str, dict[str, list[float] | None]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 
 #: Seconds a stage may take on two idle cores.
 TARGETS = {"sft": 90, "reward_model": 20, "policy": 45}
@@ -27,9 +27,9 @@ TARGETS = {"sft": 90, "reward_model": 20, "policy": 45}
 def commands(paper: str, row: str, seed: int, out: Path) -> dict[str, list[str]]:
     """Command line of each stage that a row needs, in order, its results below `out`."""
     root = Path()
-    place = f"results/{ROOT_SCALE}/"
+    place = f"results/{DEFAULT_SCALE}/"
     found = {}
-    for item in Scale(root, ROOT_SCALE).row(load_rows(root, paper)[row], seed):
+    for item in Scale(root, DEFAULT_SCALE).row(load_rows(root, paper)[row], seed):
         words = ["-m", f"tasks.{item.module}"]
         for name, value in item.arguments.items():
             values = value if isinstance(value, tuple) else (str(value),)

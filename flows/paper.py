@@ -34,9 +34,9 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
-from tasks.graph.names import DEMO_ALL, DEMO_NAME, SUITE, TABLES_SO_FAR, seeds_so_far
+from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.graph.stages import modules_not_in_dvc_lock
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.tracking.searches import experiment_updated_since, paper_runs
 
 #: Exit status of a run that Ctrl-C ended.
@@ -76,7 +76,7 @@ def report_page_calls(request: RunRequest, log: Any) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
     if not request.report:
         return []
-    whole = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_NAME)
+    whole = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
     module = "tasks.report" if whole else f"tasks.report.{request.paper}"
     if importlib.util.find_spec(module) is None:
         log.info(
@@ -123,7 +123,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
             ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
         ]
         report_calls = report_page_calls(request, log)
-        # the report links experiments by addresses that live tracking writes while stages run, else mirroring before it
+        # the report needs each experiment's address: mirror first where live tracking has not written it in this run
         if not all(experiment_updated_since(root, one, began) for one in papers):
             problems += follow_ups(root, *mirror_calls)
             mirror_calls = []
@@ -154,8 +154,8 @@ def run_name() -> str:
     request = flow_run.parameters
     words = [flow_run.flow_name, *(request.get("rows") or (["full"] if request.get("full") else []))]
     words += [f"seed {seed}" for seed in request.get("seeds") or ()]
-    scale = request.get("scale", ROOT_SCALE)
-    return " ".join([*words, *([] if scale == ROOT_SCALE else [f"at {scale}"])])
+    scale = request.get("scale", DEFAULT_SCALE)
+    return " ".join([*words, *([] if scale == DEFAULT_SCALE else [f"at {scale}"])])
 
 
 def paper_flow(paper: str, title: str) -> Flow[..., str]:
@@ -217,10 +217,10 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     try:
         if options.pool:
             require_prefect_server()
-        # only a first demo, whose file is small, says which libraries stages need before DVC has been asked
-        files_to_preload = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
+        # before its first run the root dvc.yaml tells which modules to import while Prefect starts
+        files_to_scan = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
         with (
-            preloading_fork_server(Path.cwd(), modules_not_in_dvc_lock(Path.cwd(), files_to_preload)),
+            preloading_fork_server(Path.cwd(), modules_not_in_dvc_lock(Path.cwd(), files_to_scan)),
             tags(host_tag()),
         ):
             line = run_flow(

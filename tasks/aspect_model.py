@@ -160,7 +160,7 @@ def _fit_slices(
     with name_file_in_numeric_errors(data / "labelled.train.jsonl"), training.reused_for(rows) as same_training:
         history = train_resumably(
             model, loss, batches, steps, config, weight,
-            checkpoints=training.checkpoints, label=label, every=5, same_training=same_training,
+            checkpoints=training.checkpoints, label=label, history_every=5, same_training=same_training,
         )  # fmt: skip
     logits = all_slice_logits(model, [row.sequence for row in held_out], encoder.pad_id)
     said = [value > 0 for row in logits for value in row]
@@ -201,7 +201,7 @@ def _fit_pairs(
     ):
         history = train_resumably(
             model, loss, batches, steps, config, lambda indices: float(len(indices)),
-            checkpoints=training.checkpoints, label=label, every=5, same_training=same_training,
+            checkpoints=training.checkpoints, label=label, history_every=5, same_training=same_training,
         )  # fmt: skip
     e, _ = score_all(model, [*better, *worse], encoder.pad_id)
     accuracy = pairwise_accuracy(e[: len(better)], e[len(better) :])

@@ -141,7 +141,7 @@ def fit(
     return train_resumably(
         policy.model, loss, batches, steps, config,
         weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
-        checkpoints=checkpoints, label=f"generative reward model {name} seed {seed}", every=10,
+        checkpoints=checkpoints, label=f"generative reward model {name} seed {seed}", history_every=10,
     )  # fmt: skip
 
 

@@ -131,6 +131,7 @@ def train_reward_model(
                 name_file_in_numeric_errors(data / "preference.train.jsonl"),
                 reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as same_training,
             ):
+                # same_training is None outside a study
                 history = fit(
                     model, pairs, encoder.pad_id, config, training_seed, label, checkpoints, preference_loss,
                     same_training,
@@ -235,14 +236,14 @@ def fit(
         return pair_loss(model, *sides, pad_id, pairs.aggregation, preference_loss)
 
     return train_resumably(
-        model, batch_loss, batches, steps, config, lambda indices: float(len(indices)),
-        checkpoints=checkpoints, label=label, every=5, same_training=same_training,
+        model, batch_loss, batches, steps, config, weight=lambda indices: float(len(indices)),
+        checkpoints=checkpoints, label=label, history_every=5, same_training=same_training,
     )  # fmt: skip
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
     """Returns the accuracy, loss, calibration and (if true clauses are known) fidelity of a head on a split."""
-    response_rewards, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
+    response_rewards, worths = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
     chosen, rejected = response_rewards[: pairs.count], response_rewards[pairs.count :]
     accuracy = pairwise_accuracy(chosen, rejected)
     calibrated = calibration(chosen, rejected)
@@ -265,7 +266,7 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
         # a clause: start, end, kind, true reward
         clauses = row["meta"]["chosen_clauses" if is_chosen else "rejected_clauses"]
         _, offsets = token_spans(encoder.tokenizer, pairs.sequences[i].sequence.response)
-        rewards = divide_among_tokens(pairs.spans[i], segments[i], len(offsets))
+        rewards = divide_among_tokens(pairs.spans[i], worths[i], len(offsets))
         scored.append(ScoredResponse(rewards, offsets, [(start, end, reward) for start, end, _, reward in clauses]))
         starts = [start for start, end in pairs.spans[i] if start < end]
         predicted.append([_skip_white_space(text, offsets[start][0]) for start in starts])
@@ -277,6 +278,7 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
     return metrics
 
 
+#: Over all clauses, and `within` responses; see `fidelity`.
 _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
 
 

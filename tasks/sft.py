@@ -123,7 +123,7 @@ def fine_tune(
                     weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
                     checkpoints=checkpoints,
                     label=f"sft {Address(spec_path).name} seed {seed}",
-                    every=10,
+                    history_every=10,
                     same_training=same_training,
                 )
         model.eval()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_core.errors import RecipeError
 from tasks.commands.fitted_table import print_fitted
-from tasks.graph.names import DEMO_NAME
+from tasks.graph.names import DEMO_PAPER
 from tasks.params.stages import RUNS, run_settings
 from tasks.report.finding import NATS, DemoFinding, finding_cells, read_finding
 
@@ -38,7 +38,7 @@ def print_finding(root: Path) -> None:
     """
     from rich.console import Console
 
-    if DEMO_NAME not in run_settings(root).demo:
+    if DEMO_PAPER not in run_settings(root).demo:
         raise RecipeError(f"{RUNS} sets no demo; `rewardsmith compare ROW ROW` compares the rows that you have")
     found = read_finding(root)
     if found is None:

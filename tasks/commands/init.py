@@ -32,7 +32,7 @@ from tasks.graph.code_dependencies import module_files
 from tasks.graph.dvc_files import ON_CPU, STAGES, matrix_folders
 from tasks.graph.dvc_files import write as write_graph
 from tasks.graph.items import SHARED
-from tasks.graph.names import ALL, DEMO_ALL, DEMO_NAME, SUITE
+from tasks.graph.names import ALL, DEMO_ALL, DEMO_PAPER, SUITE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,7 +48,7 @@ _ROW_PAGES = ("rows", "reward_models", "selections")
 #: Stages that take the device; the others read files.
 _ON_DEVICE = tuple(stage for stage in STAGES if stage not in (*ON_CPU, "prepare", "second_judge"))
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*")
-_TAKEN = (*printed_tables.PAPERS, SHARED, SUITE, ALL, DEMO_ALL, DEMO_NAME, "scales")
+_TAKEN = (*printed_tables.PAPERS, SHARED, SUITE, ALL, DEMO_ALL, DEMO_PAPER, "scales")
 #: Words in the name of a file of held-out pairs.
 _HELD_OUT = re.compile(r"(?:^|[._-])(?:test|eval|valid|validation|dev)(?:[._-]|$)")
 #: Share of the prompts that is held out where no file is of held-out pairs, and the most of them.

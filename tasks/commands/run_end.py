@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tasks.commands.compare import difference_text, mean_text, meanings
 from tasks.commands.fitted_table import print_fitted
 from tasks.dvc.plan import asked_parts
-from tasks.graph.names import DEMO_NAME, SUITE, run_options
-from tasks.params.settings import ROOT_SCALE
+from tasks.graph.names import DEMO_PAPER, SUITE, run_options
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.report.baselines import NOT_RUN, RowGroup, RunEnd, run_end
 from tasks.report.rows_compared import ComparedRow, side_of
 
@@ -39,7 +39,7 @@ def print_run_end(root: Path, paper: str, rows: Sequence[str], seeds: Sequence[i
     from tasks.commands.finding import print_finding
     from tasks.report.finding import read_finding
 
-    demo = paper in (SUITE, DEMO_NAME) and not (rows or seeds or full) and scale == ROOT_SCALE
+    demo = paper in (SUITE, DEMO_PAPER) and not (rows or seeds or full) and scale == DEFAULT_SCALE
     if demo and read_finding(root) is not None:
         print_finding(root)
         return

@@ -36,7 +36,7 @@ from tasks.commands.fingerprints import USED, Fingerprint, distances, fingerprin
 from tasks.commands.result_mismatches import result_mismatches
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.running.artifacts import digest, json_text
 from tasks.running.result_rows import Reference, Spread
@@ -168,7 +168,7 @@ def outputs(root: Path, what: Verified) -> dict[str, Path]:
     if not (root / what.file).exists():
         raise DataError("it is not written yet", file=str(what.file), remedy=f"Run `rewardsmith run {what.name}` first")
     outs = [Path(stage["outs"][0]).parent for stage in read_mapping(root / what.file)["stages"].values()]
-    base = Path("results") / ROOT_SCALE
+    base = Path("results") / DEFAULT_SCALE
     return {out.relative_to(base).as_posix(): root / out for out in sorted(outs) if out.parts[3] != "check"}
 
 
@@ -195,7 +195,7 @@ def compare(stage: str, reference: Fingerprint, found: Fingerprint, variation: V
 def provenance(made: Mapping[str, Path]) -> list[Deviation]:
     """Returns results that were changed after their stage ended, or made from other results than those beside them."""
     records = {stage: read_stage_record(out) for stage, out in made.items() if out.exists()}
-    ends = {f"results/{ROOT_SCALE}/{stage}/result": record.get("result_digest") for stage, record in records.items()}
+    ends = {f"results/{DEFAULT_SCALE}/{stage}/result": record.get("result_digest") for stage, record in records.items()}
     found = []
     for stage, record in records.items():
         if digest(made[stage] / "result") != record.get("result_digest"):
@@ -293,7 +293,7 @@ def verify(root: Path, what: Verified) -> list[Deviation]:
 
 def _stages_read(out: Path) -> set[str]:
     """Returns the stages whose results a stage read."""
-    prefix = f"results/{ROOT_SCALE}/"
+    prefix = f"results/{DEFAULT_SCALE}/"
     inputs = (name for name in read_stage_record(out)["inputs"] if name.startswith(prefix))
     return {name.removeprefix(prefix).removesuffix("/result") for name in inputs}
 

@@ -17,7 +17,7 @@ from tasks.graph.names import DEMO_ALL, SUITE
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import page_files
 from tasks.params.scales import scale_names
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RowsAndSeeds, run_settings
 from tasks.running.exclusive import only_scheduler
 
@@ -44,7 +44,7 @@ def pipeline_files(
     Raises:
         RecipeError: not a repository of this project, or a paper without rows at the scale.
     """
-    files = [ROOT_FILE] if scale == ROOT_SCALE else []
+    files = [ROOT_FILE] if scale == DEFAULT_SCALE else []
     params = root / "params.yaml"
     refuse_asked(root, paper, rows, scale=scale, full=full)
     settings = run_settings(root) if params.exists() else None
@@ -83,7 +83,7 @@ def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[
         RecipeError: params.yaml lists an unknown row.
     """
     settings = run_settings(root)
-    parts = () if full or scale != ROOT_SCALE else settings.parts(paper)
+    parts = () if full or scale != DEFAULT_SCALE else settings.parts(paper)
     if not parts:
         return ()
     field = "demo" if paper in settings.demo else "demo_all"
@@ -116,7 +116,7 @@ def asked_parts(
     """Returns the rows and seeds that a run is about, by paper."""
     settings, found = run_settings(root), {}
     for name in asked_papers(root, paper, scale=scale, full=full):
-        small = () if full or scale != ROOT_SCALE else settings.parts(name)
+        small = () if full or scale != DEFAULT_SCALE else settings.parts(name)
         part = next((each for each in small if _within(each, rows, seeds)), None)
         chosen = rows or (row_addresses(root, name) if part is None else part.rows)
         own = seeds or (suite_seeds(settings.suite, scale, name) if part is None else part.seeds)
@@ -139,21 +139,21 @@ def asked_files(
 
 
 def _headline_papers(root: Path, *, scale: str, full: bool) -> tuple[str, ...]:
-    if full or scale != ROOT_SCALE:
-        raise RecipeError(f"{DEMO_ALL} is the headline rows at scale {ROOT_SCALE}; for more, name a paper, or 'all'")
+    if full or scale != DEFAULT_SCALE:
+        raise RecipeError(f"{DEMO_ALL} is the headline rows at scale {DEFAULT_SCALE}; for more, name a paper, or 'all'")
     if not (found := tuple(run_settings(root).demo_all)):
         raise RecipeError(f"{DEMO_ALL} has no rows; list them under demo_all in params.yaml")
     return found
 
 
-def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
+def suite_papers(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> tuple[str, ...]:
     """Returns the papers of the suite: the demo's; in full or at another scale, the five. Others run by name."""
-    if full or scale != ROOT_SCALE:
+    if full or scale != DEFAULT_SCALE:
         return tuple(paper for paper in printed_tables.PAPERS if page_files(root / "params" / paper, "rows"))
     return tuple(run_settings(root).demo)
 
 
-def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
+def suite_files(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> list[str]:
     """Returns the dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of
     the demo-sized rows; written anew where params/ gives others.
 
@@ -163,12 +163,12 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
     folders: list[Path] = []
     refuse_asked(root, SUITE, (), scale=scale, full=full)
     graphs = build(root)
-    if full or scale != ROOT_SCALE:
+    if full or scale != DEFAULT_SCALE:
         chosen = {SHARED, HEADLINE_ROWS.name, *suite_papers(root, scale=scale, full=full)}
         here = [folder for folder in graphs if folder.parts[:2] == ("pipelines", scale)]
         folders = [folder for folder in here if folder.name in chosen]
     _follow_params(root, folders, graphs)
-    files = [ROOT_FILE] if scale == ROOT_SCALE else []
+    files = [ROOT_FILE] if scale == DEFAULT_SCALE else []
     files += [f"{folder}/dvc.yaml" for folder in folders]
     if not files:
         raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")

@@ -40,7 +40,7 @@ from tasks.graph.rows import PAGES, paper_folder, papers, read_rows
 from tasks.params.pages import Address, read_page, read_settings, wrong_pages
 from tasks.params.scales import KINDS, scale_folder, scale_names
 from tasks.params.scales import resources as own_resources
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import run_settings, stage_needs
 from tasks.params.yaml_files import write_whole, yaml_text
 
@@ -210,7 +210,7 @@ def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
     """Returns the folders of a paper's matrix at a scale: the folder shared with other papers, that of the headline
     rows, of which a matrix has the rest, and its own."""
     shared, own = (Path("pipelines") / scale / name for name in (SHARED, paper))
-    return (shared, HEADLINE_ROWS, own) if scale == ROOT_SCALE else (shared, own)
+    return (shared, HEADLINE_ROWS, own) if scale == DEFAULT_SCALE else (shared, own)
 
 
 def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Graph] | None = None) -> dict[Path, str]:
@@ -246,7 +246,7 @@ def _unknown(root: Path, graphs: Iterable[Path]) -> set[Path]:
     """Returns the folders of `build` whose stages are not all known, since a page of theirs cannot be read."""
     papers_ = {paper for paper in paper_names(root) if wrong_pages(root, paper_folder(paper), PAGES)}
     scales = {scale for scale in scale_names(root) if wrong_pages(root, scale_folder(scale), KINDS)}
-    demo = ROOT_SCALE in scales or papers_ & run_settings(root).demo.keys()
+    demo = DEFAULT_SCALE in scales or papers_ & run_settings(root).demo.keys()
     found = {Path()} if demo else set()
     shared = {*papers_, SHARED, HEADLINE_ROWS.name} if papers_ else set()
     return found | {
@@ -294,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.graph", description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
     parser.add_argument("--matrix", metavar="PAPER", help="also write this paper's matrix")
-    parser.add_argument("--scale", default=ROOT_SCALE, help="of the matrix (default: testbed)")
+    parser.add_argument("--scale", default=DEFAULT_SCALE, help="of the matrix (default: testbed)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when not current")
     options = parser.parse_args(arguments)
     wanted = matrix_folders(options.scale, options.matrix) if options.matrix else ()

@@ -20,11 +20,11 @@ from tasks.graph.names import DEMO, DEMO_ALL
 from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.params.scales import scale_names
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS, RowsAndSeeds, Suite, run_settings
 
 #: The folder of the headline rows.
-HEADLINE_ROWS = Path("pipelines") / ROOT_SCALE / DEMO_ALL
+HEADLINE_ROWS = Path("pipelines") / DEFAULT_SCALE / DEMO_ALL
 
 
 def add_rows(
@@ -56,7 +56,7 @@ def table_inputs(items: Iterable[Item]) -> set[str]:
 def results_of_rows(root: Path, scale: str, paper: str, rows: Iterable[str], seeds: Iterable[int]) -> set[str]:
     """Returns the results that tables of some rows of a paper may read: the rows' and what they were made from."""
     here = Scale(root, scale)
-    specs = [row_named(root, paper, name, {}) for name in rows]
+    specs = [row_named(root, paper, name) for name in rows]
     return {path for seed in seeds for spec in specs for path in table_inputs(here.row(spec, seed))}
 
 
@@ -74,7 +74,7 @@ def build(root: Path) -> dict[Path, Graph]:
     )
     graphs = {Path(): demo}
     if rest := [item for item in headline.items() if item.out not in demo.outputs()]:
-        graphs[HEADLINE_ROWS] = Graph(ROOT_SCALE, tables=headline.tables)
+        graphs[HEADLINE_ROWS] = Graph(DEFAULT_SCALE, tables=headline.tables)
         graphs[HEADLINE_ROWS].add(rest)
     for scale_name in scale_names(root):
         scale = Scale(root, scale_name)
@@ -88,7 +88,7 @@ def build(root: Path) -> dict[Path, Graph]:
             if here:
                 full[paper], seeds = Graph(scale.name), suite_seeds(settings.suite, scale.name, paper)
                 add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
-        made = demo.outputs() | headline.outputs() if scale.name == ROOT_SCALE else set()
+        made = demo.outputs() | headline.outputs() if scale.name == DEFAULT_SCALE else set()
         graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
     return graphs
 
@@ -97,14 +97,14 @@ def _chosen_rows(
     root: Path, field: str, parts: Mapping[str, RowsAndSeeds], rows: Mapping[str, Mapping[str, RowSpec]]
 ) -> Graph:
     """Returns the graph of the rows that a field of params.yaml names, by paper."""
-    graph, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
+    graph, testbed = Graph(DEFAULT_SCALE), Scale(root, DEFAULT_SCALE)
     for paper, part in parts.items():
         if paper not in rows:
             raise RecipeError(f"{RUNS}: {field} names '{paper}', a paper without rows{hint(paper, rows)}")
         refuse_unknown_rows(root, f"{field}.{paper}", paper, part.rows)
         wrong = set(row_addresses(root, paper)) - set(rows[paper])
         chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows[paper])
-        add_rows(graph, testbed, paper, chosen, part.seeds, f"results/{ROOT_SCALE}/{paper}/{DEMO}")
+        add_rows(graph, testbed, paper, chosen, part.seeds, f"results/{DEFAULT_SCALE}/{paper}/{DEMO}")
     return graph
 
 
@@ -116,7 +116,7 @@ def refuse_unknown_rows(root: Path, field: str, paper: str, names: Iterable[str]
     """
     for name in set(names) - set(row_addresses(root, paper)):
         try:
-            row_named(root, paper, name, {})
+            row_named(root, paper, name)
         except DataError:
             continue
         except RecipeError as error:
@@ -154,7 +154,7 @@ def suite_seeds(suite: Suite, scale: str, paper: str) -> tuple[int, ...]:
     """Returns the seeds of a paper's whole matrix at a scale: of params.yaml `seeds` on the testbed, else
     `scale_seeds`."""
     own = suite.scale_seeds
-    return suite.seeds if scale == ROOT_SCALE else own.get(paper, own["default"])
+    return suite.seeds if scale == DEFAULT_SCALE else own.get(paper, own["default"])
 
 
 def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:
@@ -163,7 +163,7 @@ def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:
     for graph in full.values():
         for out in graph.outputs():
             users[out] = users.get(out, 0) + 1
-    scale = next((graph.scale for graph in full.values()), ROOT_SCALE)
+    scale = next((graph.scale for graph in full.values()), DEFAULT_SCALE)
     parts = {SHARED: Graph(scale)} | {paper: Graph(scale, tables=graph.tables) for paper, graph in full.items()}
     for paper, graph in full.items():
         for item in graph.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlhf_core.errors import RecipeError, hint
 from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 
 #: What `rewardsmith run` brings up to date without a name: the demo; with --full, the five papers' matrices.
 SUITE = "suite"
@@ -20,7 +20,7 @@ DEMO_ALL = "demo-all"
 #: The scale that is rehearsed where none is named.
 REHEARSED = "paper"
 #: `params/demo/`: the rows that the demo trains, `rewardsmith run demo` or without a name.
-DEMO_NAME = "demo"
+DEMO_PAPER = "demo"
 
 
 def known_scale(scale: str) -> str:
@@ -29,7 +29,7 @@ def known_scale(scale: str) -> str:
     Raises:
         RecipeError: it has not, with the nearest known ones.
     """
-    return _present_scale(scale, ROOT_SCALE)
+    return _present_scale(scale, DEFAULT_SCALE)
 
 
 def rehearsed_scale(scale: str) -> str:
@@ -120,7 +120,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
 
 def run_options(scale: str, seeds: Iterable[int]) -> list[str]:
     """Returns the words of a command line that set a scale other than the root's, and seeds."""
-    options = [] if scale == ROOT_SCALE else ["--scale", scale]
+    options = [] if scale == DEFAULT_SCALE else ["--scale", scale]
     return options + [word for seed in seeds for word in ("--seed", str(seed))]
 
 

@@ -25,7 +25,7 @@ from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
 from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, parse_row
 from tasks.params.scales import scale_entries, scale_folder, scale_names
-from tasks.params.settings import ROOT_SCALE, typed
+from tasks.params.settings import DEFAULT_SCALE, typed
 from tasks.params.stages import run_settings
 from tasks.params.yaml_files import folders_of, refuse_lost_links
 
@@ -434,15 +434,15 @@ def _read_rows(
 
 def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     """Returns the row of a backbone as it is, which its SFT stage measures."""
-    scales = (scale_entries(root, scale, "backbones", readable=True) for scale in (ROOT_SCALE, *scale_names(root)))
-    nowhere = Address(f"params/scales/{ROOT_SCALE}/backbones.yaml:{backbone}")
+    scales = (scale_entries(root, scale, "backbones", readable=True) for scale in (DEFAULT_SCALE, *scale_names(root)))
+    nowhere = Address(f"params/scales/{DEFAULT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
     return RowSpec(paper, backbone, where, "raw", backbone)
 
 
-def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) -> RowSpec:
-    """Returns a row by name; the name of a backbone means the raw backbone."""
-    if name in rows:
+def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec] | None = None) -> RowSpec:
+    """Returns a row by name, as it is in `rows` if it is there; the name of a backbone means the raw backbone."""
+    if rows is not None and name in rows:
         return rows[name]
     if name in (known := row_addresses(root, paper)):
         return load_row(root, paper, known[name])  # says what is wrong with it

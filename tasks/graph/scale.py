@@ -18,7 +18,7 @@ from tasks.params.data import drawn_by_seed
 from tasks.params.pages import Address, entries, find_entry, page_files, read_settings
 from tasks.params.row_parser import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
-from tasks.params.settings import ROOT_SCALE, typed
+from tasks.params.settings import DEFAULT_SCALE, typed
 
 
 class Scale:
@@ -46,8 +46,8 @@ class Scale:
     def has(self, row: RowSpec) -> bool:
         """Returns whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so
         are the data, references and evaluation that it and its reward models name beside the backbone's."""
-        named = [("evaluation", row.evaluation)] if self.name != ROOT_SCALE else []
-        for model in row.reward_models if self.name != ROOT_SCALE else ():
+        named = [("evaluation", row.evaluation)] if self.name != DEFAULT_SCALE else []
+        for model in row.reward_models if self.name != DEFAULT_SCALE else ():
             named += [("data", model.data)]
             named += [(STAGES, model.references and f"references-{model.references}")]
         wanted = [("backbones", row.backbone), *((kind, name) for kind, name in named if name is not None)]

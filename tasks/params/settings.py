@@ -11,8 +11,8 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.typed import at_least, between, check_given, init_fields
 from rlhf_core.typed import typed as typed
 
-#: The scale whose demo rows are in the root dvc.yaml.
-ROOT_SCALE = "testbed"
+#: The scale of commands that name none; its demo rows are in the root dvc.yaml.
+DEFAULT_SCALE = "testbed"
 #: Numbers that settings often are.
 Count = Annotated[int, at_least(1)]
 Size = Annotated[int, at_least(0)]

@@ -64,7 +64,7 @@ def run_supervised(
 
     run.history = train_resumably(
         run.policy.model, target.loss, batches, steps, training, target.weight,
-        checkpoints=checkpoints, label=f"{kind} {row.recipe.title} seed {row.seed}", every=target.every,
+        checkpoints=checkpoints, label=f"{kind} {row.recipe.title} seed {row.seed}", history_every=target.every,
         measured=measured,
     )  # fmt: skip
     last = run.history[-1]

@@ -39,7 +39,7 @@ from tasks.params.scales import (
     scale_names,
     scale_pages,
 )
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS
 from tasks.params.yaml_files import yaml_text
 from tasks.rehearsal.rows import SmallRows
@@ -90,7 +90,7 @@ def write_tree(project: Path, scale: str, given: Path | None, replies: Path | No
         RecipeError: the testbed, which needs no rehearsal, or a setting or model that cannot be made small.
         DataError: no such folder, or rows that cannot be read.
     """
-    if scale == ROOT_SCALE or is_rehearsal(scale):
+    if scale == DEFAULT_SCALE or is_rehearsal(scale):
         raise RecipeError(f"scale is '{scale}', which runs in minutes as it is; rehearse small or paper")
     tree = project / WORK / scale
     tree.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """The rows that a run was asked for, each beside its baseline.
 
-A baseline is the main row of a published table that has the row. In a settings page of variants it is the first variant
-of the same name, elsewhere the first row of the page or a main row of the others there, of the same kind and backbone.
-Of several, one that was asked for, else one with results.
+A published table has a main row, with which its other rows are compared: their baseline. For a row in no table it is,
+on a settings page of variants, the first variant under the same prefix; on another page, the first row or a main row of
+the others there, of the same kind and backbone. Of several, one that was asked for, else one with results.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds]) -> RunEnd
             elif row.runs:
                 without[row.address] = "no win rate, average or accuracy"
         for (baseline, metric), rows in by_baseline.items():
-            main = row_runs(root, scale, paper, baseline, part.seeds)
-            others = [row for row in rows if row.address != main.address]
-            main_if_measured = [main] if metric_of(main) == metric else []
-            groups.append(RowGroup(main.address, beside_first([*main_if_measured, *others], metric)))
+            first = row_runs(root, scale, paper, baseline, part.seeds)
+            others = [row for row in rows if row.address != first.address]
+            first_if_measured = [first] if metric_of(first) == metric else []
+            groups.append(RowGroup(first.address, beside_first([*first_if_measured, *others], metric)))
     return RunEnd(tuple(groups), without)
 
 
@@ -95,7 +95,7 @@ def _with_results(root: Path, scale: str, paper: str, names: Sequence[str]) -> s
 def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
     """Returns the rows of the same paper that a row may be compared with; the row itself where it is the baseline."""
     addresses, mains_of = row_addresses(root, paper), _main_rows(paper)
-    if name not in addresses:
+    if name not in addresses:  # a backbone as it is, which no page has as a row
         return (name,)
     if name in mains_of:
         return mains_of[name]
@@ -125,7 +125,7 @@ def _main_rows(paper: str) -> dict[str, tuple[str, ...]]:
 def _reason(root: Path, scale: str, row: RowRuns, seeds: Sequence[int]) -> str:
     """Returns why a row has no result at any of some seeds."""
     paper, _, name = row.address.partition("/")
-    folder = (root / "results" / scale).joinpath(*stage_of(row_named(root, paper, name, {})))
+    folder = (root / "results" / scale).joinpath(*stage_of(row_named(root, paper, name)))
     for seed in seeds:
         if reason := stopped(folder / str(seed) / "result"):
             return f"stopped: {reason}"

@@ -17,11 +17,11 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.worlds import Effect, paired
 from tasks.graph.dvc_files import stage_version
-from tasks.graph.names import DEMO_NAME
+from tasks.graph.names import DEMO_PAPER
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.params.pages import read_settings
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import run_settings
 from tasks.report.hacking_runs import MEASURES, HackingRow, HackingRun, is_hacked, read_hacking_run
 from tasks.report.outputs import mean_and_standard_error
@@ -65,7 +65,7 @@ class FindingRow:
     @property
     def anchor(self) -> str:
         """Returns the id of its first run on the page."""
-        return run_anchor(DEMO_NAME, "policy", self.name, str(next(iter(self.runs))))
+        return run_anchor(DEMO_PAPER, "policy", self.name, str(next(iter(self.runs))))
 
     @property
     def over_worlds(self) -> HackingRow:
@@ -279,8 +279,8 @@ def parts(measured: Measured) -> dict[str, bool]:
 
 def settings_digest(root: Path) -> str:
     """Returns a digest of the settings and stage versions behind the demo's rows."""
-    scale, found = Scale(root, ROOT_SCALE), {}
-    for row in load_rows(root, DEMO_NAME).values():
+    scale, found = Scale(root, DEFAULT_SCALE), {}
+    for row in load_rows(root, DEMO_PAPER).values():
         for item in scale.row(row, 0):
             read = [read_settings(address.under(root)) for address in item.addresses]
             found[item.stage] = [stage_version(root, item.module), read]
@@ -309,15 +309,15 @@ def read_check(root: Path) -> FindingCheck | None:
 
 def read_finding(root: Path) -> DemoFinding | None:
     """Returns the finding from the demo's results; None where a row or world is missing, or no demo is set."""
-    demo = run_settings(root).demo.get(DEMO_NAME)
+    demo = run_settings(root).demo.get(DEMO_PAPER)
     if demo is None or PLAIN not in demo.rows:
         return None
-    results, rows = root / "results" / ROOT_SCALE, load_rows(root, DEMO_NAME)
+    results, rows = root / "results" / DEFAULT_SCALE, load_rows(root, DEMO_PAPER)
     names = [PLAIN, *(name for name in demo.rows if name != PLAIN)]
     runs: dict[str, dict[int, HackingRun]] = {name: {} for name in names}
     for name in names:
         for seed in demo.seeds:
-            if (run := read_hacking_run(results / DEMO_NAME / "policy" / name / str(seed), seed)) is None:
+            if (run := read_hacking_run(results / DEMO_PAPER / "policy" / name / str(seed), seed)) is None:
                 return None
             metrics_file = str(Path(run.path) / "result" / "metrics.json")
             for lacking in (MEASURES[name] for name in SHOWN if name not in run.measures):
@@ -340,7 +340,7 @@ def read_finding(root: Path) -> DemoFinding | None:
     backbone, model = rows[PLAIN].backbone, rows[PLAIN].reward_models[0].name
     right, true = [], []
     for seed in demo.seeds:
-        measured = results / DEMO_NAME / "reward_model" / model / str(seed) / "result" / "metrics.json"
+        measured = results / DEMO_PAPER / "reward_model" / model / str(seed) / "result" / "metrics.json"
         if "accuracy" not in (metrics_of := read_metrics(measured)):
             raise DataError("is missing", file=str(measured), field="accuracy", remedy="Run the demo again")
         right.append(metrics_of["accuracy"])

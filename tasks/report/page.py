@@ -22,10 +22,10 @@ from rlhf_core.errors import DataError
 from rlhf_core.published import printed_tables
 from tasks.graph.expected import clock
 from tasks.graph.items import data_name
-from tasks.graph.names import DEMO_NAME, made_tables
+from tasks.graph.names import DEMO_PAPER, made_tables
 from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
 from tasks.params.scales import is_rehearsal
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS
 from tasks.report import rows_of_all_papers
 from tasks.report.cells import effect_text, format_number, unparsable_text, verdict_lines
@@ -149,7 +149,7 @@ def read_report(results: Path) -> Report:
         figures = read_figures(folder / "figures.json") + recorded_figures(key, results, data["seeds"])
         others = other_tables(root, results, key)
         papers.append(PaperReport(key, data["title"], data["seeds"], data["counts"], data["tables"], figures, others))
-    finding = read_finding(root) if results.name == ROOT_SCALE and (root / RUNS).exists() else None
+    finding = read_finding(root) if results.name == DEFAULT_SCALE and (root / RUNS).exists() else None
     if not papers and finding is None:
         raise DataError(
             "no tables stage has finished here",
@@ -165,9 +165,9 @@ def read_report(results: Path) -> Report:
             runs.setdefault(anchor, read_run(root, row.group, anchor, row.name, seed, path))
     for trained in finding.rows if finding else ():
         for world, run in trained.runs.items():
-            anchor = run_anchor(DEMO_NAME, "policy", trained.name, str(world))
+            anchor = run_anchor(DEMO_PAPER, "policy", trained.name, str(world))
             place = rows_of_all_papers.relative_path(Path(run.path), results)
-            runs.setdefault(anchor, read_run(root, DEMO_NAME, anchor, trained.name, str(world), place))
+            runs.setdefault(anchor, read_run(root, DEMO_PAPER, anchor, trained.name, str(world), place))
     searches = {
         (paper.key, table["id"]): search
         for paper in papers
@@ -240,7 +240,7 @@ def environment() -> Environment:
         scale_legend=scale_legend,
         row_colour=theme_colour,
         run_anchor=run_anchor,
-        root_scale=ROOT_SCALE,
+        root_scale=DEFAULT_SCALE,
         run_line=run_line,
         svg=_svg,
         tip=_tip,

@@ -143,7 +143,7 @@ def stage_of(row: RowSpec) -> tuple[str, str, str]:
 
 def row_runs(root: Path, scale: str, paper: str, name: str, seeds: Sequence[int] = ()) -> RowRuns:
     """Returns a row with its finished runs, of some seeds or of all that there are."""
-    row = row_named(root, paper, name, {})
+    row = row_named(root, paper, name)
     results, (group, stage, of) = root / "results" / scale, stage_of(row)
     there = sorted(int(path.name) for path in (results / group / stage / of).glob("[0-9]*"))
     chosen = tuple(seed for seed in there if not seeds or seed in seeds)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.graph.items import sft_name
-from tasks.graph.names import DEMO_NAME
+from tasks.graph.names import DEMO_PAPER
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
@@ -75,7 +75,7 @@ def rows_by_sft_model(results: Path) -> dict[str, list[RowOverWorlds]]:
             found.setdefault(sft_model, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: -(row.cells[SORT_METRIC] or (0.0, None))[0])
-    return {model: rows for model, rows in sorted(found.items()) if any(row.group != DEMO_NAME for row in rows)}
+    return {model: rows for model, rows in sorted(found.items()) if any(row.group != DEMO_PAPER for row in rows)}
 
 
 def sft_model_of(run: StageOutput) -> str | None:

@@ -16,7 +16,7 @@ from rlhf_core.evaluation.hacking_alarm import Alarm
 from rlhf_core.typed import typed
 from tasks.graph.expected import LARGEST
 from tasks.graph.stopping import stopped
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.exclusive import is_held
 from tasks.running.live_history import ALARMS, EVALUATIONS, FILE, TRAINING, WORK, read_history
 from tasks.running.platform_state import alive, read_private
@@ -70,7 +70,7 @@ class LiveStage:
         if len(parts) != 6:
             return self.out
         _, scale, paper, kind, name, seed = parts
-        return f"{kind} {paper}/{name} {seed}" + ("" if scale == ROOT_SCALE else f" ({scale})")
+        return f"{kind} {paper}/{name} {seed}" + ("" if scale == DEFAULT_SCALE else f" ({scale})")
 
     @property
     def names(self) -> set[str]:

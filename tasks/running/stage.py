@@ -18,7 +18,7 @@ from rlhf_core.models.device import grant
 from rlhf_core.user_code import user_code_refusal
 from tasks import GC_THRESHOLD
 from tasks.graph.stopping import stopped
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.artifacts import Stopped, check_version, stage_output
 from tasks.running.granted_device import described_device
 from tasks.running.variables import (
@@ -149,7 +149,7 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
 
 def hide_gpus(out: Path) -> None:
     """Hides GPUs from a stage of the testbed."""
-    if out.parts[:2] == ("results", ROOT_SCALE):
+    if out.parts[:2] == ("results", DEFAULT_SCALE):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

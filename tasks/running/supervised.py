@@ -23,7 +23,7 @@ def train_resumably(
     *,
     checkpoints: RunCheckpoints,
     label: str,
-    every: int,
+    history_every: int,
     measured: Callable[[int], Mapping[str, float]] = lambda step: {},
     same_training: RunCheckpoints | None = None,
 ) -> list[dict[str, float]]:
@@ -33,7 +33,7 @@ def train_resumably(
         model, loss, batches, steps, config, weight: as for `rlhf_core.supervised.training.train`.
         checkpoints: of this run.
         label: for people.
-        every: steps from one row of the history to the next; the last step has one too.
+        history_every: steps from one row of the history to the next; the last step has one too.
         measured: what else a step's row of the history holds; a step that it measures has a row.
         same_training: where stages with equal inputs find and leave the state after the last step (`reuse_training`).
     """
@@ -52,7 +52,7 @@ def train_resumably(
             model.eval()
             further = measured(step)
             model.train()
-            if further or step % every == 0 or step == steps:
+            if further or step % history_every == 0 or step == steps:
                 history.append({"step": step, **metrics, **further})
                 checkpoints.note(history)
 

@@ -26,7 +26,7 @@ from tasks.graph.rows import load_row, papers, row_addresses
 from tasks.graph.scale import Scale
 from tasks.params.pages import entries, merge, page_files, read_settings
 from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS
 from tasks.params.studies import LIKE, OF_STUDIES, TWIN
 from tasks.params.tuning import FILE as TUNING_FILE
@@ -164,7 +164,7 @@ def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[st
     folder = world.tree / "params" / "scales" / cell
     folder.mkdir(parents=True, exist_ok=True)
     for kind in KINDS:
-        known = scale_entries(project, ROOT_SCALE, kind)
+        known = scale_entries(project, DEFAULT_SCALE, kind)
         made = {name: read_settings(address.under(project)) for name, address in known.items()}
         for name, values in overlay.get(kind, {}).items():
             if name not in made:
@@ -175,7 +175,7 @@ def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[st
         if kind == "backbones" and any(row.get(TWIN) for row in world.spec.rows.values()):
             made = {name: {**values, "seed": world.seed} for name, values in made.items()}
         if kind == STAGES:
-            made[RESOURCES] = graph.resources(project, ROOT_SCALE)
+            made[RESOURCES] = graph.resources(project, DEFAULT_SCALE)
         if made:
             (folder / f"{kind}.yaml").write_text(yaml_text(made), encoding="utf-8")
 

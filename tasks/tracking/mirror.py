@@ -28,7 +28,7 @@ from typing import Any
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.graph.rows import ROW_STAGES
 from tasks.params.scales import is_rehearsal
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.alarms import alarm_text, alarms_of
 from tasks.running.exclusive import in_turn
 from tasks.running.variables import refuse_bad_address
@@ -285,7 +285,7 @@ class Mirror:
         log_metrics(self.client, run.info.run_id, [Metric(n, v, now, 0) for n, v in changed.items()])
 
 
-def sync(root: Path, paper: str, scale: str = ROOT_SCALE, rows: Sequence[str] = ()) -> Counts:
+def sync(root: Path, paper: str, scale: str = DEFAULT_SCALE, rows: Sequence[str] = ()) -> Counts:
     """Mirrors a paper's stage outputs at a scale into MLflow.
 
     Args:
@@ -327,7 +327,7 @@ def sync(root: Path, paper: str, scale: str = ROOT_SCALE, rows: Sequence[str] = 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.tracking.mirror", description=__doc__.split("\n")[0])
     parser.add_argument("--paper", required=True, help="segment, sentence, alarm, rlmec or par")
-    parser.add_argument("--scale", default=ROOT_SCALE, help="testbed (default), small or paper")
+    parser.add_argument("--scale", default=DEFAULT_SCALE, help="testbed (default), small or paper")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
     parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows")
     options = parser.parse_args(arguments)

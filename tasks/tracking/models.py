@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.tracking.model_folder import FOLDER
 
 KINDS = {"policy": "policy", "reward_model": "reward-model"}
@@ -30,7 +30,7 @@ def kind_of(stage: str) -> str:
 def model_name(paper: str, scale: str, stage: str, name: str) -> str | None:
     """Returns the name of the registered model of a stage's result; None for what is not registered."""
     kind = KINDS.get(kind_of(stage))
-    group = paper if scale == ROOT_SCALE else f"{paper}-{scale}"
+    group = paper if scale == DEFAULT_SCALE else f"{paper}-{scale}"
     return f"{group}-{kind}-{name}" if kind else None
 
 

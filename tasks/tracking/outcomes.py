@@ -16,7 +16,7 @@ from tasks.graph.items import SHARED
 from tasks.graph.names import made_tables
 from tasks.graph.rows import ROW_STAGES
 from tasks.graph.stopping import stopped
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.artifacts import digest, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.tracking.parameters import DeclaredStages, parameters
@@ -121,7 +121,7 @@ def outcomes(root: Path, paper: str, scale: str) -> list[RowOutcome]:
     """Returns every tracked stage of the paper that has a result or a failure, in the order of the graph."""
     declared = DeclaredStages(root, scale)
     files = [Path("pipelines", scale, name, "dvc.yaml") for name in (SHARED, paper)]
-    if scale == ROOT_SCALE:
+    if scale == DEFAULT_SCALE:
         files.insert(0, Path("dvc.yaml"))
     found = []
     for file in (file for file in files if (root / file).exists()):
@@ -135,7 +135,7 @@ def outcomes(root: Path, paper: str, scale: str) -> list[RowOutcome]:
 def tracked_stage(root: Path, address: str) -> TrackedStage:
     """Returns a tracked stage by its address."""
     file = Path(address.rpartition(":")[0] or "dvc.yaml")
-    scale = file.parts[1] if len(file.parts) > 1 else ROOT_SCALE
+    scale = file.parts[1] if len(file.parts) > 1 else DEFAULT_SCALE
     return _tracked(root, address, DeclaredStages(root, scale))
 
 

@@ -13,7 +13,7 @@ from rlhf_core.recipe import Recipe
 from tasks.graph.typed_settings import TYPES
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale, reward_training
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping
 
 #: Arguments that name results whose settings count as those of the stage that reads them.
@@ -43,7 +43,7 @@ class DeclaredStages:
     def _files(self) -> Iterator[Path]:
         known = [*self._read]
         yield from known
-        every = [Path("dvc.yaml")] if self.scale == ROOT_SCALE else []
+        every = [Path("dvc.yaml")] if self.scale == DEFAULT_SCALE else []
         every += sorted(path.relative_to(self.root) for path in self.root.glob(f"pipelines/{self.scale}/*/dvc.yaml"))
         yield from (file for file in every if file not in known and (self.root / file).exists())
 

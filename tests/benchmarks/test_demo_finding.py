@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.demo_finding import main, open_record, refuse_seeds, seeds_of, world_items
 from rlhf_core.errors import DataError, RecipeError
-from tasks.graph.names import DEMO_NAME
+from tasks.graph.names import DEMO_PAPER
 from tasks.params.stages import run_settings
 from tasks.report.finding import BOUNDED, DENSE, PLAIN, settings_digest
 from tasks.running.artifacts import read_json, write_json
@@ -24,7 +24,11 @@ def test_seeds_are_numbers_and_ranges() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "why"),
-    [(run_settings(PROJECT).demo[DEMO_NAME].seeds[0], "the demo itself"), (100, "not spent"), (1_000_000, "not spent")],
+    [
+        (run_settings(PROJECT).demo[DEMO_PAPER].seeds[0], "the demo itself"),
+        (100, "not spent"),
+        (1_000_000, "not spent"),
+    ],
 )
 def test_seeds_of_the_demo_and_of_other_uses_are_refused(seed: int, why: str) -> None:
     with pytest.raises(RecipeError, match=why):

@@ -76,7 +76,15 @@ def _train(
     batches = LengthBucketedBatches([1 + i % 5 for i in range(9)], seed=0, rows_per_batch=2)
     with patch.object(module, "_to_disk", lambda path: None):
         history = train_resumably(
-            model, loss, batches, STEPS, config, lambda rows: float(len(rows)), checkpoints=run, label="x", every=2
+            model,
+            loss,
+            batches,
+            STEPS,
+            config,
+            lambda rows: float(len(rows)),
+            checkpoints=run,
+            label="x",
+            history_every=2,
         )
     return _Ending({name: value.detach().clone() for name, value in model.state_dict().items()}, history)
 

@@ -411,7 +411,7 @@ def train_dropout(
     try:
         batches = LengthBucketedBatches([1 + i % 5 for i in range(13)], seed=0, rows_per_batch=2)
         history = train_resumably(
-            model, loss, batches, 11, config, lambda rows: float(len(rows)), checkpoints=run, label="x", every=3
+            model, loss, batches, 11, config, lambda rows: float(len(rows)), checkpoints=run, label="x", history_every=3
         )  # type: ignore[arg-type]
     finally:
         monkeypatch.setattr(CheckpointStore, "save", save)

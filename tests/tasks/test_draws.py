@@ -18,7 +18,7 @@ from tasks.graph.rows import load_row, row_addresses
 from tasks.graph.scale import Scale
 from tasks.params.data import data_spec, drawn_by_seed, settings_of_world
 from tasks.params.pages import Address
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.prepare import make_sets, prepare
 from tasks.report.outputs import ResultTree, of_one_seed
 from tasks.running.artifacts import read_jsonl
@@ -91,7 +91,7 @@ def read_by(item: Item, makers: dict[str, Item]) -> Iterator[Item]:
 
 
 def test_no_stage_of_a_seed_reads_a_stage_of_another_on_the_testbed(graphs: dict[Path, Graph]) -> None:
-    items = scales(graphs)[ROOT_SCALE]
+    items = scales(graphs)[DEFAULT_SCALE]
     makers = {result_of(item): item for item in items if item.module != "check"}
     seeded = [item for item in items if item.seed]
     assert {"prepare", "tokenizer", "segmenter", "sft", "reward_model", "policy"} <= {item.module for item in seeded}
@@ -104,7 +104,7 @@ def test_no_stage_of_a_seed_reads_a_stage_of_another_on_the_testbed(graphs: dict
 
 def test_real_data_is_one_draw_for_all_seeds(graphs: dict[Path, Graph]) -> None:
     for scale, items in scales(graphs).items():
-        if scale != ROOT_SCALE:
+        if scale != DEFAULT_SCALE:
             shared = [item for item in items if item.module in ("prepare", "tokenizer", "segmenter")]
             assert {item.seed for item in shared} == {None}, scale
     several = [item for item in scales(graphs)["paper"] if item.module == "policy" and item.owner == "alarm"]
@@ -116,7 +116,7 @@ def test_real_data_is_one_draw_for_all_seeds(graphs: dict[Path, Graph]) -> None:
 
 def test_stages_of_seed_0_are_named_as_if_there_were_no_other_seed() -> None:
     row = load_row(ROOT, "sentence", row_addresses(ROOT, "sentence")["sentence"])
-    stages = {seed: Scale(ROOT, ROOT_SCALE).row(row, seed) for seed in (0, 1)}
+    stages = {seed: Scale(ROOT, DEFAULT_SCALE).row(row, seed) for seed in (0, 1)}
     names = {seed: {item.stage for item in items} for seed, items in stages.items()}
     assert {"prepare-dialogue", "tokenizer-dialogue", "segmenter-sat-3l-dialogue"} <= names[0]
     assert {"prepare-dialogue-1", "tokenizer-dialogue-1", "segmenter-sat-3l-dialogue-1"} <= names[1]

@@ -13,7 +13,7 @@ from tasks.graph.rows import read_rows
 from tasks.graph.scale import Scale
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import ROOT_SCALE, typed
+from tasks.params.settings import DEFAULT_SCALE, typed
 from tasks.studies.budgets import LEAST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ OTHERS = ("online_dpo",)
 
 def settings_of(paper: str) -> dict[str, tuple[Recipe, OptimiserConfig]]:
     """Returns the recipe and the optimiser's settings of every row of a paper that learns from a reward."""
-    here, found = Scale(ROOT, ROOT_SCALE), {}
+    here, found = Scale(ROOT, DEFAULT_SCALE), {}
     for name, row in read_rows(ROOT, paper)[0].items():
         if row.kind == "reward" and here.has(row):
             recipe = parse_recipe(read_settings(row.path.under(ROOT)), name)

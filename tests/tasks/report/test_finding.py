@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from tasks.commands.finding import print_finding
-from tasks.graph.names import DEMO_NAME
+from tasks.graph.names import DEMO_PAPER
 from tasks.params.stages import run_settings
 from tasks.report import finding
 from tasks.report.__main__ import write_report
@@ -21,7 +21,7 @@ from tasks.running.artifacts import write_json, write_jsonl
 from tests.tasks.report.test_hackability_page import write_run
 
 PROJECT = Path(__file__).resolve().parents[3]
-SEEDS = run_settings(PROJECT).demo[DEMO_NAME].seeds
+SEEDS = run_settings(PROJECT).demo[DEMO_PAPER].seeds
 EVIL = "<script>alert(1)</script>"
 #: Win rates on the way by row; the proxy rises by one at each of them.
 RATES = {PLAIN: [50.0, 40.0, 25.0], BOUNDED: [50.0, 48.0, 51.0], DENSE: [50.0, 30.0, 10.0]}

@@ -10,7 +10,7 @@ import pytest
 from tasks.params.data import data_spec
 from tasks.params.pages import merge, read_settings
 from tasks.params.scales import scale_entries
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.studies import read_study
 from tasks.prepare import make_sets
 from tasks.studies.checks import check_study
@@ -49,7 +49,7 @@ def test_cells_share_the_trainings_that_do_not_read_what_differs() -> None:
 def test_settings_that_relabel_change_no_text_that_tokenizer_or_sft_learn_from(
     name: str, change: dict[str, Any], tmp_path: Path
 ) -> None:
-    address = scale_entries(PROJECT, ROOT_SCALE, "data")[name]
+    address = scale_entries(PROJECT, DEFAULT_SCALE, "data")[name]
     settings = read_settings(address.under(PROJECT))
     settings["rows"] = {size: min(count, 40) for size, count in settings["rows"].items()}
 
