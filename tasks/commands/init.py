@@ -223,8 +223,8 @@ def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:
     """Returns what a reward function gives, sequence or tokens, after trying it on responses of a few pairs.
 
     Raises:
-        RecipeError: no such function, or one that fails.
-        NumericsError: a wrong shape, values that are not numbers, or one that is not finite.
+        RecipeError: no such function, one that fails, a wrong shape, or values that are not numbers.
+        NumericsError: a value that is not finite.
     """
     from tasks.scoring.own_rewards import text_batch, try_reward
 

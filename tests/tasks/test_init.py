@@ -233,8 +233,8 @@ WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithE
     "code of its own": (own_code, {}, DataError, "no language model can be loaded .*Code from the hub is never run"),
     "broken chat template": (broken_template, {}, RecipeError, "chat template is not valid Jinja"),
     "reward of NaN": (no_change, {"reward": "started_rewards:nan"}, NumericsError, "response 0 .* is not finite"),
-    "reward of text": (no_change, {"reward": "started_rewards:text"}, NumericsError, "returned str 'good'"),
-    "reward of another shape": (no_change, {"reward": "started_rewards:shape"}, NumericsError, r"shape \(1,\)"),
+    "reward of text": (no_change, {"reward": "started_rewards:text"}, RecipeError, "returned str 'good'"),
+    "reward of another shape": (no_change, {"reward": "started_rewards:shape"}, RecipeError, r"shape \(1,\)"),
     "reward that reads a file beside it": (
         lambda folder: (folder / "bad_words.txt").write_text("no"), {"reward": "started_rewards:words"}, RecipeError,
         "works here and not in the project .*bad_words.txt.*name other files by whole paths",
