@@ -102,6 +102,10 @@ def next_command(found: RunEnd, options: Sequence[str], width: int) -> str:
     elif found.groups:
         group = max(found.groups, key=lambda each: len(each.compared.rows))
         words, names = ["compare"], [row.row.address for row in group.compared.rows]
+        if len(names) == 1:
+            if found.beside is None:
+                return "rewardsmith rows"
+            names = [found.beside, *names]
     else:
         return "rewardsmith rows"
     least = 2 if words == ["compare"] else 1

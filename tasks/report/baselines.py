@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
-from tasks.graph.rows import backbone_names, row_addresses, row_named
+from tasks.graph.rows import backbone_names, papers, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.graph.stopping import DIVERGED_FILE, stopped
 from tasks.params.pages import read_page, read_settings
@@ -52,11 +52,13 @@ class RunEnd:
         groups: rows with results.
         without: reason why a row has no result, by `<paper>/<row>`.
         failed: the failed stage of those of these rows that have one.
+        beside: a row with results that a single row may be compared with; None where none is needed or there is none.
     """
 
     groups: tuple[RowGroup, ...]
     without: Mapping[str, str]
     failed: Mapping[str, Failure] = field(default_factory=dict)
+    beside: str | None = None
 
 
 def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began: float = math.inf) -> RunEnd:
@@ -97,7 +99,26 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
             others = [row for row in rows if row.address != first.address]
             first_if_measured = [first] if metric_of(first) == metric else []
             groups.append(RowGroup(first.address, beside_first([*first_if_measured, *others], metric)))
-    return RunEnd(tuple(groups), without, failed)
+    alone = groups[0] if groups and all(len(group.compared.rows) == 1 for group in groups) else None
+    beside = _row_beside(root, scale, alone.compared.first, alone.compared.metric) if alone is not None else None
+    return RunEnd(tuple(groups), without, failed, beside)
+
+
+def _row_beside(root: Path, scale: str, row: RowRuns, metric: str) -> str | None:
+    """Returns another row that starts from the same SFT model and has the same metric in a world of a row; one of the
+    same paper first, then one of the demo. None where there is none."""
+    own, _, name = row.address.partition("/")
+    backbone = row_named(root, own, name).backbone
+    for paper in dict.fromkeys([own, *papers(root)]):
+        there = {path.name for path in (root / "results" / scale / paper / "policy").glob("*")}
+        for other, address in row_addresses(root, paper).items():
+            if (paper, other) == (own, name) or other not in there:
+                continue
+            if read_settings(address.under(root)).get("backbone") == backbone:
+                found = row_runs(root, scale, paper, other, tuple(row.runs))
+                if found.values(metric).keys() & row.values(metric).keys():
+                    return found.address
+    return None
 
 
 def _failed_above(

@@ -140,6 +140,21 @@ def test_a_failed_row_is_said_to_have_failed_with_its_error(
     assert said in ended_since(now - 60), "of a stage above the row"
 
 
+def test_a_single_row_is_compared_with_a_row_that_starts_from_the_same_sft_model(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(root, "my-study/whole", 1, 60.0)
+    run(root, "demo/vanilla", 1, 50.0)  # from another SFT model
+    run(root, "segment/bandit", 0, 50.0)  # in another world
+    assert ended(root, capsys, "my-study", "whole", seeds=(1,)).splitlines()[-1] == "Next: rewardsmith rows"
+    run(root, "segment/token", 1, 50.0)
+    last = ended(root, capsys, "my-study", "whole", seeds=(1,)).splitlines()[-1]
+    assert last == "Next: rewardsmith compare segment/token my-study/whole --seed 1"
+    run(root, "my-study/again", 1, 50.0)
+    last = ended(root, capsys, "my-study", "whole", seeds=(1,)).splitlines()[-1]
+    assert last == "Next: rewardsmith compare my-study/again my-study/whole --seed 1"
+
+
 def test_a_baseline_without_results_is_the_next_thing_to_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(root, "par/vanilla", 0, 40.0)
     text = ended(root, capsys, "par", "vanilla")
