@@ -95,8 +95,16 @@ class RecipeError(RewardsmithError):
     """A recipe or setting that is unknown, contradictory or of the wrong type."""
 
 
+class UserCodeError(RecipeError):
+    """An error that a function of the user's own raised; it is the cause (`__cause__`)."""
+
+
 class NumericsError(RewardsmithError):
     """A non-finite loss, reward or probability; the run stops."""
+
+
+class FunctionNumericsError(NumericsError):
+    """A value of the user's own function that is not finite; no file of data is at fault."""
 
 
 class JudgeError(RewardsmithError):

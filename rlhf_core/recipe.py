@@ -7,7 +7,7 @@ the optimiser. A row file with one component states its fields at the top level.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -205,6 +205,12 @@ def check_kind(optimiser: Any) -> None:
         raise UnknownChoice.of("optimiser", kind, KINDS)
 
 
+def _settings(kind: str, *, supervised: bool) -> dict[str, Any]:
+    """Returns the dataclass of each setting of an optimiser, by the setting's name."""
+    takes: list[Any] = [SUPERVISED[kind], TrainingConfig] if supervised else [OptimiserConfig]
+    return {name: cls for cls in takes for name in init_fields(cls)}
+
+
 def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
     """Refuses settings that an optimiser does not have, or that are out of range at any scale.
 
@@ -216,8 +222,7 @@ def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
         RecipeError: names the setting.
     """
     kind = optimiser["kind"]
-    takes: list[Any] = [SUPERVISED[str(kind)], TrainingConfig] if supervised else [OptimiserConfig]
-    known = {name: cls for cls in takes for name in init_fields(cls)}
+    known = _settings(str(kind), supervised=supervised)
     for name, value in optimiser.items():
         if name == "kind":
             continue
@@ -371,6 +376,20 @@ def _component(stated: Any, where: str) -> ComponentRecipe:
     return typed(ComponentRecipe, {"name": name, **stated}, where)
 
 
+def _place(name: str, optimiser: Any) -> str | None:
+    """Returns the mapping of a row that has a setting of some name; None where none has."""
+    kind = optimiser.get("kind") if isinstance(optimiser, Mapping) else None
+    supervised = isinstance(kind, str) and kind in SUPERVISED
+    places: dict[str, Iterable[str]] = {
+        "optimiser": _settings(str(kind), supervised=supervised),
+        "readout": init_fields(ReadOut),
+        "alarm": init_fields(AlarmSettings),
+        "imitation": init_fields(ImitationSettings),
+        "lora": init_fields(LoraSettings),
+    }
+    return next((place for place, names in places.items() if name in names), None)
+
+
 def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """Returns a recipe from a row file's mapping.
 
@@ -382,7 +401,9 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     known = {**init_fields(Recipe), **own}
     for name in row:
         if name not in known:
-            raise RecipeError(f"{where}: unknown setting '{name}'{hint(name, known)}")
+            place = _place(name, row.get("optimiser"))
+            remedy = f"; it belongs under '{place}'" if place else hint(name, known)
+            raise RecipeError(f"{where}: unknown setting '{name}'{remedy}")
     flat = {name: row.pop(name) for name in own if name in row}
     if flat and "components" in row:
         names = ", ".join(map(repr, sorted(flat)))

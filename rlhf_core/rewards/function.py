@@ -11,15 +11,16 @@ from __future__ import annotations
 import copy
 import inspect
 import os
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import distributed
 from rlhf_core.choices import Choices
-from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.errors import FunctionNumericsError, RecipeError, RewardsmithError, UserCodeError
 from rlhf_core.lazy import torch
-from rlhf_core.rollout import RolloutBatch
+from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.signals import Sequence, Tokens
 from rlhf_core.user_code import import_callable, refuse_user_error
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 #: Types of signal that a callable may give, by the word that a recipe uses.
 GIVES: Choices[type[Sequence] | type[Tokens]] = Choices("signal", {"sequence": Sequence, "tokens": Tokens})
 
+#: Said of a function that looks for texts elsewhere.
+TEXTS = "batch.texts has the responses, batch.prompts the prompts, batch.records the data rows"
+
 
 @dataclass(frozen=True)
 class FunctionScorer:
@@ -37,10 +41,12 @@ class FunctionScorer:
     Args:
         function: rollouts to [batch] (`gives` Sequence) or [batch, response_len] (`gives` Tokens).
         gives: the type of its signal.
+        name: `package.module:name`, in messages; the callable's own name unless given.
     """
 
     function: Callable[[RolloutBatch], Tensor]
     gives: type[Sequence] | type[Tokens]
+    name: str = ""
 
     def score(self, batch: RolloutBatch) -> Sequence | Tokens:
         """Returns the callable's values as a float32 signal; padding is paid nothing, whatever it returns there.
@@ -49,9 +55,10 @@ class FunctionScorer:
         trained on.
 
         Raises:
-            NumericsError: values of another shape than declared, that are not numbers, or one that is not finite.
+            RecipeError: as `values_of`, or values of another shape than declared.
+            FunctionNumericsError: a value that is not finite.
         """
-        name = str(getattr(self.function, "__name__", self.function))
+        name = self.name or str(getattr(self.function, "__name__", self.function))
         found = distributed.on_main(lambda: values_of(self.function, batch, name))
         return checked_signal(found.to(batch.prompt_ids.device), batch, self.gives, name)
 
@@ -60,15 +67,19 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
     """Returns what a callable gives for a copy of a batch, as float32 on the CPU.
 
     Raises:
-        NumericsError: it returns something else than numbers.
-        RecipeError: it is async or a class, ends the process, raises an error that does not derive from Exception, or
-            changes what other code of the process computes with.
+        UserCodeError: it raises an error; the message has its file and line.
+        RecipeError: it returns something else than numbers, is async or a class, ends the process, raises an error that
+            does not derive from Exception, or changes what other code of the process computes with.
     """
     _refuse_uncalled(function, name)
-    before = _process_state()
+    given, before = _copied(batch), _process_state()
     with torch.no_grad():
         try:
-            returned = function(_copied(batch))
+            returned = function(given)
+        except RewardsmithError:
+            raise
+        except Exception as error:
+            raise _failure(function, name, error) from error
         except SystemExit as error:
             raise RecipeError(f"reward function {name} ends the process (exit {error.code}); return values") from None
         except BaseException as error:
@@ -86,10 +97,46 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
                 raise TypeError("complex numbers")
             return torch.as_tensor(returned).detach().float().cpu()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise NumericsError(
+            raise RecipeError(
                 f"reward function {name} returned {type(returned).__name__} {str(returned)[:40]!r}; it must be "
                 f"a tensor of numbers ({error})"
             ) from None
+
+
+def _failure(function: Any, name: str, error: Exception) -> UserCodeError:
+    """Returns the error of a callable that raised one, with the file and line of the callable's own code."""
+    if isinstance(error, TypeError) and not _takes_a_batch(function):
+        return UserCodeError(
+            f"reward function {name} takes {inspect.signature(function)}; it gets one argument, the batch of rollouts: "
+            f"{TEXTS}"
+        )
+    frames = traceback.extract_tb(error.__traceback__)
+    own = next((frame for frame in reversed(frames) if frame.filename == _file(function)), frames[-1])
+    place = f"line {own.lineno} of {own.filename}: {own.line}"
+    if isinstance(error, AttributeError) and isinstance(error.obj, RolloutBatch | Responses):
+        place += f"; {TEXTS}"
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return UserCodeError(f"reward function {name} failed: {said} ({place})")
+
+
+def _takes_a_batch(function: Any) -> bool:
+    """Returns whether a callable takes one argument that is not named as those of another library's rewards; also where
+    its arguments are not known, as of functions in C."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(None)
+    except TypeError:
+        return False
+    return not {"completions", "completion_ids", "prompts"} & signature.parameters.keys()
+
+
+def _file(function: Any) -> str:
+    """Returns the file of a callable's code, below its decorators; empty for what has none of its own."""
+    of = function if hasattr(function, "__code__") else type(function).__call__
+    return str(getattr(getattr(inspect.unwrap(of), "__code__", None), "co_filename", ""))
 
 
 def _refuse_uncalled(function: Any, name: str) -> None:
@@ -120,20 +167,22 @@ def checked_signal(
     """Returns a callable's values as a signal; padding is paid nothing, whatever the callable returns there.
 
     Raises:
-        NumericsError: values of another shape than declared, or one that is not finite.
+        RecipeError: values of another shape than declared.
+        FunctionNumericsError: a value that is not finite.
     """
     mask = batch.responses.mask
     expected = (len(batch),) if gives is Sequence else tuple(mask.shape)
     if tuple(values.shape) != expected:
-        raise NumericsError(
-            f"reward function {name} returned shape {tuple(values.shape)}, expected {expected} for "
-            f"'{gives.__name__.lower()}'"
+        each = "response" if gives is Sequence else "token"
+        raise RecipeError(
+            f"reward function {name} returned shape {tuple(values.shape)}; gives: {gives.__name__.lower()} wants "
+            f"{expected}, a value for each {each}"
         )
     counted = values[:, None] if gives is Sequence else torch.where(mask, values, 0.0)
     bad = (~torch.isfinite(counted)).any(dim=1)
     if bool(bad.any()):
         row = int(torch.nonzero(bad)[0])
-        raise NumericsError(f"reward function {name}: the reward of response {row} of the batch is not finite")
+        raise FunctionNumericsError(f"reward function {name}: the reward of response {row} of the batch is not finite")
     return Sequence(values) if gives is Sequence else Tokens(torch.where(mask, values, 0.0))
 
 
@@ -156,4 +205,4 @@ def _with_copies(given: Any) -> Any:
 
 def build_function_scorer(name: str, gives: str) -> FunctionScorer:
     """Returns the scorer of a named callable."""
-    return FunctionScorer(import_callable(name, "reward function"), GIVES[gives])
+    return FunctionScorer(import_callable(name, "reward function"), GIVES[gives], name)

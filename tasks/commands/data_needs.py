@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from rlhf_core.errors import DataError
 from tasks.data_specs.benchmarks import code_benchmarks, dialogue_benchmarks, harness_rows
 from tasks.data_specs.data_sets import open_directory
 from tasks.graph.typed_settings import TYPES
@@ -87,10 +88,40 @@ def _problem() -> str | None:
     """Returns why the hub cannot be reached, None if it answers."""
     import httpx
 
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         return "HF_HUB_OFFLINE is set"
     try:
         httpx.head(os.environ.get("HF_ENDPOINT", ENDPOINT), timeout=PATIENCE)
     except httpx.HTTPError as error:
         return str(error) or type(error).__name__
     return None
+
+
+def is_offline() -> bool:
+    """Returns whether the user keeps this process from asking the hub."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def refuse_unknown_model(model: str) -> None:
+    """Asks the hub once whether it has a model that its cache here lacks, where it may be asked.
+
+    Raises:
+        DataError: the hub has no such model, or does not answer.
+        ValueError: no hub id.
+    """
+    import httpx
+    from huggingface_hub import get_token, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str) or is_offline():
+        return
+    address = f"{os.environ.get('HF_ENDPOINT', ENDPOINT)}/api/models/{model}"
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        status = httpx.get(address, timeout=PATIENCE, headers=headers, follow_redirects=True).status_code
+    except httpx.HTTPError as error:
+        problem = f"no such folder, and the hub does not answer ({str(error) or type(error).__name__})"
+        raise DataError(problem, file=model, remedy="Give a folder, or a hub id while the hub answers") from None
+    if status in (401, 404):
+        problem = "no such folder, and the hub has no model of this name that you may read"
+        raise DataError(problem, file=model, remedy="Check the spelling; a private model needs HF_TOKEN")

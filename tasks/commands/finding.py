@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_core.errors import RecipeError
 from tasks.commands.fitted_table import print_fitted
-from tasks.graph.names import DEMO_PAPER
+from tasks.graph.names import DEMO_PAPER, demo_elsewhere
 from tasks.params.stages import RUNS, run_settings
 from tasks.report.finding import NATS, DemoFinding, finding_cells, read_finding
 
@@ -42,7 +42,8 @@ def print_finding(root: Path) -> None:
         raise RecipeError(f"{RUNS} sets no demo; `rewardsmith compare ROW ROW` compares the rows that you have")
     found = read_finding(root)
     if found is None:
-        raise RecipeError("a row of the demo was not run to its end; run it: rewardsmith run")
+        remedy = demo_elsewhere(root) or "; run it: rewardsmith run"
+        raise RecipeError(f"a row of the demo was not run to its end here{remedy}")
     console = Console(highlight=False)
     console.print(f"\n{found.headline} {found.beside}".rstrip(), style="bold")
     print_fitted(console, partial(_table, found), HEADINGS, LESS)

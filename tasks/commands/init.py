@@ -55,7 +55,6 @@ _HELD_OUT = re.compile(r"(?:^|[._-])(?:test|eval|valid|validation|dev)(?:[._-]|$
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 1000
 #: The largest tolerated share of bad rows of a file, and the fewest pairs.
 MAX_BAD_SHARE, LEAST_PAIRS = 0.1, 20
-ON_THE_HUB = "Give a folder, or a hub id with HF_HUB_OFFLINE=0"
 #: Pairs whose responses a reward is tried on.
 TRIED = 4
 
@@ -176,7 +175,7 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
     """Returns a model's folder or hub id as settings have it, its shapes, and its tokenizer.
 
     Raises:
-        DataError: a folder without configuration, whole weights or tokenizer.
+        DataError: a folder without configuration, whole weights or tokenizer, or a model that the hub does not have.
         RecipeError: a model that is not a language model or is quantised, an architecture that does not run here, no
             chat template, or one that does not fit the tokenizer.
     """
@@ -187,6 +186,7 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
     from rlhf_core.models.hub_folder import check_architecture_runs, check_kind, check_parts, check_weights
     from rlhf_core.models.loading import load_tokenizer
     from rlhf_core.models.memory import on_meta
+    from tasks.commands.data_needs import is_offline, refuse_unknown_model
 
     folder, named = Path(model).expanduser(), chat_template(template)
     local = folder.exists() or model.startswith((".", "/", "~"))
@@ -194,13 +194,17 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
         check_parts(folder)
         model = str(folder.resolve())
     try:
+        if not local:
+            refuse_unknown_model(model)
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
         check_kind(config, model)
         shapes = on_meta(config)
     except (OSError, ValueError) as error:
         problem = f"no language model can be loaded ({str(error).strip().splitlines()[0][:200]})"
         own_code = "custom code" in problem or "trust_remote_code" in problem
-        remedy = "Code from the hub is never run: give a model whose class transformers has" if own_code else ON_THE_HUB
+        remedy = "Give a folder, or a hub id" + (" with HF_HUB_OFFLINE=0" if is_offline() else " of a language model")
+        if own_code:
+            remedy = "Code from the hub is never run: give a model whose class transformers has"
         raise DataError(problem, file=model, remedy=remedy) from None
     if local:
         check_weights(folder, config)
@@ -223,8 +227,8 @@ def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:
     """Returns what a reward function gives, sequence or tokens, after trying it on responses of a few pairs.
 
     Raises:
-        RecipeError: no such function, or one that fails.
-        NumericsError: a wrong shape, values that are not numbers, or one that is not finite.
+        RecipeError: no such function, one that fails, a wrong shape, or values that are not numbers.
+        NumericsError: a value that is not finite.
     """
     from tasks.scoring.own_rewards import text_batch, try_reward
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -63,9 +64,10 @@ def run(
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
     options += ["--pool", pool] if pool else []
     options += ["--remote", remote] if remote else []
+    began = time.time()
     status = run_flow(paper, scale, rows, seed or [], options, verbose=verbose)
     if status in (0, RUN_FAILED):
-        print_run_end(root, paper, rows, seed or [], scale=scale, full=full)
+        print_run_end(root, paper, rows, seed or [], scale=scale, full=full, began=began)
     raise typer.Exit(status)
 
 

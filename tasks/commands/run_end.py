@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from functools import partial
@@ -28,8 +29,22 @@ MOST_ROWS, MOST_MEANINGS = 16, 6
 MOST_NAMED = 4
 
 
-def print_run_end(root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool) -> None:
+def print_run_end(
+    root: Path,
+    paper: str,
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    scale: str,
+    full: bool,
+    began: float = math.inf,
+) -> None:
     """Prints the rows that a run was asked for, each beside its baseline; of the demo, its finding.
+
+    Args:
+        root: the repository.
+        paper, rows, seeds, scale, full: as the run was asked for.
+        began: time of the run, in seconds since the epoch; only stages that have failed since then are failed.
 
     Raises:
         RecipeError: a row that is not valid.
@@ -43,7 +58,7 @@ def print_run_end(root: Path, paper: str, rows: Sequence[str], seeds: Sequence[i
     if demo and read_finding(root) is not None:
         print_finding(root)
         return
-    found = run_end(root, scale, asked_parts(root, paper, rows, seeds, scale=scale, full=full))
+    found = run_end(root, scale, asked_parts(root, paper, rows, seeds, scale=scale, full=full), began=began)
     console = Console(highlight=False, markup=False)
     for group in found.groups:
         _print_table(console, group)
@@ -51,9 +66,9 @@ def print_run_end(root: Path, paper: str, rows: Sequence[str], seeds: Sequence[i
             console.print(f"{left} more: rewardsmith rows {group.baseline.partition('/')[0]}", style="dim")
     for line in lines(found):
         console.print(line)
-    console.print(
-        f"Next: {next_command(found, run_options(scale, seeds), console.width - len('Next: '))}", soft_wrap=True
-    )
+    begin = f"Next: {_to_mend(found)}"
+    command = next_command(found, run_options(scale, seeds), console.width - len(begin))
+    console.print(f"{begin}{command}", soft_wrap=True)
 
 
 def lines(found: RunEnd) -> list[str]:
@@ -79,7 +94,7 @@ def next_command(found: RunEnd, options: Sequence[str], width: int) -> str:
         options: of the run: scale and seeds.
         width: that names of rows fill.
     """
-    missing = [address for address, reason in found.without.items() if reason == NOT_RUN]
+    missing = list(found.failed) or [address for address, reason in found.without.items() if reason == NOT_RUN]
     lacking = [group.baseline for group in found.groups if not group.has_baseline]
     if wanted := missing or lacking:
         paper = wanted[0].partition("/")[0]
@@ -87,6 +102,10 @@ def next_command(found: RunEnd, options: Sequence[str], width: int) -> str:
     elif found.groups:
         group = max(found.groups, key=lambda each: len(each.compared.rows))
         words, names = ["compare"], [row.row.address for row in group.compared.rows]
+        if len(names) == 1:
+            if found.beside is None:
+                return "rewardsmith rows"
+            names = [found.beside, *names]
     else:
         return "rewardsmith rows"
     least = 2 if words == ["compare"] else 1
@@ -97,6 +116,13 @@ def next_command(found: RunEnd, options: Sequence[str], width: int) -> str:
             break
         command = longer
     return shlex.join(command)
+
+
+def _to_mend(found: RunEnd) -> str:
+    """Returns what comes before the next command: the error and the log of the first failed stage, where one failed."""
+    if not found.failed:
+        return ""
+    return f"mend this error (log: {next(iter(found.failed.values())).log}), then "
 
 
 def _print_table(console: Console, group: RowGroup) -> None:

@@ -53,8 +53,9 @@ def print_tried_reward(root: Path, scale: str, name: str, count: int, prompts: P
         prompts: rows to try it on instead.
 
     Raises:
-        RecipeError: no such function, one that fails, or nothing to try it on.
-        NumericsError: a wrong shape, values that are not numbers, or one that is not finite.
+        RecipeError: no such function, one that fails, a wrong shape, values that are not numbers, or nothing to try it
+            on.
+        NumericsError: a value that is not finite.
         DataError: rows that cannot be read.
     """
     from rlhf_core.user_code import import_callable

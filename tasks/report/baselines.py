@@ -7,17 +7,20 @@ the others there, of the same kind and backbone. Of several, one that was asked 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
-from tasks.graph.rows import backbone_names, row_addresses, row_named
+from tasks.graph.rows import backbone_names, papers, row_addresses, row_named
+from tasks.graph.scale import Scale
 from tasks.graph.stopping import DIVERGED_FILE, stopped
 from tasks.params.pages import read_page, read_settings
 from tasks.params.stages import RowsAndSeeds
 from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metric_of, row_runs, stage_of
+from tasks.running.failures import Failure, failures_since
 
 NOT_RUN = "not run"
 #: Settings that a row of a page shares with its baseline.
@@ -48,13 +51,17 @@ class RunEnd:
     Attributes:
         groups: rows with results.
         without: reason why a row has no result, by `<paper>/<row>`.
+        failed: the failed stage of those of these rows that have one.
+        beside: a row with results that a single row may be compared with; None where none is needed or there is none.
     """
 
     groups: tuple[RowGroup, ...]
     without: Mapping[str, str]
+    failed: Mapping[str, Failure] = field(default_factory=dict)
+    beside: str | None = None
 
 
-def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds]) -> RunEnd:
+def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began: float = math.inf) -> RunEnd:
     """Returns rows beside their baselines, over the seeds asked for.
 
     Args:
@@ -62,15 +69,22 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds]) -> RunEnd
         scale: whose results are read.
         asked: rows and seeds by paper. SFT models are left out where other rows are asked for, too: the others' win
             rates are over them.
+        began: time of the run, in seconds since the epoch; only stages that have failed since then are failed.
     """
     groups: list[RowGroup] = []
     without: dict[str, str] = {}
+    failed: dict[str, Failure] = {}
+    failures = failures_since(root, began)
     backbones = backbone_names(root)
     for paper, part in asked.items():
         trained = [name for name in part.rows if name not in backbones] or part.rows
         runs = {name: row_runs(root, scale, paper, name, part.seeds) for name in trained}
         measured = {name for name, row in runs.items() if row.runs}
-        without |= {row.address: _reason(root, scale, row, part.seeds) for row in runs.values() if not row.runs}
+        lacking = [row for row in runs.values() if not row.runs]
+        without |= {row.address: _reason(root, scale, row, part.seeds) for row in lacking}
+        for row in lacking if failures else ():
+            if without[row.address] == NOT_RUN and (failure := _failed_above(root, scale, row, part.seeds, failures)):
+                failed[row.address], without[row.address] = failure, f"failed: {failure.message}"
         by_baseline: dict[tuple[str, str], list[RowRuns]] = {}
         for name, row in runs.items():
             if metric := metric_of(row):
@@ -85,7 +99,35 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds]) -> RunEnd
             others = [row for row in rows if row.address != first.address]
             first_if_measured = [first] if metric_of(first) == metric else []
             groups.append(RowGroup(first.address, beside_first([*first_if_measured, *others], metric)))
-    return RunEnd(tuple(groups), without)
+    alone = groups[0] if groups and all(len(group.compared.rows) == 1 for group in groups) else None
+    beside = _row_beside(root, scale, alone.compared.first, alone.compared.metric) if alone is not None else None
+    return RunEnd(tuple(groups), without, failed, beside)
+
+
+def _row_beside(root: Path, scale: str, row: RowRuns, metric: str) -> str | None:
+    """Returns another row that starts from the same SFT model and has the same metric in a world of a row; one of the
+    same paper first, then one of the demo. None where there is none."""
+    own, _, name = row.address.partition("/")
+    backbone = row_named(root, own, name).backbone
+    for paper in dict.fromkeys([own, *papers(root)]):
+        there = {path.name for path in (root / "results" / scale / paper / "policy").glob("*")}
+        for other, address in row_addresses(root, paper).items():
+            if (paper, other) == (own, name) or other not in there:
+                continue
+            if read_settings(address.under(root)).get("backbone") == backbone:
+                found = row_runs(root, scale, paper, other, tuple(row.runs))
+                if found.values(metric).keys() & row.values(metric).keys():
+                    return found.address
+    return None
+
+
+def _failed_above(
+    root: Path, scale: str, row: RowRuns, seeds: Sequence[int], failures: Mapping[str, Failure]
+) -> Failure | None:
+    """Returns the failure of a row's stage at any of some seeds, or of a stage above it."""
+    paper, _, name = row.address.partition("/")
+    stages = [item for seed in seeds for item in Scale(root, scale).row(row_named(root, paper, name), seed)]
+    return next((failures[item.out] for item in reversed(stages) if item.out in failures), None)
 
 
 def _with_results(root: Path, scale: str, paper: str, names: Sequence[str]) -> str | None:

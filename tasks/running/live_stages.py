@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
-import math
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from tasks.graph.expected import LARGEST
 from tasks.graph.stopping import stopped
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.exclusive import is_held
+from tasks.running.failures import failures_since
 from tasks.running.live_history import ALARMS, EVALUATIONS, FILE, TRAINING, WORK, read_history
 from tasks.running.platform_state import alive, read_private
 
@@ -162,20 +160,10 @@ def _series(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[float]]:
     return made
 
 
-def _seconds(written: Any) -> float:
-    """Returns the seconds since the epoch of a time as `.work/failures/` has it, long ago for anything else."""
-    try:
-        return calendar.timegm(time.strptime(str(written), "%Y-%m-%dT%H:%M:%SZ"))
-    except ValueError:
-        return -math.inf
-
-
 def ending(stage: LiveStage) -> str:
     """Returns what became of a stage that trains no longer, in words."""
-    for path in (stage.tree / ".work" / "failures").glob("*.json"):
-        failure = read_private(path)
-        if failure.get("out") == stage.out and _seconds(failure.get("time")) >= int(stage.began):
-            return f"failed: {failure.get('message', 'its note has no message')}"
+    if (failure := failures_since(stage.tree, stage.began).get(stage.out)) is not None:
+        return f"failed: {failure.message}"
     if (stage.folder / TRAINING).exists():
         return "interrupted; the command that started it goes on from its last checkpoint"
     reason = stopped(stage.tree / stage.out / "result")

@@ -7,13 +7,22 @@ import gc
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
-from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
+from rlhf_core.errors import (
+    PATH_ERRORS,
+    FunctionNumericsError,
+    NumericsError,
+    RecipeError,
+    RewardsmithError,
+    UserCodeError,
+    path_error,
+)
 from rlhf_core.models.device import grant
 from rlhf_core.user_code import user_code_refusal
 from tasks import GC_THRESHOLD
@@ -31,6 +40,8 @@ from tasks.running.variables import (
 
 #: Exit code for an error that the caller has to fix; a scheduler does not retry it.
 USER_ERROR = 2
+#: Exit code for an error that the user's own function raised; a scheduler retries it if it may pass, as a lost network.
+FUNCTION_FAILED = 1
 
 
 def _module(function: Callable[..., None]) -> str:
@@ -205,15 +216,20 @@ def prepare_process() -> None:
 
 @contextmanager
 def name_file_in_numeric_errors(data: Path) -> Iterator[None]:
-    """Puts the file whose rows are trained on before the message of a numeric error."""
+    """Puts the file whose rows are trained on before the message of a numeric error, except a user's function's."""
     try:
         yield
+    except FunctionNumericsError:
+        raise
     except NumericsError as error:
         raise NumericsError(f"file {data}: {error}") from None
 
 
 def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:
     """Runs the main function of a stage or report; an error of the caller's prints one line and exits with USER_ERROR.
+
+    An error raised by a function of the user's own is printed with its traceback and exits with FUNCTION_FAILED: it may
+    be transient.
 
     Args:
         main: takes the command line.
@@ -242,6 +258,10 @@ def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool
             from rlhf_core import distributed
 
             distributed.leave()
+    except UserCodeError as error:
+        traceback.print_exception(error.__cause__)
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(FUNCTION_FAILED)
     except (RewardsmithError, *PATH_ERRORS) as error:
         print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         sys.exit(USER_ERROR)

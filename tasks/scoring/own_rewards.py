@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +10,13 @@ import torch
 from torch import Tensor
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
+from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.rewards.function import checked_signal, values_of
-from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.rollout import RolloutBatch
 from rlhf_core.signals import Sequence as SequenceSignal
 from rlhf_core.signals import Tokens
 from rlhf_core.user_code import import_callable
-
-#: Said where a function looks for texts elsewhere.
-TEXTS = "batch.texts has the responses, batch.prompts the prompts, batch.records the data rows"
 
 
 @dataclass(frozen=True)
@@ -63,52 +58,19 @@ def try_reward(name: str, batch: RolloutBatch) -> TriedReward:
         batch: of at least one response.
 
     Raises:
-        RecipeError: no such function, or one that raises an error; names the line.
-        NumericsError: a wrong shape, values that are not numbers, or one that is not finite.
+        RecipeError: no such function, one that raises an error, whose line it names, a wrong shape, or values that are
+            not numbers.
+        NumericsError: a value that is not finite.
     """
     function = import_callable(name, "reward function")
-    try:
-        values = values_of(function, batch, name)
-    except RewardsmithError:
-        raise
-    except Exception as error:  # whatever the function does
-        frames = traceback.extract_tb(error.__traceback__)
-        if isinstance(error, TypeError) and not _takes_a_batch(function):
-            raise RecipeError(
-                f"reward function '{name}' takes {inspect.signature(function)}; it gets one argument, the batch of "
-                f"rollouts: {TEXTS}"
-            ) from error
-        own = next((frame for frame in reversed(frames) if frame.filename == _file(function)), frames[-1])
-        place = f"line {own.lineno} of {own.filename}: {own.line}"
-        if isinstance(error, AttributeError) and isinstance(error.obj, RolloutBatch | Responses):
-            place += f"; {TEXTS}"
-        raise RecipeError(f"reward function '{name}' failed: {type(error).__name__}: {error} ({place})") from error
+    values = values_of(function, batch, name)
     one_each, one_a_token = (len(batch),), tuple(batch.responses.mask.shape)
     if (shape := tuple(values.shape)) not in (one_each, one_a_token):
-        raise NumericsError(
-            f"reward function '{name}' returned shape {shape}; it must be {one_each}, a value for each response, or "
+        raise RecipeError(
+            f"reward function {name} returned shape {shape}; it must be {one_each}, a value for each response, or "
             f"{one_a_token}, a value for each token"
         )
     gives = SequenceSignal if shape == one_each else Tokens
     signal = checked_signal(values, batch, gives, name)
     totals = signal.values.sum(dim=1) if isinstance(signal, Tokens) else signal.values
     return TriedReward(gives.__name__.lower(), totals, batch.responses.lengths.float())
-
-
-def _takes_a_batch(function: Any) -> bool:
-    """Returns whether a callable takes one argument that is not named as those of another library's rewards; also where
-    its arguments are not known, as of functions in C."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return True
-    try:
-        signature.bind(None)
-    except TypeError:
-        return False
-    return not {"completions", "completion_ids", "prompts"} & signature.parameters.keys()
-
-
-def _file(function: Any) -> str:
-    """Returns the file of a callable's code; empty for what has none of its own."""
-    return str(getattr(getattr(function, "__code__", None), "co_filename", ""))

@@ -25,8 +25,11 @@ from tasks.studies.trials import Trial, TrialRows, TuningPlan
 TUNING = Path("reference") / "tuning"
 #: Metrics that compare with the SFT model, which itself has this value.
 OVER_SFT, EVEN = "win_rate_vs_sft", 50.0
-#: Pattern of a failure's message about numbers that are not finite.
-DIVERGED = re.compile(r"not finite|gradient norm is (nan|inf)|loss \S+, gradient norm \S+")
+#: Pattern of a failure's message about numbers that are not finite; an error of a user's function may quote any words.
+DIVERGED = re.compile(
+    r"^(?!.*reward function \S+ (?:failed|returned)).*"
+    r"(?:not finite|gradient norm is (?:nan|inf)|loss \S+, gradient norm \S+)"
+)
 #: Pattern of the start of such a message, before the stage's own words.
 STAGE_FAILED = re.compile(r"^stage \S+ failed with exit code -?\d+: ")
 Record = dict[str, Any]

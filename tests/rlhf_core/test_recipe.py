@@ -213,6 +213,11 @@ PPO: dict[str, Any] = {"kind": "ppo"}
     ("change", "message"),
     [
         ({"credits": "even_split"}, "unknown setting 'credits'; did you mean 'credit'?"),
+        ({"kl_coef": 0.1}, "unknown setting 'kl_coef'; it belongs under 'optimiser'"),
+        ({"optimiser": {"kind": "dpo"}, "beta": 0.1}, "unknown setting 'beta'; it belongs under 'optimiser'"),
+        ({"segmenter": {"kind": "bandit"}}, "unknown setting 'segmenter'; it belongs under 'readout'"),
+        ({"patience": 3}, "unknown setting 'patience'; it belongs under 'alarm'"),
+        ({"rank": 3}, "unknown setting 'rank'; it belongs under 'lora'"),
         ({"clamp": 0}, "clamp is 0; it must be above 0"),
         ({"clamp": -1}, "clamp is -1; it must be above 0"),
         ({"clamp": True}, "clamp is true; it must be a number or null"),

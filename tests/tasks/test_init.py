@@ -6,8 +6,10 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 import typer.main
@@ -233,8 +235,8 @@ WRONG: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[RewardsmithE
     "code of its own": (own_code, {}, DataError, "no language model can be loaded .*Code from the hub is never run"),
     "broken chat template": (broken_template, {}, RecipeError, "chat template is not valid Jinja"),
     "reward of NaN": (no_change, {"reward": "started_rewards:nan"}, NumericsError, "response 0 .* is not finite"),
-    "reward of text": (no_change, {"reward": "started_rewards:text"}, NumericsError, "returned str 'good'"),
-    "reward of another shape": (no_change, {"reward": "started_rewards:shape"}, NumericsError, r"shape \(1,\)"),
+    "reward of text": (no_change, {"reward": "started_rewards:text"}, RecipeError, "returned str 'good'"),
+    "reward of another shape": (no_change, {"reward": "started_rewards:shape"}, RecipeError, r"shape \(1,\)"),
     "reward that reads a file beside it": (
         lambda folder: (folder / "bad_words.txt").write_text("no"), {"reward": "started_rewards:words"}, RecipeError,
         "works here and not in the project .*bad_words.txt.*name other files by whole paths",
@@ -253,6 +255,35 @@ def test_what_is_wrong_is_one_message_before_anything_is_written(folder: Path, w
     assert len(str(raised.value).splitlines()) == 1
     left = [path for path in sorted(folder.iterdir()) if path.name not in ("__pycache__", "bad_words.txt")]
     assert left == before
+
+
+class NoModels(BaseHTTPRequestHandler):
+    """A hub without models."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_mistyped_model_is_looked_for_on_the_hub_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    with HTTPServer(("127.0.0.1", 0), NoModels) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(DataError, match="file my_model: no such folder, and the hub has no model of this name"):
+                make_project(asked(folder, model="my_model"), CPU)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert NoModels.asked == ["/api/models/my_model"]
+    with pytest.raises(DataError, match=r"file my_model: no such folder, and the hub does not answer \(.*refused"):
+        make_project(asked(folder, model="my_model"), CPU)
 
 
 def test_a_dialogue_that_the_template_refuses_is_named_wherever_it_is(folder: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_training_stage_has_its_history_on_disk_while_it_trains(tmp_path: Path
         lambda rows: float(len(rows)),
         checkpoints=checkpoints,
         label="x",
-        every=2,
+        history_every=2,
         measured=measured,
     )
     assert seen == [0, 0, 1, 1, 2, 2]

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from rlhf_core.errors import RecipeError
+from flows.stage_run import explain_failure
+from rlhf_core.errors import RecipeError, UserCodeError
 from tasks.graph.dvc_files import STAGES, pipeline_file
 from tasks.graph.matrix import build
 from tasks.running.stage import argument_parser, command_line, prepare_process, run_main
@@ -112,6 +113,24 @@ def test_a_stage_ends_in_words_when_own_code_raises_an_error_beside_exception(
         run_main(importlib.import_module("own_halting").run)
     assert stopped.value.code == 2
     assert "error: module own_halting raised Halt: no more (line 2 of" in capsys.readouterr().err
+
+
+def test_an_error_of_a_users_function_is_one_line_after_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def train(_: object) -> None:
+        try:
+            raise TimeoutError("the server timed out")
+        except TimeoutError as error:
+            raise UserCodeError("reward function own:f failed: TimeoutError (line 3 of own.py)") from error
+
+    with pytest.raises(SystemExit) as stopped:
+        run_main(train)
+    *before, last = capsys.readouterr().err.splitlines()
+    assert last == "error: reward function own:f failed: TimeoutError (line 3 of own.py)"
+    assert before[0].startswith("Traceback")
+    assert before[-1] == "TimeoutError: the server timed out"
+    failure = explain_failure("policy-a-0", stopped.value.code, "\n".join([*before, last]))  # type: ignore[arg-type]
+    assert str(failure).endswith(f"exit code 1: {last.removeprefix('error: ')}")
+    assert failure.retry, "a server may answer again"
 
 
 def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:

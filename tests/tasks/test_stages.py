@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
-from tasks import prepare
+from tasks import policy, prepare
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, headlines
 from tasks.running.artifacts import digest, read_json, read_jsonl, read_tensors, write_json
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
@@ -169,6 +169,53 @@ def test_a_failing_stage_leaves_nothing_and_the_next_run_works(
     assert left <= ({"diverged.json"} if error is NumericsError else set())
     assert digest(pipeline.run(name, out)) == pipeline.record(name)["result_digest"]
     assert not (out / "diverged.json").exists()
+
+
+OWN_REWARDS = """
+import torch
+
+def shape(batch):
+    return torch.zeros(len(batch), 999)
+
+def fails(batch):
+    return batch.texts[0].undefined
+
+def nan(batch):
+    return torch.full((len(batch),), float("nan"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("shape", RecipeError, r"^reward function own_wrong:shape returned shape \(16, 999\); .* wants \(16,\)"),
+        ("fails", RecipeError, r"^reward function own_wrong:fails failed: AttributeError.*line 8 of .*own_wrong.py"),
+        ("nan", NumericsError, r"^reward function own_wrong:nan: the reward of response 0 of the batch is not finite"),
+    ],
+)
+def test_a_wrong_reward_function_is_an_error_of_the_function(
+    pipeline: Pipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    error: type[RewardsmithError],
+    said: str,
+) -> None:
+    """No file of data is blamed, and only a value that is not finite is a divergence."""
+    (tmp_path / "own_wrong.py").write_text(OWN_REWARDS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_wrong", raising=False)
+    row = {"title": "Own", "kind": "reward", "backbone": "tiny", "optimiser": {"kind": "ppo"}}
+    row |= {"function": f"own_wrong:{name}", "gives": "sequence", "credit": "last_token"}
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump(row), encoding="utf-8")
+    given = {"row": file, "scale": pipeline.settings("ppo"), "evaluation": pipeline.settings("evaluation")}
+    given |= {"data": pipeline.result("data"), "sft": pipeline.result("sft")}
+    out = tmp_path / "out"
+    line = [part for key, path in given.items() for part in (f"--{key}", str(path))]
+    with pytest.raises(error, match=said):
+        policy.main([*line, "--out", str(out), "--seed", "0"])
+    assert (out / "diverged.json").exists() == (error is NumericsError)
 
 
 def test_a_failing_run_leaves_the_earlier_result_in_place(pipeline: Pipeline, tmp_path: Path) -> None:

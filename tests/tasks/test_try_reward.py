@@ -93,8 +93,8 @@ def test_a_reward_that_is_always_the_same_is_told(folder: Path, capsys: pytest.C
     ("name", "error", "said"),
     [
         ("nan", NumericsError, "the reward of response 0 of the batch is not finite"),
-        ("text", NumericsError, "returned list .*it must be a tensor of numbers"),
-        ("shape", NumericsError, r"returned shape \(4, 999\); it must be \(4,\), a value for each response, or \(4, "),
+        ("text", RecipeError, "returned list .*it must be a tensor of numbers"),
+        ("shape", RecipeError, r"returned shape \(4, 999\); it must be \(4,\), a value for each response, or \(4, "),
         (
             "fails",
             RecipeError,

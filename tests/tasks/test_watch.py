@@ -247,7 +247,7 @@ def test_a_training_leaves_notes_while_it_trains(tmp_path: Path) -> None:
         lambda rows: float(len(rows)),
         checkpoints=checkpoints,
         label="x",
-        every=1,
+        history_every=1,
         measured=measured,
     )
     assert [line.split(",")[0] for line in lines] == [f"sft par/b 0 (a): step {step}/3" for step in (0, 1, 2)]

@@ -13,7 +13,7 @@ import torch
 from tiny_models import batch_of, random_rows
 
 from rlhf_core.credit import build_credit
-from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.errors import NumericsError, RecipeError, ToolError, UserCodeError
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import FunctionScorer, build_function_scorer
 from rlhf_core.rollout import RolloutBatch
@@ -39,8 +39,61 @@ def test_a_value_per_response_and_one_per_token_are_paid() -> None:
 
 
 def test_a_wrong_shape_is_named_with_the_right_one() -> None:
-    with pytest.raises(NumericsError, match=r"function one_a_token returned shape \(2, 5\), expected \(2,\)"):
-        FunctionScorer(one_a_token, Sequence).score(BATCH)
+    said = r"function own:reward returned shape \(2, 5\); gives: sequence wants \(2,\), a value for each response"
+    with pytest.raises(RecipeError, match=said):
+        FunctionScorer(one_a_token, Sequence, "own:reward").score(BATCH)
+    said = r"function brevity returned shape \(2,\); gives: tokens wants \(2, 5\), a value for each token"
+    with pytest.raises(RecipeError, match=said):
+        FunctionScorer(brevity, Tokens).score(BATCH)
+
+
+FAILING = """
+import functools, torch
+
+def each(texts):
+    return [text.undefined for text in texts]
+
+@torch.no_grad()
+def fails(batch):
+    return each(batch.texts)
+
+class Reward:
+    def __call__(self, batch):
+        return each(batch.texts)
+
+reward = Reward()
+in_torch = lambda batch: torch.tensor([1.0]) @ torch.ones(3)
+of_trl = lambda prompts, completions: [0.0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fails", r"failed: AttributeError: .*'undefined' \(line 5 of .*failing_rewards.py: return \[text.undefined"),
+        ("reward", r"failed: AttributeError: .*'undefined' \(line 5 of .*failing_rewards.py: return \[text.undefined"),
+        ("in_torch", r"failed: RuntimeError: .* \(line 16 of .*failing_rewards.py: in_torch = "),
+        ("of_trl", r"takes \(prompts, completions\); it gets one argument"),
+    ],
+)
+def test_an_error_of_a_function_names_it_with_file_and_line(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_rewards.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "failing_rewards", raising=False)
+    with pytest.raises(UserCodeError, match=f"reward function failing_rewards:{name} {said}") as raised:
+        build_function_scorer(f"failing_rewards:{name}", "sequence").score(BATCH)
+    assert "\n" not in str(raised.value)
+    assert raised.value.__cause__ is not None
+
+
+def test_an_error_that_says_what_to_do_passes_as_it_is() -> None:
+    def asks(batch: RolloutBatch) -> torch.Tensor:
+        raise ToolError("the grammar server does not answer")
+
+    with pytest.raises(ToolError, match="the grammar server does not answer"):
+        FunctionScorer(asks, Sequence).score(BATCH)
 
 
 def test_a_function_is_found_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,5 +211,5 @@ def imaginary(batch: RolloutBatch) -> torch.Tensor:
 
 
 def test_complex_rewards_are_refused() -> None:
-    with pytest.raises(NumericsError, match=r"imaginary returned Tensor .* it must be a tensor of numbers"):
+    with pytest.raises(RecipeError, match=r"imaginary returned Tensor .* it must be a tensor of numbers"):
         FunctionScorer(imaginary, Sequence).score(BATCH)

@@ -96,6 +96,9 @@ def test_a_demo_that_is_not_finished_has_no_finding(root: Path) -> None:
     assert read_finding(root) is None
     with pytest.raises(RecipeError, match="rewardsmith run"):
         print_finding(root)
+    (root / ".demo/results").mkdir(parents=True)
+    with pytest.raises(RecipeError, match=r"not run to its end here; the demo is in the folder \.demo: cd \.demo$"):
+        print_finding(root)
 
 
 def test_a_project_without_a_demo_is_not_told_to_run_one(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from flows.stage_run import StageFailed, write_failure
 from tasks.command_line import commands
 from tasks.commands.run_end import print_run_end
 from tasks.graph.names import DEMO_ALL
@@ -106,6 +108,51 @@ def test_rows_without_results_are_one_line(root: Path, capsys: pytest.CaptureFix
     many = ended(root, capsys, "segment", full=True).splitlines()
     assert len(many) <= 3
     assert "more: not run" in " ".join(many)
+
+
+def test_a_failed_row_is_said_to_have_failed_with_its_error(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command is proposed again only after the error is mended; failures of an earlier run do not count."""
+    run(root, "my-study/whole", 0, 60.0)
+    failure = StageFailed(
+        "stage a:policy-again-0 failed with exit code 1: reward function own:f", exit_code=1, retry=False
+    )
+    out = "results/testbed/my-study/policy/again/0"
+    write_failure(root, "a_policy-again-0", address="a:policy-again-0", out=out, failure=failure)
+    said = "my-study/again: failed: stage a:policy-again-0 failed with exit code 1: reward function own:f"
+    command = "rewardsmith run my-study/again --seed 0"
+
+    def ended_since(began: float) -> list[str]:
+        print_run_end(root, "my-study", [], [0], scale="testbed", full=False, began=began)
+        return capsys.readouterr().out.splitlines()
+
+    monkeypatch.setenv("COLUMNS", "200")
+    now = time.time()
+    *before, last = ended_since(now - 60)
+    assert said in before
+    assert last == f"Next: mend this error (log: .work/logs/a_policy-again-0.log), then {command}"
+    *before, last = ended_since(now + 60)
+    assert "my-study/again: not run" in before
+    assert last == f"Next: {command}"
+    write_failure(root, "sft", address="sft-phi3-mini-0", out="results/testbed/shared/sft/phi3-mini/0", failure=failure)
+    (root / ".work/failures/a_policy-again-0.json").unlink()
+    assert said in ended_since(now - 60), "of a stage above the row"
+
+
+def test_a_single_row_is_compared_with_a_row_that_starts_from_the_same_sft_model(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(root, "my-study/whole", 1, 60.0)
+    run(root, "demo/vanilla", 1, 50.0)  # from another SFT model
+    run(root, "segment/bandit", 0, 50.0)  # in another world
+    assert ended(root, capsys, "my-study", "whole", seeds=(1,)).splitlines()[-1] == "Next: rewardsmith rows"
+    run(root, "segment/token", 1, 50.0)
+    last = ended(root, capsys, "my-study", "whole", seeds=(1,)).splitlines()[-1]
+    assert last == "Next: rewardsmith compare segment/token my-study/whole --seed 1"
+    run(root, "my-study/again", 1, 50.0)
+    last = ended(root, capsys, "my-study", "whole", seeds=(1,)).splitlines()[-1]
+    assert last == "Next: rewardsmith compare my-study/again my-study/whole --seed 1"
 
 
 def test_a_baseline_without_results_is_the_next_thing_to_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -281,6 +281,9 @@ def raised(message: str) -> str:
         ("the policy's log-probabilities are not finite while sampling; lower the learning rate", True),
         ("gate: component 'a' pays -1 above the gate, where it must not be negative", False),
         ("No space left on device", False),
+        ("reward function own:odd: the reward of response 1 of the batch is not finite", True),
+        ("reward function own:odd failed: ValueError: a score is not finite (line 3 of own.py: raise)", False),
+        ("reward function own:odd returned list ['not finite']; it must be a tensor of numbers", False),
     ],
 )
 def test_a_divergence_is_told_from_other_failures(message: str, *, diverged: bool) -> None:
