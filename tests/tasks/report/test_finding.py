@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from tasks.commands.finding import print_finding
 from tasks.graph.names import DEMO_PAPER
 from tasks.params.stages import run_settings
@@ -23,6 +23,8 @@ from tests.tasks.report.test_hackability_page import write_run
 PROJECT = Path(__file__).resolve().parents[3]
 SEEDS = run_settings(PROJECT).demo[DEMO_PAPER].seeds
 EVIL = "<script>alert(1)</script>"
+#: Standard deviation of the reward model's rewards in each world.
+DEVIATIONS = dict(zip(SEEDS, (2.0, 4.0), strict=True))
 #: Win rates on the way by row; the proxy rises by one at each of them.
 RATES = {PLAIN: [50.0, 40.0, 25.0], BOUNDED: [50.0, 48.0, 51.0], DENSE: [50.0, 30.0, 10.0]}
 
@@ -51,6 +53,9 @@ def write_world(root: Path, seed: int, **rates: list[float]) -> None:
     write_answers(testbed / "shared" / "sft" / "demo" / str(seed), [0.0, 1.0, 1.0], "answer of SFT")
     (testbed / "demo/reward_model/whole" / str(seed) / "result").mkdir(parents=True)
     write_json(testbed / "demo/reward_model/whole" / str(seed) / "result/metrics.json", {"accuracy": 0.74})
+    fitted = testbed / "demo/normaliser/whole" / str(seed) / "result"
+    fitted.mkdir(parents=True)
+    write_json(fitted / "metrics.json", {"sequence_std": DEVIATIONS[seed]})
     data = testbed / "shared/data/demo" / str(seed) / "result"
     data.mkdir(parents=True)
     metas = [{"true_chosen": 1.0, "true_rejected": 0.0}] * 3 + [{"true_chosen": 0.0, "true_rejected": 1.0}] * 2
@@ -83,6 +88,18 @@ def test_the_plain_reward_comes_first_and_rows_are_compared_with_it(root: Path) 
     assert (bounded.above, dense.above) == (2, 0)
     assert found.right == 0.74
     assert found.true == 0.6
+
+
+def test_the_proxys_rise_is_in_deviations_of_each_worlds_reward_model(root: Path) -> None:
+    found = read_finding(root)
+    assert found is not None
+    assert [run.measures["proxy_gain"] for run in found.rows[0].runs.values()] == [2, 2]
+    assert found.rows[0].proxy_rise == (2 / 2 + 2 / 4) / 2
+    assert "its proxy rises by 0.8 deviations" in found.rows[0].means
+    fitted = root / f"results/testbed/demo/normaliser/whole/{SEEDS[0]}/result/metrics.json"
+    write_json(fitted, {"sequence_mean": 1.0})
+    with pytest.raises(DataError, match="sequence_std"):
+        read_finding(root)
 
 
 def test_rows_are_compared_at_equal_kl_too(root: Path) -> None:
