@@ -34,6 +34,8 @@ from tasks.studies.equal_kl import at_kl
 
 #: Names of the rows: the plain reward, PAR's design, Segment's design.
 PLAIN, BOUNDED, DENSE = "vanilla", "par", "segment"
+#: The rows that the finding is about; the demo may have others.
+CHECKED = (PLAIN, BOUNDED, DENSE)
 #: KL from the SFT model, in nats per answer, at which rows are also compared, besides at their last step.
 NATS = 2.0
 RECORD = Path("reference/demo_finding.json")
@@ -281,9 +283,9 @@ def parts(measured: Measured) -> dict[str, bool]:
 
 
 def settings_digest(root: Path) -> str:
-    """Returns a digest of the settings and stage versions behind the demo's rows."""
-    scale, found = Scale(root, DEFAULT_SCALE), {}
-    for row in load_rows(root, DEMO_PAPER).values():
+    """Returns a digest of the settings and stage versions behind the rows that the finding is about."""
+    scale, rows, found = Scale(root, DEFAULT_SCALE), load_rows(root, DEMO_PAPER), {}
+    for row in (rows[name] for name in CHECKED if name in rows):
         for item in scale.row(row, 0):
             read = [read_settings(address.under(root)) for address in item.addresses]
             found[item.stage] = [stage_version(root, item.module), read]
@@ -297,7 +299,7 @@ def read_check(root: Path) -> FindingCheck | None:
     record, damaged = read_object(root / RECORD), partial(DataError, file=str(RECORD), remedy=f"git checkout {RECORD}")
     check_types(record, CheckedSeeds, damaged)
     for seed, rows in record["seeds"].items():
-        if not seed.isdigit() or not {PLAIN, BOUNDED, DENSE} <= rows.keys():
+        if not seed.isdigit() or not set(CHECKED) <= rows.keys():
             raise damaged(f"{seed} is not a seed with the rows {PLAIN}, {BOUNDED} and {DENSE}", field="seeds")
     if not record["seeds"]:
         raise damaged("has no seed", field="seeds")

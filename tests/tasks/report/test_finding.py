@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tasks.report import finding
 from tasks.report.__main__ import write_report
 from tasks.report.drawing import theme_colour
 from tasks.report.finding import BOUNDED, DENSE, PLAIN, outcome, parts, read_finding
-from tasks.running.artifacts import write_json, write_jsonl
+from tasks.running.artifacts import read_json, write_json, write_jsonl
 from tests.tasks.report.test_hackability_page import write_run
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -244,3 +245,19 @@ def test_a_check_on_other_seeds_is_counted(root: Path) -> None:
     changed = read_finding(root)
     assert changed is not None
     assert "other settings or code" in changed.check
+
+
+def test_a_row_added_to_the_demo_leaves_the_check_on_other_seeds_current(tmp_path: Path) -> None:
+    for name in ("params.yaml", "tasks", "pyproject.toml"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    shutil.copytree(PROJECT / "params", tmp_path / "params")
+    page = tmp_path / "params" / DEMO_PAPER / "rows.yaml"
+    before = page.read_text(encoding="utf-8")
+    committed = read_json(PROJECT / finding.RECORD)["settings"]
+    assert finding.settings_digest(tmp_path) == committed
+    page.write_text(before + "own: {title: My own, shaping: {kind: clip}}\n", encoding="utf-8")
+    assert finding.settings_digest(tmp_path) == committed
+    page.write_text(before.replace("references: 4", "references: 2"), encoding="utf-8")
+    assert finding.settings_digest(tmp_path) != committed, "a row of the finding changed"
+    page.write_text(before.replace("clamp: null", "clamp: 5.0"), encoding="utf-8")
+    assert finding.settings_digest(tmp_path) != committed, "the rows' base changed"
