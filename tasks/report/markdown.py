@@ -142,7 +142,7 @@ def render(report: Report) -> str:
     if made.commits:
         lines += [
             f"Commits {', '.join(made.commits)}; {made.first} to {made.last}; {', '.join(made.devices)}; "
-            f"{made.minutes:.0f} minutes of stages.",
+            f"{clock(report.seconds)} in {sum(kind.stages for kind in report.times)} stages.",
             "",
         ]
     lines += _finding(report.finding) if report.finding else []
