@@ -256,6 +256,19 @@ def test_a_rows_colours_have_one_scale_on_all_prompts(root: Path, tmp_path: Path
     assert re.findall(r"<span>\+([\d.]+)</span></span>", page) == ["4.00", "0.50"] * 2
 
 
+def test_rows_of_ones_own_are_exploratory_for_another_reason(tmp_path: Path) -> None:
+    shutil.copytree(PROJECT / "params", tmp_path / "params")
+    (tmp_path / "params.yaml").symlink_to(PROJECT / "params.yaml")
+    shutil.copytree(tmp_path / "params/segment", tmp_path / "params/my-study")
+    for paper in ("segment", "my-study"):
+        run(tmp_path, f"{paper}/segment", 0, 60.0)
+        run(tmp_path, f"{paper}/bandit", 0, 50.0)
+    own = compare_rows(tmp_path, "testbed", ["my-study/segment", "my-study/bandit"])
+    assert own.caveats[-1] == "Exploratory: 1 seed of your choice, not a registered study."
+    beside = compare_rows(tmp_path, "testbed", ["segment/segment", "my-study/bandit"])
+    assert beside.caveats[-1] == "Exploratory: settings were made while looking at these seeds."
+
+
 def test_a_title_is_no_markup(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     page = root / "params/segment/rows.yaml"
