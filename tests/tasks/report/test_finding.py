@@ -19,6 +19,7 @@ from tasks.report.__main__ import write_report
 from tasks.report.drawing import theme_colour
 from tasks.report.finding import BOUNDED, DENSE, PLAIN, outcome, parts, read_finding
 from tasks.running.artifacts import read_json, write_json, write_jsonl
+from tests.browser import WIDTHS, browsing, needs_browser
 from tests.tasks.report.test_hackability_page import write_run
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -202,6 +203,15 @@ def test_the_report_begins_with_the_finding(root: Path) -> None:
     assert "run-demo-policy-vanilla" in page
     text = (root / "report/report.md").read_text(encoding="utf-8")
     assert text.index("The plain reward is hacked") < text.index("Where the time goes")
+
+
+@pytest.mark.platform
+@needs_browser
+def test_on_a_telephone_the_findings_numbers_scroll_beside_their_rows(root: Path, tmp_path: Path) -> None:
+    page = write_report(root / "results/testbed", root / "report")
+    with browsing(tmp_path, WIDTHS[1]) as tab:
+        tab.open(page.as_uri())
+        tab.keeps_names("#finding .scroll", 4)
 
 
 def test_rows_have_the_colours_that_they_have_on_the_page_of_compare(root: Path) -> None:

@@ -16,6 +16,7 @@ from tasks.report import colour
 from tasks.report.compare_page import write_comparison
 from tasks.report.rows_compared import beats, compare_rows, find_rows, row_runs, same_prompts, same_rollouts
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
+from tests.browser import WIDTHS, browsing, needs_browser
 from tests.small_repository import PROJECT
 
 PROMPTS = [f"What is {number}?" for number in range(12)]
@@ -267,6 +268,15 @@ def test_rows_of_ones_own_are_exploratory_for_another_reason(tmp_path: Path) -> 
     assert own.caveats[-1] == "Exploratory: 1 seed of your choice, not a registered study."
     beside = compare_rows(tmp_path, "testbed", ["segment/segment", "my-study/bandit"])
     assert beside.caveats[-1] == "Exploratory: settings were made while looking at these seeds."
+
+
+@pytest.mark.platform
+@needs_browser
+def test_on_a_telephone_the_numbers_scroll_beside_their_rows(root: Path, tmp_path: Path) -> None:
+    page = write_comparison(compare_rows(root, "testbed", ["segment/segment", "bandit"]), [], tmp_path / "report")
+    with browsing(tmp_path, WIDTHS[1]) as tab:
+        tab.open(page.as_uri())
+        tab.keeps_names("#numbers .scroll", 3)
 
 
 def test_a_title_is_no_markup(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
