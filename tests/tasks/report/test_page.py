@@ -209,7 +209,7 @@ def test_the_time_at_the_head_is_that_of_the_table_of_stages(results: Path, page
     assert {kind.kind for kind in report.times} > {"policy", "data"}
     total, stages = sum(kind.seconds for kind in report.times), sum(kind.stages for kind in report.times)
     head = page.with_name("report.md").read_text(encoding="utf-8").split("##")[0]
-    assert f"; {clock(total)} in {stages} stages.\n" in head
+    assert f"; 2026-03-01; cpu; {clock(total)} in {stages} stages.\n" in head
     assert f"<dt>time of all stages</dt><dd>{clock(total)}</dd>" in page.read_text(encoding="utf-8")
 
 
