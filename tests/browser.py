@@ -98,6 +98,18 @@ class Tab:
         self.evaluate(f"document.querySelector({json.dumps(selector)}).select()")
         self.call("Input.insertText", text=text)
 
+    def keeps_names(self, selector: str, columns: int) -> None:
+        """Checks a table in a box that scrolls: its first columns are whole, and its names stay when it scrolls."""
+        box = f"document.querySelector({json.dumps(selector)})"
+        head = f"{box}.querySelectorAll('thead th')"
+        assert self.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        edges = self.evaluate(f"[{box}, {head}[{columns - 1}]].map((one) => one.getBoundingClientRect().right)")
+        assert edges[1] <= edges[0]
+        assert self.evaluate(f"{box}.scrollLeft = 1e4, {box}.scrollLeft") > 0
+        names = f"[{box}, ...{box}.querySelectorAll('th:first-child')].map((one) => one.getBoundingClientRect().left)"
+        lefts = self.evaluate(names)
+        assert max(lefts) - min(lefts) < 1
+
     def texts(self, selector: str) -> list[str]:
         """Returns the texts of all visible elements of a selector."""
         script = f"[...document.querySelectorAll({json.dumps(selector)})]"

@@ -91,6 +91,13 @@ def mitigations(root: Path) -> dict[str, dict[str, Any]]:
     return {name: merge(page.base, own) for name, own in page.entries.items()}
 
 
+def mitigation_titles(root: Path) -> dict[str, str]:
+    """Returns the title of each mitigation: its rows' title without the reward."""
+    word = laboratory_page(root).word
+    of_reward = re.compile(rf",?\s*(?:\b{word}\s+)?{{{word}}}")
+    return {name: of_reward.sub("", str(row.get("title", name))).strip() for name, row in mitigations(root).items()}
+
+
 def flaws(root: Path) -> list[str]:
     """Returns the known flaws: the rewards that the page has every mitigation of."""
     return [*laboratory_page(root).each]

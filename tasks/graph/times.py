@@ -6,6 +6,7 @@ worked, and what came before and after the stages. From it comes the orchestrati
 
 from __future__ import annotations
 
+import calendar
 import json
 import sys
 import time
@@ -23,6 +24,8 @@ from tasks.graph.expected import LARGEST, clock, number_of
 from tasks.params.yaml_files import write_whole
 
 RUNS = Path(".work") / "runs"
+#: Of a run's beginning, UTC.
+STAMP = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class RunTimes:
     """
 
     slots: int
-    started: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    started: str = field(default_factory=lambda: time.strftime(STAMP, time.gmtime()))
     seconds: float = 0.0
     stages: list[StageTime] = field(default_factory=list)
 
@@ -227,6 +230,21 @@ def run_line(run: RunTimes) -> str:
     own = mean(stage.own for stage in run.stages)
     beyond = 1 - sum(run.parts()[name] for name in ("stages", "free slots"))
     return (
-        f"last run, {run.started}: {len(run.stages)} stages of {clock(own)} each in {clock(run.seconds)} on "
-        f"{run.slots} slot(s); {100 * beyond:.1f} % beyond the stages' own work"
+        f"Last run, begun {_moment(run.started)}: {_count(len(run.stages), 'stage')} of {clock(own)} each in "
+        f"{clock(run.seconds)} on {_count(run.slots, 'slot')}; {100 * beyond:.1f} % beyond the stages' own work"
     )
+
+
+def _moment(stamp: str) -> str:
+    """Returns a time stamp as people read it: '26 November 2026, 04:28 UTC'; another text as it is."""
+    try:
+        moment = time.strptime(stamp, STAMP)
+    except ValueError:
+        return stamp
+    month = calendar.month_name[moment.tm_mon]
+    return f"{moment.tm_mday} {month} {moment.tm_year}, {moment.tm_hour:02}:{moment.tm_min:02} UTC"
+
+
+def _count(number: int, what: str) -> str:
+    """'1 slot', '2 slots'."""
+    return f"{number} {what}{'s' * (number != 1)}"

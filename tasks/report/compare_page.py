@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,28 @@ def curves(found: RowsCompared) -> Markup | None:
     return Markup(panels_svg(data)) if data["status"] == "measured" else None
 
 
-def _coloured(texts: list[SameText]) -> list[dict[str, Any]]:
-    """Returns rollouts with their tokens coloured, each on the scale of its own reward."""
-    shown = []
-    for text in texts:
-        scale = max((abs(reward) for reward in text.rewards), default=0.0) or 1.0
-        body = coloured_tokens(text.tokens, text.rewards, scale=scale)
-        shown.append({"text": text, "body": body, "legend": scale_legend(scale)})
-    return shown
+def _coloured(rollouts: Sequence[tuple[str, list[SameText]]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Returns prompts with their rollouts' tokens coloured, those of a row on one scale.
+
+    Args:
+        rollouts: each prompt with a text of every row, in one order.
+    """
+    by_row = zip(*(texts for _, texts in rollouts), strict=True)
+    scales = [max((abs(paid) for text in row for paid in text.rewards), default=0.0) or 1.0 for row in by_row]
+    return [
+        (
+            prompt,
+            [
+                {
+                    "text": text,
+                    "body": coloured_tokens(text.tokens, text.rewards, scale=scale),
+                    "legend": scale_legend(scale),
+                }
+                for text, scale in zip(texts, scales, strict=True)
+            ],
+        )
+        for prompt, texts in rollouts
+    ]
 
 
 def write_comparison(found: RowsCompared, lines: list[str], out: Path) -> Path:
@@ -85,7 +100,7 @@ def write_comparison(found: RowsCompared, lines: list[str], out: Path) -> Path:
         own_style=template_text("compare.css.j2"),
         curves=curves(found),
         answers=same_prompts(rows, PROMPTS),
-        rollouts=[(prompt, _coloured(texts)) for prompt, texts in same_rollouts(rows, PROMPTS)],
+        rollouts=_coloured(same_rollouts(rows, PROMPTS)),
     )
     write_whole(out / "compare.html", page)
     return out / "compare.html"

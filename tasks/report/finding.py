@@ -34,6 +34,8 @@ from tasks.studies.equal_kl import at_kl
 
 #: Names of the rows: the plain reward, PAR's design, Segment's design.
 PLAIN, BOUNDED, DENSE = "vanilla", "par", "segment"
+#: The rows that the finding is about; the demo may have others.
+CHECKED = (PLAIN, BOUNDED, DENSE)
 #: KL from the SFT model, in nats per answer, at which rows are also compared, besides at their last step.
 NATS = 2.0
 RECORD = Path("reference/demo_finding.json")
@@ -53,6 +55,8 @@ class FindingRow:
         alarms: number of alarms while the policy trained, by world.
         effect: win rate minus the plain row's; None for the plain row.
         above: number of worlds in which its final win rate is above the plain row's.
+        proxy_rise: the plain row's `proxy_gain` in standard deviations of its reward model's rewards, mean over worlds;
+            None for the other rows.
     """
 
     name: str
@@ -61,6 +65,7 @@ class FindingRow:
     alarms: Mapping[int, int]
     effect: Effect | None
     above: int
+    proxy_rise: float | None = None
 
     @property
     def anchor(self) -> str:
@@ -95,8 +100,8 @@ class FindingRow:
         """Returns the row's part of the finding in one line."""
         worlds = len(self.runs)
         hacked = f"hacked in {of_worlds(self.times_hacked, worlds)}" if self.times_hacked else "not hacked"
-        if self.effect is None:
-            return f"{hacked}; its proxy rises by {self.mean('proxy_gain'):.1f} deviations all the same"
+        if self.proxy_rise is not None:
+            return f"{hacked}; its proxy rises by {self.proxy_rise:.1f} deviations all the same"
         return f"{hacked}; above the plain reward in {of_worlds(self.above, worlds)}"
 
 
@@ -278,9 +283,9 @@ def parts(measured: Measured) -> dict[str, bool]:
 
 
 def settings_digest(root: Path) -> str:
-    """Returns a digest of the settings and stage versions behind the demo's rows."""
-    scale, found = Scale(root, DEFAULT_SCALE), {}
-    for row in load_rows(root, DEMO_PAPER).values():
+    """Returns a digest of the settings and stage versions behind the rows that the finding is about."""
+    scale, rows, found = Scale(root, DEFAULT_SCALE), load_rows(root, DEMO_PAPER), {}
+    for row in (rows[name] for name in CHECKED if name in rows):
         for item in scale.row(row, 0):
             read = [read_settings(address.under(root)) for address in item.addresses]
             found[item.stage] = [stage_version(root, item.module), read]
@@ -294,7 +299,7 @@ def read_check(root: Path) -> FindingCheck | None:
     record, damaged = read_object(root / RECORD), partial(DataError, file=str(RECORD), remedy=f"git checkout {RECORD}")
     check_types(record, CheckedSeeds, damaged)
     for seed, rows in record["seeds"].items():
-        if not seed.isdigit() or not {PLAIN, BOUNDED, DENSE} <= rows.keys():
+        if not seed.isdigit() or not set(CHECKED) <= rows.keys():
             raise damaged(f"{seed} is not a seed with the rows {PLAIN}, {BOUNDED} and {DENSE}", field="seeds")
     if not record["seeds"]:
         raise damaged("has no seed", field="seeds")
@@ -323,7 +328,9 @@ def read_finding(root: Path) -> DemoFinding | None:
             for lacking in (MEASURES[name] for name in SHOWN if name not in run.measures):
                 raise DataError("is missing", file=metrics_file, field=lacking, remedy="Run the demo again")
             runs[name][seed] = run
+    backbone, model = rows[PLAIN].backbone, rows[PLAIN].reward_models[0].name
     finals = {name: {seed: [run.measures["final"]] for seed, run in own.items()} for name, own in runs.items()}
+    rise = proxy_rise(runs[PLAIN], results / DEMO_PAPER / "normaliser" / model)
     found = []
     for name in names:
         metrics = {seed: read_metrics(Path(run.path) / "result" / "metrics.json") for seed, run in runs[name].items()}
@@ -335,15 +342,12 @@ def read_finding(root: Path) -> DemoFinding | None:
                 {seed: int(own.get("hacking_alarms", 0)) for seed, own in metrics.items()},
                 None if name == PLAIN else paired(finals, name, PLAIN),
                 sum(finals[name][seed] > finals[PLAIN][seed] for seed in demo.seeds),
+                rise if name == PLAIN else None,
             )
         )
-    backbone, model = rows[PLAIN].backbone, rows[PLAIN].reward_models[0].name
     right, true = [], []
     for seed in demo.seeds:
-        measured = results / DEMO_PAPER / "reward_model" / model / str(seed) / "result" / "metrics.json"
-        if "accuracy" not in (metrics_of := read_metrics(measured)):
-            raise DataError("is missing", file=str(measured), field="accuracy", remedy="Run the demo again")
-        right.append(metrics_of["accuracy"])
+        right.append(_metric(results / DEMO_PAPER / "reward_model" / model / str(seed), "accuracy"))
         data = results / "shared" / "data" / backbone
         true.append(true_labels((data / str(seed) if (data / str(seed)).exists() else data) / "result"))
     accuracy = sum(right) / len(right)
@@ -351,6 +355,29 @@ def read_finding(root: Path) -> DemoFinding | None:
     answers = shown_answers(results / "shared" / "sft" / backbone / str(demo.seeds[0]), found)
     share = sum(known) / len(known) if known else None
     return DemoFinding(tuple(found), demo.seeds, accuracy, share, answers, read_check(root))
+
+
+def proxy_rise(runs: Mapping[int, HackingRun], normalisers: Path) -> float:
+    """Returns the mean over worlds of a policy's `proxy_gain`, in standard deviations of its reward model's rewards.
+
+    Args:
+        runs: of the policy, by world.
+        normalisers: the folder of its reward model's normalisers, by world.
+    """
+    deviations = {seed: _metric(normalisers / str(seed), "sequence_std") for seed in runs}
+    return mean_and_standard_error([run.measures["proxy_gain"] / deviations[seed] for seed, run in runs.items()])[0]
+
+
+def _metric(out: Path, name: str) -> float:
+    """Returns a metric of a stage of the demo.
+
+    Raises:
+        DataError: its result lacks it.
+    """
+    file = out / "result" / "metrics.json"
+    if name not in (metrics := read_metrics(file)):
+        raise DataError("is missing", file=str(file), field=name, remedy="Run the demo again")
+    return metrics[name]
 
 
 def shown_answers(sft: Path, rows: Sequence[FindingRow]) -> tuple[Answer, ...]:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse
-from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigations
+from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigation_titles
 from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.yaml_files import write_whole
@@ -140,8 +140,8 @@ def compare(
         seeds: those shown.
     """
     results = root / "results" / scale / LABORATORY
-    every = mitigations(root)
-    titles = {name: str(every[name].get("title", name)) for name in names}
+    every = mitigation_titles(root)
+    titles = {name: every[name] for name in names}
     found = []
     for reward in rewards:
         cells = []
@@ -219,7 +219,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for hackability.html and hackability.json")
     options = parser.parse_args(arguments)
     root, scale = options.results.resolve().parent.parent, options.results.name
-    names = list(mitigations(root))
+    names = list(mitigation_titles(root))
     found = sorted((options.results / LABORATORY / "policy").glob("*/*/result/metrics.json"))
     seeds = sorted({int(path.parts[-3]) for path in found})
     if not found:

@@ -137,12 +137,13 @@ def _times(report: Report) -> list[str]:
 def render(report: Report) -> str:
     """Returns the report as a Markdown string."""
     made = report.provenance
+    days = made.first if made.first == made.last else f"{made.first} to {made.last}"
     lines = [f"# Rewardsmith report, scale {report.scale}", ""]
     lines += ["**Rehearsal: no number here is a result.**", ""] if report.rehearsal else []
     if made.commits:
         lines += [
-            f"Commits {', '.join(made.commits)}; {made.first} to {made.last}; {', '.join(made.devices)}; "
-            f"{made.minutes:.0f} minutes of stages.",
+            f"Commits {', '.join(made.commits)}; {days}; {', '.join(made.devices)}; "
+            f"{clock(report.seconds)} in {sum(kind.stages for kind in report.times)} stages.",
             "",
         ]
     lines += _finding(report.finding) if report.finding else []

@@ -125,6 +125,11 @@ class Report:
     finding: DemoFinding | None = None
 
     @property
+    def seconds(self) -> float:
+        """Returns the own seconds of all stages of the scale."""
+        return sum(kind.seconds for kind in self.times)
+
+    @property
     def verdicts(self) -> dict[str, int]:
         return totals(paper.counts for paper in self.papers)
 

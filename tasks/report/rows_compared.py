@@ -14,7 +14,9 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.protocols import true_tally
-from tasks.graph.names import demo_elsewhere, papers_of_repository, run_options
+from rlhf_core.published.printed_tables import PAPERS
+from tasks.graph.laboratory import LABORATORY
+from tasks.graph.names import DEMO_PAPER, demo_elsewhere, papers_of_repository, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
@@ -32,6 +34,8 @@ FIRST_CHOICES = (
 BENCHMARK = "alpaca"
 #: Metrics by the headings that tables have for them.
 HEADINGS = {"tokens": f"{BENCHMARK}_tokens"}
+#: Whose rows come with this repository, with settings made while looking at spent seeds.
+SETTINGS_MADE_HERE = frozenset({*PAPERS, DEMO_PAPER, LABORATORY, "mixed", "tatoeba"})
 #: Sides of the first row that a row without a decision is on.
 ONE_WORLD, UNDECIDED = "in one world", "undecided"
 
@@ -357,8 +361,16 @@ def _caveats(rows: Sequence[RowRuns], compared: Sequence[ComparedRow], metric: s
     if any(row.difference and row.difference.effect.worlds == 1 for row in compared):
         lines.append("One world says nothing about how much worlds differ: no interval. More: --seed on run.")
     if exploratory(seed for row in rows for seed in row.runs):
-        lines.append(f"{EXPLORATORY[:1].upper()}{EXPLORATORY[1:]}.")
+        lines.append(_why_exploratory(rows))
     return lines
+
+
+def _why_exploratory(rows: Sequence[RowRuns]) -> str:
+    """Returns why rows are exploratory; of the user's own rows, nobody knows how their settings were made."""
+    if any(row.address.partition("/")[0] in SETTINGS_MADE_HERE for row in rows):
+        return f"{EXPLORATORY[:1].upper()}{EXPLORATORY[1:]}."
+    seeds = sorted({seed for row in rows for seed in row.runs})
+    return f"Exploratory: {len(seeds)} seed{'s' * (len(seeds) != 1)} of your choice, not a registered study."
 
 
 def _differing(rows: Iterable[RowRuns], of: Callable[[RowRuns], str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,13 @@ def test_parts_of_a_run_sum_to_one_and_tell_what_is_beyond_the_stages() -> None:
     assert parts["before and after"] == pytest.approx(2 * 20 / 200)
     assert parts["free slots"] == pytest.approx(40 / 200)
     assert "35.0 % beyond the stages' own work" in times.run_line(run)
+
+
+def test_a_run_says_when_it_began_as_people_do() -> None:
+    run = RunTimes(1, started="2026-03-01T09:05:07Z", seconds=60.0, stages=[stage(0, 34, 34)])
+    said = "Last run, begun 1 March 2026, 09:05 UTC: 1 stage of 34 s each in 60 s on 1 slot; "
+    assert times.run_line(run).startswith(said)
+    assert "begun once: 1 stage" in times.run_line(replace(run, started="once"))
 
 
 def test_a_stage_from_the_cache_has_no_work_of_its_own(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from tasks.commands.finding import print_finding
 from tasks.graph.names import DEMO_PAPER
 from tasks.params.stages import run_settings
@@ -17,12 +18,15 @@ from tasks.report import finding
 from tasks.report.__main__ import write_report
 from tasks.report.drawing import theme_colour
 from tasks.report.finding import BOUNDED, DENSE, PLAIN, outcome, parts, read_finding
-from tasks.running.artifacts import write_json, write_jsonl
+from tasks.running.artifacts import read_json, write_json, write_jsonl
+from tests.browser import WIDTHS, browsing, needs_browser
 from tests.tasks.report.test_hackability_page import write_run
 
 PROJECT = Path(__file__).resolve().parents[3]
 SEEDS = run_settings(PROJECT).demo[DEMO_PAPER].seeds
 EVIL = "<script>alert(1)</script>"
+#: Standard deviation of the reward model's rewards in each world.
+DEVIATIONS = dict(zip(SEEDS, (2.0, 4.0), strict=True))
 #: Win rates on the way by row; the proxy rises by one at each of them.
 RATES = {PLAIN: [50.0, 40.0, 25.0], BOUNDED: [50.0, 48.0, 51.0], DENSE: [50.0, 30.0, 10.0]}
 
@@ -51,6 +55,9 @@ def write_world(root: Path, seed: int, **rates: list[float]) -> None:
     write_answers(testbed / "shared" / "sft" / "demo" / str(seed), [0.0, 1.0, 1.0], "answer of SFT")
     (testbed / "demo/reward_model/whole" / str(seed) / "result").mkdir(parents=True)
     write_json(testbed / "demo/reward_model/whole" / str(seed) / "result/metrics.json", {"accuracy": 0.74})
+    fitted = testbed / "demo/normaliser/whole" / str(seed) / "result"
+    fitted.mkdir(parents=True)
+    write_json(fitted / "metrics.json", {"sequence_std": DEVIATIONS[seed]})
     data = testbed / "shared/data/demo" / str(seed) / "result"
     data.mkdir(parents=True)
     metas = [{"true_chosen": 1.0, "true_rejected": 0.0}] * 3 + [{"true_chosen": 0.0, "true_rejected": 1.0}] * 2
@@ -83,6 +90,18 @@ def test_the_plain_reward_comes_first_and_rows_are_compared_with_it(root: Path) 
     assert (bounded.above, dense.above) == (2, 0)
     assert found.right == 0.74
     assert found.true == 0.6
+
+
+def test_the_proxys_rise_is_in_deviations_of_each_worlds_reward_model(root: Path) -> None:
+    found = read_finding(root)
+    assert found is not None
+    assert [run.measures["proxy_gain"] for run in found.rows[0].runs.values()] == [2, 2]
+    assert found.rows[0].proxy_rise == (2 / 2 + 2 / 4) / 2
+    assert "its proxy rises by 0.8 deviations" in found.rows[0].means
+    fitted = root / f"results/testbed/demo/normaliser/whole/{SEEDS[0]}/result/metrics.json"
+    write_json(fitted, {"sequence_mean": 1.0})
+    with pytest.raises(DataError, match="sequence_std"):
+        read_finding(root)
 
 
 def test_rows_are_compared_at_equal_kl_too(root: Path) -> None:
@@ -189,6 +208,15 @@ def test_the_report_begins_with_the_finding(root: Path) -> None:
     assert text.index("The plain reward is hacked") < text.index("Where the time goes")
 
 
+@pytest.mark.platform
+@needs_browser
+def test_on_a_telephone_the_findings_numbers_scroll_beside_their_rows(root: Path, tmp_path: Path) -> None:
+    page = write_report(root / "results/testbed", root / "report")
+    with browsing(tmp_path, WIDTHS[1]) as tab:
+        tab.open(page.as_uri())
+        tab.keeps_names("#finding .scroll", 4)
+
+
 def test_rows_have_the_colours_that_they_have_on_the_page_of_compare(root: Path) -> None:
     page = write_report(root / "results/testbed", root / "report").read_text(encoding="utf-8")
     colours = re.findall(r'class="swatch" style="background: ([^"]+)"></span>', page)
@@ -230,3 +258,19 @@ def test_a_check_on_other_seeds_is_counted(root: Path) -> None:
     changed = read_finding(root)
     assert changed is not None
     assert "other settings or code" in changed.check
+
+
+def test_a_row_added_to_the_demo_leaves_the_check_on_other_seeds_current(tmp_path: Path) -> None:
+    for name in ("params.yaml", "tasks", "pyproject.toml"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    shutil.copytree(PROJECT / "params", tmp_path / "params")
+    page = tmp_path / "params" / DEMO_PAPER / "rows.yaml"
+    before = page.read_text(encoding="utf-8")
+    committed = read_json(PROJECT / finding.RECORD)["settings"]
+    assert finding.settings_digest(tmp_path) == committed
+    page.write_text(before + "own: {title: My own, shaping: {kind: clip}}\n", encoding="utf-8")
+    assert finding.settings_digest(tmp_path) == committed
+    page.write_text(before.replace("references: 4", "references: 2"), encoding="utf-8")
+    assert finding.settings_digest(tmp_path) != committed, "a row of the finding changed"
+    page.write_text(before.replace("clamp: null", "clamp: 5.0"), encoding="utf-8")
+    assert finding.settings_digest(tmp_path) != committed, "the rows' base changed"

@@ -45,7 +45,8 @@ def write_run(root: Path, row: str, seed: int, rates: list[float], p: float, **m
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Vanilla hacked on both seeds, PAR better on one and not run on the other, WARM without a reward model."""
-    titles: dict[str, Any] = {name: {"title": name.upper()} for name in NAMES} | {"par": {"title": f"PAR {EVIL}"}}
+    titles: dict[str, Any] = {name: {"title": f"{name.upper()}, reward {{reward}}"} for name in NAMES}
+    titles["par"] = {"title": f"PAR {EVIL}, reward {{reward}}"}
     page = {"each": {"reward": ["length"]}, "base": {"kind": "reward"}, "variants": titles}
     write_yaml(tmp_path / "params/hackability/rows.yaml", page)
     write_yaml(tmp_path / "params/hackability/reward_models.yaml", {"length": {"title": "x", "data": "length"}})
@@ -116,6 +117,20 @@ def test_the_page_has_the_numbers_and_says_what_is_missing(page: Path) -> None:
     assert "-30.0 after peak" in matrix
     assert "+2 for every ten words" in text
     assert "Left out: WARM" in text
+
+
+def test_mitigations_have_titles_without_a_placeholder(page: Path) -> None:
+    for file in (page, page.with_suffix(".json")):
+        assert "{reward}" not in file.read_text(encoding="utf-8")
+    assert "</i>VANILLA</th>" in page.read_text(encoding="utf-8")
+
+
+def test_less_than_a_minute_of_training_is_in_seconds(root: Path) -> None:
+    rows = RewardRows("length", {"vanilla": "length-vanilla"})
+    record = root / "results/testbed/hackability/policy/length-vanilla/0/record/record.json"
+    record.write_text(json.dumps({"seconds": 28, "commit": "ab" * 20}))
+    text = write_comparison(compare(root, "testbed", [rows], ["vanilla"], [0]), root / "report").read_text("utf-8")
+    assert "<dt>time of training</dt><dd>28 s</dd>" in text
 
 
 def test_every_measure_of_a_mitigation_stands_in_a_row_of_its_own(root: Path) -> None:

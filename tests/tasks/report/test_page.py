@@ -12,6 +12,7 @@ from markupsafe import escape
 
 from rlhf_core.errors import DataError
 from tasks import tables
+from tasks.graph.expected import clock
 from tasks.report.__main__ import write_report
 from tasks.report.page import read_report, render
 from tasks.report.rows_of_all_papers import rows_by_sft_model
@@ -198,8 +199,18 @@ def test_a_report_made_in_another_folder_finds_its_runs(
     inside = read_report(here)
     monkeypatch.chdir(tmp_path)
     assert read_report(root / here) == inside
-    assert inside.provenance.minutes > 0
+    assert inside.seconds > 0
     assert all(run.record and not Path(run.path).is_absolute() for run in inside.runs.values())
+
+
+def test_the_time_at_the_head_is_that_of_the_table_of_stages(results: Path, page: Path) -> None:
+    """Stages without a cell of their own, such as data, count too."""
+    report = read_report(results)
+    assert {kind.kind for kind in report.times} > {"policy", "data"}
+    total, stages = sum(kind.seconds for kind in report.times), sum(kind.stages for kind in report.times)
+    head = page.with_name("report.md").read_text(encoding="utf-8").split("##")[0]
+    assert f"; 2026-03-01; cpu; {clock(total)} in {stages} stages.\n" in head
+    assert f"<dt>time of all stages</dt><dd>{clock(total)}</dd>" in page.read_text(encoding="utf-8")
 
 
 def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path) -> None:

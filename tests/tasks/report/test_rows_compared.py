@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from rlhf_core.errors import DataError, RecipeError
 from tasks.commands.compare import meanings, print_rows
 from tasks.commands.rows import print_row_list, seeds_text
+from tasks.report import colour
 from tasks.report.compare_page import write_comparison
 from tasks.report.rows_compared import beats, compare_rows, find_rows, row_runs, same_prompts, same_rollouts
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
+from tests.browser import WIDTHS, browsing, needs_browser
 from tests.small_repository import PROJECT
 
 PROMPTS = [f"What is {number}?" for number in range(12)]
@@ -233,6 +236,47 @@ def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, t
         "true reward 0.50",
     ):
         assert part in page, part
+
+
+def test_a_rows_colours_have_one_scale_on_all_prompts(root: Path, tmp_path: Path) -> None:
+    paid = {"segment": (4.0, 1.0), "bandit": (0.5, -0.25)}
+    for row, rewards in paid.items():
+        kept = [
+            {"step": 7, "id": prompt, "prompt": prompt, "response": f"{row}!", "tokens": [row, "!"],
+             "rewards": [0.0, reward], "true_reward": 0.5}
+            for prompt, reward in zip(PROMPTS, rewards, strict=False)
+        ]  # fmt: skip
+        write_jsonl(root / f"results/testbed/segment/policy/{row}/0/result/rollouts.jsonl", kept)
+    found = compare_rows(root, "testbed", ["segment/segment", "bandit"])
+    page = write_comparison(found, [], tmp_path / "report").read_text().partition('id="rollouts"')[2]
+    strengths = re.findall(r'title="token 1: ([^"]+)" style="background:rgba\(\d+,\d+,\d+,([\d.]+)\)"', page)
+    full = colour.STRONGEST
+    assert {float(reward): float(strength) for reward, strength in strengths} == {
+        4.0: full, 1.0: round(full / 4, 3), 0.5: full, -0.25: full / 2
+    }  # fmt: skip
+    assert re.findall(r"<span>\+([\d.]+)</span></span>", page) == ["4.00", "0.50"] * 2
+
+
+def test_rows_of_ones_own_are_exploratory_for_another_reason(tmp_path: Path) -> None:
+    shutil.copytree(PROJECT / "params", tmp_path / "params")
+    (tmp_path / "params.yaml").symlink_to(PROJECT / "params.yaml")
+    shutil.copytree(tmp_path / "params/segment", tmp_path / "params/my-study")
+    for paper in ("segment", "my-study"):
+        run(tmp_path, f"{paper}/segment", 0, 60.0)
+        run(tmp_path, f"{paper}/bandit", 0, 50.0)
+    own = compare_rows(tmp_path, "testbed", ["my-study/segment", "my-study/bandit"])
+    assert own.caveats[-1] == "Exploratory: 1 seed of your choice, not a registered study."
+    beside = compare_rows(tmp_path, "testbed", ["segment/segment", "my-study/bandit"])
+    assert beside.caveats[-1] == "Exploratory: settings were made while looking at these seeds."
+
+
+@pytest.mark.platform
+@needs_browser
+def test_on_a_telephone_the_numbers_scroll_beside_their_rows(root: Path, tmp_path: Path) -> None:
+    page = write_comparison(compare_rows(root, "testbed", ["segment/segment", "bandit"]), [], tmp_path / "report")
+    with browsing(tmp_path, WIDTHS[1]) as tab:
+        tab.open(page.as_uri())
+        tab.keeps_names("#numbers .scroll", 3)
 
 
 def test_a_title_is_no_markup(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
