@@ -20,6 +20,7 @@ from pathlib import Path
 from rlhf_core.errors import DataError, hint
 from tasks.params.yaml_files import write_whole
 from tasks.report.atlas import Atlas, AtlasStudy, read_atlas
+from tasks.report.atlas_claims import AskedClaim
 from tasks.report.atlas_markdown import (
     NO_VERDICT_BEFORE_THE_LAST,
     caveat_lines,
@@ -83,8 +84,8 @@ def block_of(atlas: Atlas, name: str) -> str:
     """Returns the findings of the studies of a paper, or of all studies below the count of claims."""
     if name == ALL:
         return _all_studies(atlas)
-    words = {(claim.paper, claim.id): claim.word for claim in atlas.claims}
-    parts = [_study(study, words) for study in atlas.studies if _paper(study) == name]
+    claims = {(claim.paper, claim.id): claim for claim in atlas.claims}
+    parts = [_study(study, claims) for study in atlas.studies if _paper(study) == name]
     return "\n\n".join(parts).strip() + "\n"
 
 
@@ -152,12 +153,12 @@ def _paper(study: AtlasStudy) -> str | None:
     return None if spec is None or spec.claim is None else spec.claim.paper
 
 
-def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
+def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], AskedClaim]) -> str:
     """Returns a study's verdict, its claim's, and the tables and caveats below them.
 
     Args:
         study: a study of a paper.
-        claims: verdicts of claims over all their studies, by paper and id.
+        claims: by paper and id.
     """
     if study.state is None or study.primary is None:
         return _filled(_said(study))
@@ -173,13 +174,21 @@ def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _claim(study: AtlasStudy, claims: Mapping[tuple[str, str], str]) -> str:
-    """Returns the verdict of the claim that a study names, over all its studies; none without a claim of the paper's
-    file."""
-    claim = None if study.state is None else study.state.spec.claim
-    if claim is None or claim.id is None:
+def _claim(study: AtlasStudy, claims: Mapping[tuple[str, str], AskedClaim]) -> str:
+    """Returns the verdict of the claim that a study names: of this study, and over all studies if several name it; none
+    without a claim of the paper's file."""
+    own = study.of_claim
+    if own is None:
         return ""
-    return f" Claim ({claim.stated.source}): *{claims[claim.paper, claim.id]}*."
+    asked = claims[own.claim.paper, str(own.claim.id)]
+    if len(asked.studies) == 1:
+        said = f"*{asked.word}*"
+    elif own.word == asked.word:
+        said = f"*{asked.word}*, here and over {len(asked.studies)} studies"
+    else:
+        here = "not tested" if own.says is None else f"*{own.word}*"
+        said = f"{here} here, *{asked.word}* over {len(asked.studies)} studies"
+    return f" Claim ({asked.stated.source}): {said}."
 
 
 def _headline(study: AtlasStudy, primary: StudyFinding) -> str:

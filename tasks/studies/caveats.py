@@ -1,6 +1,6 @@
 """Caveats beside an effect: rows that were not tuned, or tuned in other cells, or are not alike; unequal budgets,
-settings, KL or lengths, little training, broken rows, useless aspect models, cells or slopes of opposite sign, runs
-below their SFT model."""
+settings, KL or lengths, little training, broken rows, useless aspect models, cells or slopes of opposite sign, effects
+that one cell or the last step carries, runs below their SFT model."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.budgets import little_training, more_tokens, unequal, untuned
 from tasks.studies.end_of_training import other_ends
 from tasks.studies.equal_kl import at_kl
+from tasks.studies.fragile_effects import fragile_effects
 from tasks.studies.opposite_signs import opposite_cells, opposite_slopes
 from tasks.studies.origins import other_origins
 from tasks.studies.row_settings import CellSettings, other_settings
@@ -68,6 +69,7 @@ def caveats_of(
         "aspects": _useless_aspects(spec.weighted_cells(hypothesis), known),
         "cells": opposite_cells(spec, hypothesis, known),
         f"slopes over {hypothesis.over}": opposite_slopes(spec, hypothesis, known),
+        "fragile": fragile_effects(spec, hypothesis, known),
         **{f"runs of {row}": _fallen(spec, hypothesis, known, row) for row in rows},
     }
     for about, texts in said.items():

@@ -76,6 +76,6 @@ def _other_settings(row: str, made: Mapping[str, Any], records: Records) -> list
             known = {run["settings"] for run in runs if run is not None}
             run = record["cells"].get(cell, {}).get("rows", {}).get(row)
             if run is not None and {run.get("origin", {}).get("settings")} != known:
-                said = f"'{row}' was tuned with other settings of the row, its data or its models"
+                said = f"'{row}' was tuned at other settings or stage versions of the row, its data or its models"
                 places.setdefault(said, []).append(f"than it has in world {record['world']}, cell '{cell}'")
     return [placed(said, where) for said, where in places.items()]

@@ -136,6 +136,15 @@ def test_a_complete_study_has_the_means_of_its_cells_and_the_verdict_of_its_clai
     spec, block = study.state.spec, block_of(atlas, "rlmec")
     (claim,) = [claim for claim in atlas.claims if claim.paper == "rlmec"]
     assert f"Claim ({claim.stated.source}): *{claim.word}*." in " ".join(block.split())
+    (own,) = claim.studies
+    twice = replace(claim, studies=(own, own))
+    said = f"*{claim.word}*, here and over 2 studies" if twice.word == claim.word else f"*{twice.word}* over 2 studies"
+    again = block_of(replace(atlas, claims=[twice]), "rlmec")
+    assert f"{said}." in " ".join(again.split())
+    other = replace(own, says=None, status="exploratory, 8 of 8 worlds")
+    mixed = replace(claim, studies=(own, other))
+    assert mixed.word != "open"
+    assert f"over {len(mixed.studies)} studies." in " ".join(block_of(replace(atlas, claims=[mixed]), "rlmec").split())
     assert f"| {spec.metric}/KL | {' | '.join(spec.cells)} |" in block
     rate, kl = (study.means(metric)["tokens", "accurate"].effect for metric in (spec.metric, "kl"))
     assert rate is not None

@@ -131,8 +131,8 @@ EIGHT = {"bandit": 8, "segment": 8}
         ),
         (
             lambda made: made["rows"]["segment"]["trials"][0]["runs"]["100"]["as-it-is"].update(settings="x"),
-            "'segment' was tuned with other settings of the row, its data or its models than it has in world 1, "
-            "cell 'as-it-is'",
+            "'segment' was tuned at other settings or stage versions of the row, its data or its models than it has in "
+            "world 1, cell 'as-it-is'",
         ),
     ],
 )

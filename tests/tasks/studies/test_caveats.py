@@ -17,6 +17,7 @@ from tasks.studies.caveat_groups import caveat_count, caveat_groups
 from tasks.studies.caveats import rows_at_kl
 from tasks.studies.end_of_training import other_ends
 from tasks.studies.equal_kl import at_kl
+from tasks.studies.fragile_effects import fragile_effects
 from tasks.studies.opposite_signs import opposite_slopes
 from tasks.studies.row_settings import UNREADABLE, other_settings
 from tasks.studies.verdicts import StudyState, load_study
@@ -51,6 +52,46 @@ def record(metrics: Callable[[str, str], dict[str, float]]) -> Record:
         rows = {row: {"seconds": 1.0, "metrics": metrics(cell, row)} for row in SPEC.rows_of(levels)}
         cells[cell] = {"rows": rows, "above": {}}
     return {"world": 1, "machine": {"threads": 1}, "cells": cells}
+
+
+# ---- effects that one cell or the last step carries
+
+
+def worlds_of(leads: dict[str, list[float]], best: list[float]) -> list[Record]:
+    """Worlds in which segment leads at the end of a cell by given points, and at its best evaluation by others."""
+    made = []
+    for index, top in enumerate(best):
+
+        def metrics(cell: str, row: str, index: int = index) -> dict[str, float]:
+            return {"win_rate_vs_sft": 50.0 + (leads[cell][index] if row == "segment" else 0.0)}
+
+        one = record(metrics)
+        for cell in one["cells"].values():
+            for row, run in cell["rows"].items():
+                peak = 60.0 + (top if row == "segment" else 0.0)
+                run["curve"] = {"points": [{"step": 1.0, "win_rate_vs_sft": peak}, {"step": 2.0, "kl": 1.0}]}
+        made.append({**one, "world": index})
+    return made
+
+
+EVEN_LEADS = {cell: [4.0, 5.0, 6.0, 5.0] for cell in SPEC.cells}
+
+
+def test_an_effect_in_every_cell_and_at_best_evaluations_is_not_fragile() -> None:
+    assert fragile_effects(SPEC, SPEC.hypotheses["beats"], worlds_of(EVEN_LEADS, [3.0, 4.0, 5.0, 4.0])) == []
+
+
+def test_an_effect_names_cells_and_best_evaluations_in_which_it_is_not_shown() -> None:
+    leads = {**EVEN_LEADS, "short-sum": [-4.0, 5.0, -3.0, 4.0]}
+    found = fragile_effects(SPEC, SPEC.hypotheses["beats"], worlds_of(leads, [-1.0, 1.0, 0.5, -1.0]))
+    assert found[0].startswith("not shown in short-sum (+0.5, −6.9 to +7.9) alone")
+    assert found[1].startswith("not shown at the best evaluations while training (−0.1, ")
+
+
+def test_an_effect_that_is_not_shown_at_all_and_a_slope_have_no_such_words() -> None:
+    leads = {cell: [-4.0, 5.0, -3.0, 4.0] for cell in SPEC.cells}
+    assert fragile_effects(SPEC, SPEC.hypotheses["beats"], worlds_of(leads, [1.0, -1.0, 1.0, -1.0])) == []
+    assert fragile_effects(SPEC, SPEC.hypotheses["grows"], worlds_of(EVEN_LEADS, [1.0, -1.0, 1.0, -1.0])) == []
 
 
 # ---- settings that were not tuned

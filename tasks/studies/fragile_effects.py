@@ -1,0 +1,74 @@
+"""Effects that depend on one choice: the cells that are averaged, or the step at which training ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from rlhf_core.evaluation.worlds import Effect, paired
+from tasks.params.studies import Hypothesis, StudySpec
+
+Run = Mapping[str, Any]
+
+
+def fragile_effects(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns where an effect at the end of training is not shown: in some of its cells alone, at best evaluations.
+
+    Shown is an effect whose 95 % interval over worlds leaves out 0. Slopes, and rows read at a KL, have no such words.
+    """
+    if hypothesis.over is not None or hypothesis.kl is not None:
+        return []
+    known, cells = list(records), [*spec.weighted_cells(hypothesis)]
+    rows = (hypothesis.row, hypothesis.than or spec.main)
+    if not _shown(_effect(known, cells, rows, lambda run: _end(run, spec.metric))):
+        return []
+    found = []
+    if len(cells) > 1:
+        alone = {cell: _effect(known, [cell], rows, lambda run: _end(run, spec.metric)) for cell in cells}
+        not_shown = [f"{cell} ({_text(effect)})" for cell, effect in alone.items() if effect and not _shown(effect)]
+        found += [f"not shown in {', '.join(not_shown)} alone"] if not_shown else []
+    best = _effect(known, cells, rows, lambda run: _best(run, spec.metric))
+    if best is not None and not _shown(best):
+        found.append(f"not shown at the best evaluations while training ({_text(best)})")
+    return found
+
+
+def _end(run: Run, metric: str) -> float | None:
+    value = run.get("metrics", {}).get(metric)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _best(run: Run, metric: str) -> float | None:
+    values = [point[metric] for point in run.get("curve", {}).get("points", []) if metric in point]
+    return max(values, default=None)
+
+
+def _effect(
+    records: Sequence[Mapping[str, Any]],
+    cells: Sequence[str],
+    rows: tuple[str, str],
+    value_of: Callable[[Run], float | None],
+) -> Effect | None:
+    """Returns the effect of some cells' mean over worlds; None where a run has no value."""
+    values: dict[str, dict[int | str, list[float]]] = {row: {} for row in rows}
+    for record in records:
+        for row in rows:
+            found = [value_of(record["cells"][cell]["rows"].get(row, {})) for cell in cells]
+            known = [value for value in found if value is not None]
+            if len(known) < len(cells):
+                return None
+            values[row][record["world"]] = [fmean(known)]
+    return paired(values, *rows) if records and rows[0] != rows[1] else None
+
+
+def _shown(effect: Effect | None) -> bool:
+    interval = None if effect is None else effect.interval()
+    return interval is not None and not interval.lower <= 0 <= interval.upper
+
+
+def _text(effect: Effect) -> str:
+    interval = effect.interval()
+    low, high = (effect.estimate, effect.estimate) if interval is None else (interval.lower, interval.upper)
+    return f"{effect.estimate:+.1f}, {low:+.1f} to {high:+.1f}".replace("-", "−")
