@@ -35,7 +35,7 @@ from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
-from tasks.graph.stages import modules_not_in_dvc_lock
+from tasks.graph.stages import modules_of_files_never_run
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.tracking.searches import experiment_updated_since, paper_runs
 
@@ -131,7 +131,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         if request.sync:
             for one in papers:
                 link_mlflow_runs(create_link_artifact, root, one)
-        summary.times.write(root)
+        summary.stage_times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
         mark_request_done(
@@ -220,7 +220,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
         # before its first run the root dvc.yaml tells which modules to import while Prefect starts
         files_to_scan = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
         with (
-            preloading_fork_server(Path.cwd(), modules_not_in_dvc_lock(Path.cwd(), files_to_scan)),
+            preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),
             tags(host_tag()),
         ):
             line = run_flow(

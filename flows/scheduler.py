@@ -40,7 +40,7 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
-from tasks.graph.stages import Stage, modules_not_in_dvc_lock, stopped_stages
+from tasks.graph.stages import Stage, modules_of_files_never_run, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
 from tasks.report.result_words import result_in_words
 from tasks.running import machine
@@ -73,7 +73,7 @@ class RunSummary:
         stopped: the reason of each current or done stage whose result is a stop. A stop is a result that says why
             nothing can follow from it.
         alarms: the signs of reward hacking of each current or done stage that has any.
-        times: what the run's stages took.
+        stage_times: what the run's stages took.
     """
 
     current: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class RunSummary:
     skipped: dict[str, str] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
     alarms: dict[str, list[Alarm]] = field(default_factory=dict)
-    times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
+    stage_times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
 
     def line(self) -> str:
         """Returns one line: the number of stages by outcome, then how many of the results are stops or have alarms."""
@@ -229,7 +229,7 @@ class _Run:
         del self.waiting[address]
         self.display.started(address)
         self.grants[address] = grant
-        self.began[address] = self.summary.times.elapsed()
+        self.began[address] = self.summary.stage_times.elapsed()
         future = stage_task.submit(
             self.root,
             address,
@@ -292,7 +292,7 @@ class _Run:
 
     def _note_times(self, address: str, grant: Grant, outcome: str) -> None:
         """Adds the times of a stage to the run's record of times."""
-        times, began = self.summary.times, self.began[address]
+        times, began = self.summary.stage_times, self.began[address]
         out, took = self.root / self.stale[address].out, times.elapsed() - began
         times.stages.append(
             stage_time(out, stage=address, outcome=outcome, cores=grant.cores, began=began, seconds=took)
@@ -310,7 +310,7 @@ class _Run:
         left = {a: stage for a, stage in self.stale.items() if a in self.waiting or a in self.grants}
         if not left or any(stage.state == "run" and self.expected.get(a) is None for a, stage in left.items()):
             return None
-        passed = {a: self.summary.times.elapsed() - self.began[a] for a in self.grants}
+        passed = {a: self.summary.stage_times.elapsed() - self.began[a] for a in self.grants}
         seconds = {a: max(0.0, (self.expected.get(a) or 0.0) - passed.get(a, 0.0)) for a in left}
         return side_by_side_seconds(left, seconds, self.slots.cores)
 
@@ -370,7 +370,7 @@ def run_stale(
     log, summary = get_run_logger(), RunSummary()
     with tasks_without_place(), only_scheduler(root), closing(server_of_run(root, log)) as server:
         if not pool:
-            server.begin(modules_not_in_dvc_lock(root, files))  # imports while DVC looks
+            server.begin(modules_of_files_never_run(root, files))  # imports while DVC looks
         for line in tidy(root):
             log.warning("%s", line)
         chosen = read_state(root, files, rows, seeds, papers)
@@ -398,7 +398,7 @@ def run_stale(
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
         ended = [chosen[address] for address in [*summary.current, *summary.done]]
         summary.stopped, summary.alarms = stopped_stages(root, ended), stages_with_alarms(root, ended)
-    summary.times.write(root)
+    summary.stage_times.write(root)
     if summary.rows():
         create_table_artifact(key="stages", table=summary.rows(), description=summary.line())
     return summary

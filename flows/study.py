@@ -91,7 +91,9 @@ def _trained(
     """
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("world %d: %s", world.seed, summary.line())
-    seconds_until_failure = {time.stage: time.seconds for time in summary.times.stages if time.stage in summary.failed}
+    seconds_until_failure = {
+        time.stage: time.seconds for time in summary.stage_times.stages if time.stage in summary.failed
+    }
     diverged = diverged_stages(summary.failed, summary.skipped, seconds_until_failure)
     if others := [message for stage, message in summary.failed.items() if stage not in diverged]:
         raise RunFailed(f"world {world.seed}: {summary.line()}. " + "; ".join(others))

@@ -76,7 +76,7 @@ def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: 
 
 def _seconds_of_failed(summary: RunSummary) -> dict[str, float]:
     """Returns core-seconds of failed stages by address."""
-    ended = (time for time in summary.times.stages if time.stage in summary.failed)
+    ended = (time for time in summary.stage_times.stages if time.stage in summary.failed)
     return {time.stage: round(time.seconds * time.cores, 1) for time in ended}
 
 

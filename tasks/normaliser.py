@@ -104,7 +104,7 @@ def _segment_rewards(
     head = training_settings["heads"][0]
     sequence_values, segment_worths = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
     segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
-    padded = torch.zeros(segmentation.ends.shape)
+    padded = torch.zeros(segmentation.ends.shape)  # [responses, most segments]
     for i, values in enumerate(segment_worths):
         padded[i, : len(values)] = torch.tensor(values)
     return Segments(padded, segmentation), sequence_values
@@ -133,7 +133,7 @@ def fit_normalisers(
 
     Args:
         scale_path: settings of the calibration set and of the fit, an address in params/scales/. A parameter `..._path`
-            is an address of settings, `--scale` on the command line (see `argument_parser`).
+            is an address of settings, `--scale` on the command line (`tasks/running/stage.py: argument_parser`).
         data: prepared data with the training pairs.
         sft: the SFT model whose entropies are given; the result is stale when it changes.
         entropies: of the responses' tokens, for a reward model that cuts by entropies.

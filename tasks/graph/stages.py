@@ -80,8 +80,8 @@ def _missing(meta: Any) -> str | None:
     return next((f"meta.{part}" for part, kind in kinds.items() if not isinstance(stated.get(part), kind)), None)
 
 
-def modules_not_in_dvc_lock(root: Path, files: Iterable[str]) -> list[str]:
-    """Returns the kind of each stage of the dvc.yaml files that have no dvc.lock, without parsing them."""
+def modules_of_files_never_run(root: Path, files: Iterable[str]) -> list[str]:
+    """Returns the module of each stage of the dvc.yaml files that have never run, so have no dvc.lock, unparsed."""
     kinds: list[str] = []
     for path in (root / file for file in files):
         if path.exists() and not path.with_suffix(".lock").exists():

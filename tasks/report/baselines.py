@@ -20,7 +20,7 @@ from tasks.graph.stopping import DIVERGED_FILE, stopped
 from tasks.params.pages import read_page, read_settings
 from tasks.params.stages import RowsAndSeeds
 from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metric_of, row_runs, stage_of
-from tasks.running.failures import Failure, failures_since
+from tasks.running.failures import StageFailure, failures_since
 
 NOT_RUN = "not run"
 #: Settings that a row of a page shares with its baseline.
@@ -57,7 +57,7 @@ class RunEnd:
 
     groups: tuple[RowGroup, ...]
     without: Mapping[str, str]
-    failed: Mapping[str, Failure] = field(default_factory=dict)
+    failed: Mapping[str, StageFailure] = field(default_factory=dict)
     beside: str | None = None
 
 
@@ -73,7 +73,7 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
     """
     groups: list[RowGroup] = []
     without: dict[str, str] = {}
-    failed: dict[str, Failure] = {}
+    failed: dict[str, StageFailure] = {}
     failures = failures_since(root, began)
     backbones = backbone_names(root)
     for paper, part in asked.items():
@@ -122,10 +122,11 @@ def _row_beside(root: Path, scale: str, row: RowRuns, metric: str) -> str | None
 
 
 def _failed_above(
-    root: Path, scale: str, row: RowRuns, seeds: Sequence[int], failures: Mapping[str, Failure]
-) -> Failure | None:
+    root: Path, scale: str, row: RowRuns, seeds: Sequence[int], failures: Mapping[str, StageFailure]
+) -> StageFailure | None:
     """Returns the failure of a row's stage at any of some seeds, or of a stage above it."""
     paper, _, name = row.address.partition("/")
+    # a row's own stage is the last of its stages
     stages = [item for seed in seeds for item in Scale(root, scale).row(row_named(root, paper, name), seed)]
     return next((failures[item.out] for item in reversed(stages) if item.out in failures), None)
 
@@ -158,9 +159,9 @@ def _main_rows(paper: str) -> dict[str, tuple[str, ...]]:
         return {}
     found: dict[str, dict[str, None]] = {}
     for table in printed_tables.paper(paper).tables:
-        for row in mapped_rows(table):
-            if row.recipe is not None and row.main:
-                found.setdefault(row.recipe.name, {})[row.main] = None
+        for printed in mapped_rows(table):
+            if printed.recipe is not None and printed.main:  # the row of this project, and the name of its main row
+                found.setdefault(printed.recipe.name, {})[printed.main] = None
     return {name: tuple(mains) for name, mains in found.items()}
 
 

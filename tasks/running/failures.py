@@ -16,7 +16,7 @@ FOLDER = Path(".work/failures")
 
 
 @dataclass(frozen=True)
-class Failure:
+class StageFailure:
     """A failed stage.
 
     Attributes:
@@ -28,14 +28,14 @@ class Failure:
     log: str
 
 
-def failures_since(tree: Path, began: float) -> dict[str, Failure]:
+def failures_since(tree: Path, began: float) -> dict[str, StageFailure]:
     """Returns the stages that have failed since a time, in seconds since the epoch, by output directory."""
     notes = map(read_private, sorted((tree / FOLDER).glob("*.json")))
     return {str(note.get("out")): _failure(note) for note in notes if _seconds(note.get("time")) >= int(began)}
 
 
-def _failure(note: Mapping[str, Any]) -> Failure:
-    return Failure(str(note.get("message", "its note has no message")), str(note.get("log", ".work/logs/")))
+def _failure(note: Mapping[str, Any]) -> StageFailure:
+    return StageFailure(str(note.get("message", "its note has no message")), str(note.get("log", ".work/logs/")))
 
 
 def _seconds(written: Any) -> float:
