@@ -74,7 +74,7 @@ def train_reward_model(
     entropies: Path | None,
     seed: int,
     out: Path,
-    sentences: Annotated[Path | None, "result of `segmenter`: the model that finds sentences"] = None,
+    sentences: Path | None = None,  # result of `segmenter`
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
     """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
