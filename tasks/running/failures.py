@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 from tasks.running.platform_state import read_private
 
 FOLDER = Path(".work/failures")
+#: Pattern of the start of a scheduler's message, before the stage's own words.
+STAGE_FAILED = re.compile(r"^stage \S+ failed with exit code -?\d+: ")
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class StageFailure:
     """A failed stage.
 
     Attributes:
-        message: of its error.
+        message: of its error, in the stage's own words.
         log: its log file, below the repository.
     """
 
@@ -35,7 +38,8 @@ def failures_since(tree: Path, began: float) -> dict[str, StageFailure]:
 
 
 def _failure(note: Mapping[str, Any]) -> StageFailure:
-    return StageFailure(str(note.get("message", "its note has no message")), str(note.get("log", ".work/logs/")))
+    message = STAGE_FAILED.sub("", str(note.get("message", "its note has no message")))
+    return StageFailure(message, str(note.get("log", ".work/logs/")))
 
 
 def _seconds(written: Any) -> float:

@@ -17,6 +17,7 @@ from rlhf_core.errors import DataError, hint
 from tasks.graph.items import Item, result_of
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_json, read_object
+from tasks.running.failures import STAGE_FAILED
 from tasks.running.judged_numbers import blank_numbers
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
@@ -30,8 +31,6 @@ DIVERGED = re.compile(
     r"^(?!.*reward function \S+ (?:failed|returned)).*"
     r"(?:not finite|gradient norm is (?:nan|inf)|loss \S+, gradient norm \S+)"
 )
-#: Pattern of the start of such a message, before the stage's own words.
-STAGE_FAILED = re.compile(r"^stage \S+ failed with exit code -?\d+: ")
 Record = dict[str, Any]
 
 

@@ -120,7 +120,7 @@ def test_a_failed_row_is_said_to_have_failed_with_its_error(
     )
     out = "results/testbed/my-study/policy/again/0"
     write_failure(root, "a_policy-again-0", address="a:policy-again-0", out=out, failure=failure)
-    said = "my-study/again: failed: stage a:policy-again-0 failed with exit code 1: reward function own:f"
+    said = "my-study/again: failed: reward function own:f"
     command = "rewardsmith run my-study/again --seed 0"
 
     def ended_since(began: float) -> list[str]:
