@@ -199,6 +199,12 @@ def end_on_signal(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
+def interrupted() -> int:
+    """Says what an interrupted command does next; returns its exit status."""
+    print("interrupted: the same command goes on, a stage with a checkpoint from there", file=sys.stderr)
+    return INTERRUPTED
+
+
 def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
     """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
     a user's error."""
@@ -240,8 +246,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on, a stage with a checkpoint from there", file=sys.stderr)
-        return INTERRUPTED
+        return interrupted()
     except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
         line = "the run ended well; its stages are above"
     print(line)

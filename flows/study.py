@@ -25,7 +25,7 @@ from typing import Any
 
 from prefect import flow, get_run_logger, tags
 
-from flows.paper import end_on_signal
+from flows.paper import end_on_signal, interrupted
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, run_stale
 from flows.working_tree import mark_processes_for_clean_up
@@ -162,8 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--worlds is {options.worlds}; it must be at least 1")
     signal.signal(signal.SIGTERM, end_on_signal)
     mark_processes_for_clean_up(Path.cwd())
-    with tags(host_tag()):
-        print(study(options.name, options.worlds, options.pilot, options.keep))
+    try:
+        with tags(host_tag()):
+            print(study(options.name, options.worlds, options.pilot, options.keep))
+    except KeyboardInterrupt:
+        return interrupted()
     return 0
 
 

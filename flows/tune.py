@@ -18,7 +18,7 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger, tags
 
-from flows.paper import end_on_signal
+from flows.paper import end_on_signal, interrupted
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.working_tree import mark_processes_for_clean_up
@@ -167,7 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, end_on_signal)
     root = Path.cwd()
     mark_processes_for_clean_up(root)
-    record = tune_study(root, options.name, options.trials, options.seed or SEEDS, keep=options.keep)
+    try:
+        record = tune_study(root, options.name, options.trials, options.seed or SEEDS, keep=options.keep)
+    except KeyboardInterrupt:
+        return interrupted()
     rows = tuned_rows(record)
     print_tuning(rows, record)
     if options.write:
