@@ -123,7 +123,8 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
             ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
         ]
         report_calls = report_page_calls(request, log)
-        # the report needs each experiment's address: mirror first where live tracking has not written it in this run
+        # calls of one `follow_ups` run side by side, and the report needs each experiment's address: mirror before it
+        # where live tracking has not written the address in this run
         if not all(experiment_updated_since(root, one, began) for one in papers):
             problems += follow_ups(root, *mirror_calls)
             mirror_calls = []
@@ -208,7 +209,8 @@ def interrupted() -> int:
 def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
     """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
     a user's error."""
-    parser = argparse.ArgumentParser(prog=f"python -m flows.{paper}", description=f"The flow of the paper {paper}")
+    module = f"flows.{paper}" if importlib.util.find_spec(f"flows.{paper}") else f"flows.paper {paper}"
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=f"The flow of the paper {paper}")
     parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
     parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
@@ -223,7 +225,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     try:
         if options.pool:
             require_prefect_server()
-        # before its first run the root dvc.yaml tells which modules to import while Prefect starts
+        # before its first run the demo's dvc.yaml, still without a lock, tells which modules to import early
         files_to_scan = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
         with (
             preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),

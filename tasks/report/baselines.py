@@ -1,8 +1,8 @@
 """The rows that a run was asked for, each beside its baseline.
 
 A published table has a main row, with which its other rows are compared: their baseline. For a row in no table it is,
-on a settings page of variants, the first variant under the same prefix; on another page, the first row or a main row of
-the others there, of the same kind and backbone. Of several, one that was asked for, else one with results.
+on a settings page of variants, the first variant under the same prefix; on another page, the first row, or the main row
+of another row of that page, of the same kind and backbone. Of several, one that was asked for, else one with results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class RunEnd:
         groups: rows with results.
         without: reason why a row has no result, by `<paper>/<row>`.
         failed: the failed stage of those of these rows that have one.
-        beside: a row with results that a single row may be compared with; None where none is needed or there is none.
+        beside: a row with results that the first row may be compared with, where no row has another beside it; else
+            None.
     """
 
     groups: tuple[RowGroup, ...]
@@ -99,8 +100,8 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
             others = [row for row in rows if row.address != first.address]
             first_if_measured = [first] if metric_of(first) == metric else []
             groups.append(RowGroup(first.address, beside_first([*first_if_measured, *others], metric)))
-    alone = groups[0] if groups and all(len(group.compared.rows) == 1 for group in groups) else None
-    beside = _row_beside(root, scale, alone.compared.first, alone.compared.metric) if alone is not None else None
+    lone = groups[0] if groups and all(len(group.compared.rows) == 1 for group in groups) else None
+    beside = _row_beside(root, scale, lone.compared.first, lone.compared.metric) if lone is not None else None
     return RunEnd(tuple(groups), without, failed, beside)
 
 
@@ -110,9 +111,10 @@ def _row_beside(root: Path, scale: str, row: RowRuns, metric: str) -> str | None
     own, _, name = row.address.partition("/")
     backbone = row_named(root, own, name).backbone
     for paper in dict.fromkeys([own, *papers(root)]):
-        there = {path.name for path in (root / "results" / scale / paper / "policy").glob("*")}
+        # trained rows of every kind have their results in "policy", supervised ones too
+        trained = {path.name for path in (root / "results" / scale / paper / "policy").glob("*")}
         for other, address in row_addresses(root, paper).items():
-            if (paper, other) == (own, name) or other not in there:
+            if (paper, other) == (own, name) or other not in trained:
                 continue
             if read_settings(address.under(root)).get("backbone") == backbone:
                 found = row_runs(root, scale, paper, other, tuple(row.runs))

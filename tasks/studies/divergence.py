@@ -14,7 +14,8 @@ from typing import Any
 
 from tasks.graph.stopping import DIVERGED_FILE
 from tasks.running.artifacts import read_json
-from tasks.studies.trial_records import DIVERGED, STAGE_FAILED
+from tasks.running.failures import STAGE_FAILED
+from tasks.studies.trial_records import DIVERGED
 
 
 @dataclass(frozen=True)
