@@ -76,6 +76,7 @@ def report_page_calls(request: RunRequest, log: Any) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
     if not request.report:
         return []
+    # the laboratory has a page of its own, `tasks.report.hackability`
     whole = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
     module = "tasks.report" if whole else f"tasks.report.{request.paper}"
     if importlib.util.find_spec(module) is None:

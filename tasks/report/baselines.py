@@ -106,19 +106,19 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
 
 
 def _row_beside(root: Path, scale: str, row: RowRuns, metric: str) -> str | None:
-    """Returns another row that starts from the same SFT model and has the same metric in a world of a row; one of the
-    same paper first, then one of the demo. None where there is none."""
-    own, _, name = row.address.partition("/")
-    backbone = row_named(root, own, name).backbone
-    for paper in dict.fromkeys([own, *papers(root)]):
+    """Returns another row that starts from the same SFT model and has the same metric at one of a row's seeds: of the
+    row's own paper, else of any other. None where there is none."""
+    own_paper, _, name = row.address.partition("/")
+    backbone, seeds = row_named(root, own_paper, name).backbone, tuple(row.runs)
+    for paper in dict.fromkeys([own_paper, *papers(root)]):
         # trained rows of every kind have their results in "policy", supervised ones too
         trained = {path.name for path in (root / "results" / scale / paper / "policy").glob("*")}
         for other, address in row_addresses(root, paper).items():
-            if (paper, other) == (own, name) or other not in trained:
+            if (paper, other) == (own_paper, name) or other not in trained:
                 continue
             if read_settings(address.under(root)).get("backbone") == backbone:
-                found = row_runs(root, scale, paper, other, tuple(row.runs))
-                if found.values(metric).keys() & row.values(metric).keys():
+                found = row_runs(root, scale, paper, other, seeds)
+                if found.values(metric).keys() & row.values(metric).keys():  # a seed that both have
                     return found.address
     return None
 
