@@ -37,7 +37,7 @@ from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_do
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.graph.stages import modules_of_files_never_run
 from tasks.params.settings import DEFAULT_SCALE
-from tasks.tracking.searches import experiment_updated_since, paper_runs
+from tasks.tracking.searches import experiment_link_written_since, link_to_runs
 
 #: Exit status of a run that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
@@ -45,16 +45,16 @@ INTERRUPTED = 128 + signal.SIGINT
 
 def link_page_and_report(create: Callable[..., object]) -> None:
     """Links the run to the platform's page and its report, where there is a platform."""
-    if address := os.environ.get("REWARDSMITH_PAGE", ""):
-        create(key="page", link=address, link_text="page")
-        create(key="report", link=f"{address.rstrip('/')}/report/index.html", link_text="report")
+    if link := os.environ.get("REWARDSMITH_PAGE", ""):
+        create(key="page", link=link, link_text="page")
+        create(key="report", link=f"{link.rstrip('/')}/report/index.html", link_text="report")
 
 
 def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> None:
     """Links the run to a paper's runs in MLflow, once they are there."""
-    if address := paper_runs(root, paper):
+    if link := link_to_runs(root, paper):
         key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # all that Prefect allows in one
-        create(key=key, link=address, link_text=f"runs of {paper} in MLflow")
+        create(key=key, link=link, link_text=f"runs of {paper} in MLflow")
 
 
 def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
@@ -124,9 +124,9 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
             ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
         ]
         report_calls = report_page_calls(request, log)
-        # calls of one `follow_ups` run side by side, and the report needs each experiment's address: mirror before it
-        # where live tracking has not written the address in this run
-        if not all(experiment_updated_since(root, one, began) for one in papers):
+        # calls of one `follow_ups` run side by side, and the report needs the link to each experiment, a file in the
+        # tree: mirror before it where live tracking has not written this file in this run
+        if not all(experiment_link_written_since(root, one, began) for one in papers):
             problems += follow_ups(root, *mirror_calls)
             mirror_calls = []
         problems += follow_ups(root, *mirror_calls, *report_calls)
@@ -222,7 +222,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, end_on_signal)
-    mark_processes_for_clean_up(Path.cwd())
+    mark_processes_for_clean_up(Path.cwd())  # if this run is killed, the next one ends what it has started
     try:
         if options.pool:
             require_prefect_server()

@@ -39,13 +39,13 @@ def note_experiment(root: Path, paper: str, uri: str, experiment: str) -> None:
     write_json(folder / f"{paper}.json", {"server": address, "experiment": experiment})
 
 
-def experiment_updated_since(root: Path, paper: str, moment: float) -> bool:
+def experiment_link_written_since(root: Path, paper: str, moment: float) -> bool:
     """Returns whether a paper's experiment was noted at or after a moment, in seconds of `time.time()`."""
     file = root / FOLDER / f"{paper}.json"
     return file.exists() and file.stat().st_mtime >= moment - CLOCK_SECONDS
 
 
-def paper_runs(root: Path, paper: str) -> str | None:
+def link_to_runs(root: Path, paper: str) -> str | None:
     """MLflow's page of a paper's runs; None without a server, or where they were never mirrored."""
     noted = read_private(root / FOLDER / f"{paper}.json")
     return _page(noted) if noted.get("server") else None
