@@ -226,7 +226,8 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     try:
         if options.pool:
             require_prefect_server()
-        # before its first run the demo's dvc.yaml, still without a lock, tells which modules to import early
+        # before its first run the demo's dvc.yaml, still without a lock, tells which modules its stages will need, so that
+        # they are imported while Prefect starts; of other requests `run_stale` knows the files, and begins the imports
         files_to_scan = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
         with (
             preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),
