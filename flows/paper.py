@@ -76,7 +76,8 @@ def report_page_calls(request: RunRequest, log: Any) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
     if not request.report:
         return []
-    # the laboratory has a page of its own, `tasks.report.hackability`
+    # the demo is asked for without a name (SUITE) or by the name of its rows (DEMO_PAPER); the laboratory has a page of
+    # its own, `tasks.report.hackability`
     whole = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
     module = "tasks.report" if whole else f"tasks.report.{request.paper}"
     if importlib.util.find_spec(module) is None:
@@ -226,8 +227,8 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     try:
         if options.pool:
             require_prefect_server()
-        # before its first run the demo's dvc.yaml, still without a lock, tells which modules its stages will need, so that
-        # they are imported while Prefect starts; of other requests `run_stale` knows the files, and begins the imports
+        # before its first run the demo's dvc.yaml, still without a lock, tells which modules its stages will need, to
+        # import them while Prefect starts; of other requests `run_stale` knows the files, and begins the imports
         files_to_scan = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
         with (
             preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),

@@ -94,7 +94,7 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
                 baseline = asked_for or _with_results(root, scale, paper, possible) or possible[0]
                 by_baseline.setdefault((baseline, metric), []).append(row)
             elif row.runs:
-                without[row.address] = "no win rate, average or accuracy"
+                without[row.address] = "no win rate, average of benchmarks or accuracy"
         for (baseline, metric), rows in by_baseline.items():
             first = row_runs(root, scale, paper, baseline, part.seeds)
             others = [row for row in rows if row.address != first.address]
