@@ -137,9 +137,8 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         summary.stage_times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        mark_request_done(
-            root, request, dvc_files, code
-        )  # the same request ends at once while code and files are these
+        # from here on the same request ends at once, while code and files are these
+        mark_request_done(root, request, dvc_files, code)
         return completed_state(summary)
 
 

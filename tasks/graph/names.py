@@ -11,7 +11,7 @@ from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 from tasks.params.settings import DEFAULT_SCALE
 
-#: What `rewardsmith run` brings up to date without a name: the demo; with --full, the five papers' matrices.
+#: Name of `rewardsmith run` without one: the demo; with --full, the five papers' matrices.
 SUITE = "suite"
 #: `rewardsmith run all` is `rewardsmith run --full`.
 ALL = "all"

@@ -150,6 +150,8 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
             function(**_filled(function, values))
         except Stopped as found:
             print(f"stopped: {found}", file=sys.stderr)
+        except UserCodeError:  # whose own file and line it names, and which `run_main` tells from a wrong setting
+            raise
         except RecipeError as error:
             if any(path in str(error) for path in settings):
                 raise

@@ -115,15 +115,18 @@ def test_a_stage_ends_in_words_when_own_code_raises_an_error_beside_exception(
     assert "error: module own_halting raised Halt: no more (line 2 of" in capsys.readouterr().err
 
 
-def test_an_error_of_a_users_function_is_one_line_after_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    def train(_: object) -> None:
+def test_an_error_of_a_users_function_is_one_line_after_its_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stage(spec_path: Path, out: Path) -> None:
         try:
             raise TimeoutError("the server timed out")
         except TimeoutError as error:
             raise UserCodeError("reward function own:f failed: TimeoutError (line 3 of own.py)") from error
 
+    arguments = ["--spec", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as stopped:
-        run_main(train)
+        run_main(lambda _: command_line(stage)(arguments))
     *before, last = capsys.readouterr().err.splitlines()
     assert last == "error: reward function own:f failed: TimeoutError (line 3 of own.py)"
     assert before[0].startswith("Traceback")
