@@ -27,7 +27,9 @@ HIDDEN = {
 }
 find_spec = PathFinder.find_spec
 PathFinder.find_spec = staticmethod(
-    lambda name, *rest: None if name.partition(".")[0] in HIDDEN else find_spec(name, *rest)
+    lambda fullname, path=None, target=None: (
+        None if fullname.partition(".")[0] in HIDDEN else find_spec(fullname, path, target)
+    )
 )
 """
 DOCUMENT = PROJECT / "docs" / "quickstart.md"
