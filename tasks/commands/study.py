@@ -119,7 +119,7 @@ def print_study(root: Path, name: str) -> None:
     for finding in state.findings:
         print(_lines(finding))
     for group in caveat_groups(spec, state.findings):
-        print("\n".join([f"\nCaveats of {group.comparisons}", *(f"    {text}" for text in group.texts)]))
+        print("\n".join([f"\nCaveats of {group.of}", *(f"    {text}" for text in group.texts)]))
     _print_twins(state)
     _print_claim(state)
     _print_budgets(state)

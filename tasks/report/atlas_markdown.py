@@ -101,7 +101,7 @@ def means_table(study: AtlasStudy) -> list[str]:
 def caveat_lines(state: StudyState) -> list[str]:
     """Returns the caveats of a complete study as a list by comparison."""
     groups = caveat_groups(state.spec, state.findings)
-    return [f"- {escape(group.comparisons)}: {escape('; '.join(group.texts))}" for group in groups]
+    return [f"- {escape(group.of)}: {escape('; '.join(group.texts))}" for group in groups]
 
 
 def twins_table(state: StudyState) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.origins import placed
 from tasks.studies.tuned import TunedRow, tuned_rows
-from tasks.studies.tuning_match import tuning_differences
+from tasks.studies.tuning_match import other_than_tuned, tuning_differences
 
 #: Amounts that should be equal for both rows of a comparison.
 EQUAL = ("updates", "rollouts")
@@ -130,11 +130,11 @@ def unequal(
 ) -> str | None:
     """Returns how the budgets of the rows that a hypothesis compares differ, as 'unequal: ...'; None where they do not.
 
-    Rows have equal budgets where as many trials were made of both, both are what was tuned and run at what tuning
-    chose, and both have as many updates and rollouts in every cell of every world that counts.
+    Rows have equal budgets where as many trials over the same ranges were made of both, and both have as many updates
+    and rollouts in every cell of every world that counts.
     """
     rows, known = (hypothesis.row, hypothesis.than or spec.main), list(records)
-    found = [] if tuning is None else tuning_differences(spec, rows, tuning, _tuned(tuning), known)
+    found = [] if tuning is None else tuning_differences(rows, tuning, _tuned(tuning))
     places: dict[str, list[str]] = {}
     for record in known:
         for cell in spec.weighted_cells(hypothesis):
@@ -142,6 +142,14 @@ def unequal(
                 places.setdefault(said, []).append(f"in world {record['world']}, cell '{cell}'")
     found += [placed(said, where) for said, where in places.items()]
     return f"unequal: {'; '.join(found)}" if found else None
+
+
+def not_as_tuned(
+    spec: StudySpec, row: str, records: Iterable[Mapping[str, Any]], tuning: Mapping[str, Any] | None
+) -> list[str]:
+    """Returns how a row differs from what was tuned under its name, in words; none where nothing was."""
+    tuned = _tuned(tuning)
+    return other_than_tuned(spec, row, tuning, tuned[row], list(records)) if tuning and row in tuned else []
 
 
 def untuned(spec: StudySpec, hypothesis: Hypothesis, tuning: Mapping[str, Any] | None) -> str | None:
@@ -177,13 +185,12 @@ def _number(value: float | None) -> str:
     return "an unknown number" if value is None else f"{value:g}"
 
 
-def little_training(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns what the rows of a hypothesis lack in training, in words: updates, or iterations of fresh rollouts."""
-    rows, known, found = (hypothesis.row, hypothesis.than or spec.main), list(records), []
-    for row in rows:
-        runs = [run["training"] for run in _runs(known, row) if run.get("training", {}).get("rollouts")]
-        for name, least in LEAST.items():
-            fewest = min((run[name] for run in runs), default=least)
-            if fewest < least:
-                found.append(f"'{row}' has {fewest:g} {name}; at least {least} are asked for")
+def little_training(row: str, records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns what a row lacks in training, in words: updates, or iterations of fresh rollouts."""
+    found = []
+    runs = [run["training"] for run in _runs(list(records), row) if run.get("training", {}).get("rollouts")]
+    for name, least in LEAST.items():
+        fewest = min((run[name] for run in runs), default=least)
+        if fewest < least:
+            found.append(f"'{row}' has {fewest:g} {name}; at least {least} are asked for")
     return found

@@ -1,8 +1,9 @@
-"""Caveats of a study by the comparisons that they weaken, each once: hypotheses share rows, and cells overlap."""
+"""Caveats of a study, each once: by the comparisons that they weaken, or by the row of which alone they speak.
+Hypotheses share rows, and cells overlap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.params.studies import Hypothesis, StudySpec
@@ -13,40 +14,41 @@ from tasks.studies.verdicts import StudyFinding
 CELLS = "cells"
 #: Name of a group whose caveats weaken all comparisons of a study.
 ALL = "all comparisons"
-Pair = tuple[str, str]
+#: The rows of a comparison, or one row.
+Rows = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class CaveatGroup:
-    """Caveats that some comparisons have in common.
+    """Caveats that some comparisons, or some rows, have in common.
 
     Attributes:
-        comparisons: the rows compared, in words, such as 'segment less bandit'.
-        texts: of the caveats.
+        of: what has them, in words, such as 'segment less bandit' or 'bandit'.
+        texts: of the caveats; of one row without its name.
     """
 
-    comparisons: str
+    of: str
     texts: tuple[str, ...]
 
 
 def caveat_groups(spec: StudySpec, findings: Sequence[StudyFinding]) -> list[CaveatGroup]:
-    """Returns the caveats of a study's findings, grouped by the comparisons that have them.
+    """Returns the caveats of a study's findings, grouped by the comparisons or rows that have them.
 
     Of caveats with one subject, that of the hypothesis that counts more cells stays. One that holds in a part of the
-    cells alone says in which. What weakens all comparisons comes first.
+    cells alone says in which. What weakens all comparisons comes first, what is of single rows last.
     """
-    by_pair: dict[Pair, list[StudyFinding]] = {}
+    of_pairs: dict[Rows, list[StudyFinding]] = {}
+    of_rows: dict[Rows, list[StudyFinding]] = {}
     for finding in findings:
-        by_pair.setdefault(compared(spec, finding.hypothesis), []).append(finding)
-    pairs_of: dict[str, list[Pair]] = {}
-    for pair, own in by_pair.items():
-        for text in dict.fromkeys(_texts(spec, own)):
-            pairs_of.setdefault(text, []).append(pair)
-    groups: dict[tuple[Pair, ...], list[str]] = {}
-    for text, pairs in pairs_of.items():
-        groups.setdefault(tuple(pairs), []).append(text)
-    shown = sorted(groups, key=lambda pairs: len(pairs) < len(by_pair))
-    return [CaveatGroup(_name(pairs, len(by_pair)), tuple(groups[pairs])) for pairs in shown]
+        pair = compared(spec, finding.hypothesis)
+        of_pairs.setdefault(pair, []).append(finding)
+        for row in pair:
+            of_rows.setdefault((row,), []).append(finding)
+    pairs = _grouped(spec, of_pairs)
+    groups = {_pairs_name(those, len(of_pairs)): texts for those, texts in pairs.items()}
+    first = {ALL: groups.pop(ALL)} if ALL in groups else {}
+    rows = {_rows_name(those): texts for those, texts in _grouped(spec, of_rows).items()}
+    return [CaveatGroup(of, tuple(texts)) for of, texts in {**first, **groups, **rows}.items()]
 
 
 def caveat_count(spec: StudySpec, findings: Sequence[StudyFinding]) -> int:
@@ -54,17 +56,29 @@ def caveat_count(spec: StudySpec, findings: Sequence[StudyFinding]) -> int:
     return sum(len(group.texts) for group in caveat_groups(spec, findings))
 
 
-def _texts(spec: StudySpec, findings: Sequence[StudyFinding]) -> Iterable[str]:
-    """Yields the caveats of hypotheses that compare the same rows."""
+def _grouped(spec: StudySpec, owners: Mapping[Rows, Sequence[StudyFinding]]) -> dict[tuple[Rows, ...], list[str]]:
+    """Returns texts by the owners, comparisons or rows, that have them in common."""
+    owners_of: dict[str, list[Rows]] = {}
+    for owner, findings in owners.items():
+        for text in dict.fromkeys(_texts(spec, findings, owner[0] if len(owner) == 1 else "")):
+            owners_of.setdefault(text, []).append(owner)
+    groups: dict[tuple[Rows, ...], list[str]] = {}
+    for text, those in owners_of.items():
+        groups.setdefault(tuple(those), []).append(text)
+    return groups
+
+
+def _texts(spec: StudySpec, findings: Sequence[StudyFinding], row: str) -> Iterable[str]:
+    """Yields the caveats of a row, without its name, or of the hypotheses that compare the same two rows."""
     cells = {finding.name: {*spec.weighted_cells(finding.hypothesis)} for finding in findings}
     every = set().union(*cells.values())
     for finding in findings:
         wider = [other for other in findings if cells[other.name] > cells[finding.name]]
         for caveat in finding.caveats:
-            if any(caveat.about in _subjects(other.caveats) for other in wider):
+            if caveat.row != row or any(caveat.about in _subjects(other.caveats) for other in wider):
                 continue
             part = cells[finding.name] < every and caveat.about != CELLS
-            yield caveat.text + (_where(finding.hypothesis) if part else "")
+            yield caveat.text.removeprefix(f"'{row}' ") + (_where(finding.hypothesis) if part else "")
 
 
 def _subjects(caveats: Iterable[Caveat]) -> set[str]:
@@ -78,7 +92,11 @@ def _where(hypothesis: Hypothesis) -> str:
     return f" (where {' and '.join(levels)})" if levels else ""
 
 
-def _name(pairs: Sequence[Pair], number: int) -> str:
+def _pairs_name(pairs: Sequence[Rows], number: int) -> str:
     if len(pairs) == number > 1:
         return ALL
     return ", ".join(f"{row} less {other}" for row, other in pairs)
+
+
+def _rows_name(rows: Sequence[Rows]) -> str:
+    return f"{'each of ' if len(rows) > 1 else ''}{', '.join(row for (row,) in rows)}"

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.budgets import little_training, more_tokens, unequal, untuned
+from tasks.studies.budgets import little_training, more_tokens, not_as_tuned, unequal, untuned
 from tasks.studies.end_of_training import other_ends
 from tasks.studies.equal_kl import at_kl
 from tasks.studies.fragile_effects import fragile_effects
@@ -33,10 +33,13 @@ class Caveat:
     Attributes:
         about: its subject; two caveats of one subject differ in the cells that they count.
         text: the sentence.
+        row: of which alone it speaks, whatever the row is compared with, and with whose name in quotes it begins; empty
+            where it is of both rows.
     """
 
     about: str
     text: str
+    row: str = ""
 
 
 def caveats_of(
@@ -57,7 +60,7 @@ def caveats_of(
     """
     known, rows = list(records), compared(spec, hypothesis)
     found = _of_tuning(spec, hypothesis, tuning)
-    said: dict[str, Iterable[str | None]] = {
+    of_both: dict[str, Iterable[str | None]] = {
         "tuning": [untuned(spec, hypothesis, tuning)],
         "budgets": [unequal(spec, hypothesis, known, tuning)],
         "tokens": [more_tokens(spec, hypothesis, known)],
@@ -65,27 +68,39 @@ def caveats_of(
         **{f"end {what}": [text] for what, text in other_ends(spec, hypothesis, known).items()},
         f"assumed at {hypothesis.kl}": _assumed(spec, hypothesis, known),
         "origins": other_origins(spec, hypothesis, known),
-        "training": little_training(spec, hypothesis, known),
         "aspects": _useless_aspects(spec.weighted_cells(hypothesis), known),
         "cells": opposite_cells(spec, hypothesis, known),
         f"slopes over {hypothesis.over}": opposite_slopes(spec, hypothesis, known),
         "fragile": fragile_effects(spec, hypothesis, known),
-        **{f"runs of {row}": _fallen(spec, hypothesis, known, row) for row in rows},
     }
+    found += _numbered("", of_both)
+    for row in rows:
+        of_row = {
+            f"tuning of {row}": not_as_tuned(spec, row, known, tuning),
+            f"training of {row}": little_training(row, known),
+            f"runs of {row}": _fallen(spec, hypothesis, known, row),
+        }
+        found += _numbered(row, of_row)
+    return tuple(found)
+
+
+def _numbered(row: str, said: Mapping[str, Iterable[str | None]]) -> list[Caveat]:
+    """Returns the sentences of a row, or of both, by their subject; several of one subject are numbered."""
+    found = []
     for about, texts in said.items():
         present = [text for text in texts if text is not None]
-        found += [Caveat(f"{about} {place}" if place else about, text) for place, text in enumerate(present)]
-    return tuple(found)
+        found += [Caveat(f"{about} {place}" if place else about, text, row) for place, text in enumerate(present)]
+    return found
 
 
 def _of_tuning(spec: StudySpec, hypothesis: Hypothesis, tuning: Mapping[str, Any] | None) -> list[Caveat]:
     """Returns which rows tuning found broken, chose at the edge of what it tried, or saw in other cells alone."""
     rows, broken = compared(spec, hypothesis), broken_rows(tuning)
-    found = [Caveat(f"broken {row}", f"'{row}' was {broken[row]}") for row in rows if row in broken]
+    found = [Caveat(f"broken {row}", f"'{row}' was {broken[row]}", row) for row in rows if row in broken]
     tuned = {} if tuning is None else tuned_rows(tuning)
     for row in (row for row in rows if row in tuned and has_tuned_settings(spec, tuned[row])):
         edges = " and ".join(f"the {bound}est {name}" for name, bound in tuned[row].edges.items())
-        found += [Caveat(f"edges {row}", f"'{row}' has {edges} tried in tuning")] if edges else []
+        found += [Caveat(f"edges {row}", f"'{row}' has {edges} tried in tuning", row)] if edges else []
     others = [cell for cell in spec.weighted_cells(hypothesis) if cell not in spec.tuned_at]
     if any(row in tuned for row in rows) and spec.tuned_at and others:
         said = f"tuned in {', '.join(spec.tuned_at)}, not in {', '.join(others)}"

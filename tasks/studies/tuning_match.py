@@ -13,29 +13,18 @@ from tasks.studies.world_seeds import TUNING
 Records = Sequence[Mapping[str, Any]]
 
 
-def tuning_differences(
-    spec: StudySpec,
-    rows: tuple[str, str],
-    tuning: Mapping[str, Any],
-    tuned: Mapping[str, TunedRow],
-    records: Records,
-) -> list[str]:
-    """Returns how two rows differ in their tuning, or from it, in words.
+def tuning_differences(rows: tuple[str, str], tuning: Mapping[str, Any], tuned: Mapping[str, TunedRow]) -> list[str]:
+    """Returns how the tuning of two rows differs, in words.
 
     Args:
-        spec: the study.
         rows: that a hypothesis compares.
         tuning: the record of the study's tuning.
         tuned: its rows with their choices.
-        records: of the study's worlds.
     """
     found = []
     trials = [tuned[row].trials if row in tuned else 0 for row in rows]
     if trials[0] != trials[1]:
         found.append(f"{trials[0]} trials of '{rows[0]}' and {trials[1]} of '{rows[1]}'")
-    for row in rows:
-        if row in tuned:
-            found += _from_tuning(spec, row, tuning, tuned[row], records)
     spaces = [tuning["rows"].get(row, {}).get("space") or {} for row in rows]
     other = sorted(name for name in spaces[0].keys() & spaces[1].keys() if spaces[0][name] != spaces[1][name])
     if other and len({tuned[row].kind for row in rows}) == 1:
@@ -43,8 +32,18 @@ def tuning_differences(
     return found
 
 
-def _from_tuning(spec: StudySpec, row: str, tuning: Mapping[str, Any], tuned: TunedRow, records: Records) -> list[str]:
-    """Returns how a row differs from what was tuned under its name."""
+def other_than_tuned(
+    spec: StudySpec, row: str, tuning: Mapping[str, Any], tuned: TunedRow, records: Records
+) -> list[str]:
+    """Returns how a row differs from what was tuned under its name, in sentences that begin with its name.
+
+    Args:
+        spec: the study.
+        row: its row.
+        tuning: the record of the study's tuning.
+        tuned: the row in it, with its choice.
+        records: of the study's worlds.
+    """
     made, found = tuning["rows"][row], []
     if tuning["metric"] != spec.metric:
         found.append(f"'{row}' was tuned by {tuning['metric']}, and the study's metric is {spec.metric}")
@@ -57,7 +56,7 @@ def _from_tuning(spec: StudySpec, row: str, tuning: Mapping[str, Any], tuned: Tu
     if sorted(fixed) != sorted(spec.fixed(row)):
         found.append(f"'{row}' was tuned with {_names(fixed)} fixed, now {_names(spec.fixed(row))}")
     if tuned.best is None:
-        found.append(f"tuning chose nothing for '{row}'")
+        found.append(f"'{row}' has nothing that tuning chose")
     elif not has_tuned_settings(spec, tuned):
         found.append(f"'{row}' does not run at the settings that tuning chose")
     return found + _other_settings(row, made, records)
@@ -76,6 +75,6 @@ def _other_settings(row: str, made: Mapping[str, Any], records: Records) -> list
             known = {run["settings"] for run in runs if run is not None}
             run = record["cells"].get(cell, {}).get("rows", {}).get(row)
             if run is not None and {run.get("origin", {}).get("settings")} != known:
-                said = f"'{row}' was tuned at other settings or stage versions of the row, its data or its models"
+                said = f"'{row}' was tuned at other settings or stage versions"
                 places.setdefault(said, []).append(f"than it has in world {record['world']}, cell '{cell}'")
     return [placed(said, where) for said, where in places.items()]

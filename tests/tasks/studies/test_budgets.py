@@ -14,7 +14,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.policy_optimisation.config import OptimiserConfig, optimiser_config
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec
-from tasks.studies.budgets import little_training, more_tokens, row_budgets, unequal, untuned
+from tasks.studies.budgets import little_training, more_tokens, not_as_tuned, row_budgets, unequal, untuned
 from tasks.studies.caveats import caveats_of
 from tasks.studies.equal_kl import at_kl
 from tasks.studies.origins import other_origins
@@ -102,8 +102,8 @@ def test_unequal_budgets_are_said(records: list[Any], trials: Mapping[str, int] 
 def test_a_row_that_is_not_as_it_was_tuned_is_said() -> None:
     rows = {**STUDY["rows"], "segment": {"like": "segment/segment", "optimiser": {"kl_coef": 0.7}}}
     spec: StudySpec = typed(StudySpec, {**STUDY, "rows": rows}, "studies/credit.yaml")
-    found = unequal(spec, HYPOTHESIS, [world(1)], tuning({"bandit": 4, "segment": 4}))
-    assert found == "unequal: 'segment' does not run at the settings that tuning chose"
+    found = not_as_tuned(spec, "segment", [world(1)], tuning({"bandit": 4, "segment": 4}))
+    assert found == ["'segment' does not run at the settings that tuning chose"]
 
 
 EIGHT = {"bandit": 8, "segment": 8}
@@ -126,24 +126,25 @@ EIGHT = {"bandit": 8, "segment": 8}
             "'segment' was tuned with clip fixed, now nothing",
         ),
         (
-            lambda made: made["rows"]["segment"]["space"].update(kl_coef={"low": 0.1, "high": 1.0}),
-            "'segment' and 'bandit' were tuned over different ranges of kl_coef",
-        ),
-        (
             lambda made: made["rows"]["segment"]["trials"][0]["runs"]["100"]["as-it-is"].update(settings="x"),
-            "'segment' was tuned at other settings or stage versions of the row, its data or its models than it has in "
-            "world 1, cell 'as-it-is'",
+            "'segment' was tuned at other settings or stage versions than it has in world 1, cell 'as-it-is'",
         ),
     ],
 )
-def test_rows_that_were_tuned_as_something_else_are_unequal(change: Any, said: str) -> None:
+def test_a_row_that_was_tuned_as_something_else_is_said(change: Any, said: str) -> None:
     made = tuning(EIGHT)
-    assert unequal(SPEC, HYPOTHESIS, [world(1)], made) is None
+    assert not_as_tuned(SPEC, "segment", [world(1)], made) == []
     change(made)
+    assert any(text.startswith(said) for text in not_as_tuned(SPEC, "segment", [world(1)], made))
+    assert not_as_tuned(SPEC, "token", [world(1)], made) == [], "it was not tuned"
+    assert not_as_tuned(SPEC, "segment", [world(1)], None) == []
+
+
+def test_rows_that_were_tuned_over_different_ranges_are_unequal() -> None:
+    made = tuning(EIGHT)
+    made["rows"]["segment"]["space"].update(kl_coef={"low": 0.1, "high": 1.0})
     found = unequal(SPEC, HYPOTHESIS, [world(1)], made)
-    assert found is not None
-    assert found.startswith("unequal: ")
-    assert said in found
+    assert found == "unequal: 'segment' and 'bandit' were tuned over different ranges of kl_coef"
 
 
 def test_rows_that_were_not_tuned_are_not_called_equal() -> None:
@@ -172,12 +173,12 @@ def test_rows_that_were_measured_on_something_else_are_said() -> None:
 
 
 def test_little_training_is_said() -> None:
-    assert little_training(SPEC, HYPOTHESIS, [world(1)]) == []
-    assert little_training(SPEC, HYPOTHESIS, [world(1, updates=16, iterations=10)]) == [
+    assert little_training("segment", [world(1)]) == []
+    assert little_training("segment", [world(1, updates=16, iterations=10)]) == [
         "'segment' has 16 updates; at least 60 are asked for",
         "'segment' has 10 iterations; at least 30 are asked for",
     ]
-    assert little_training(SPEC, HYPOTHESIS, [world(1, updates=16, rollouts=0)]) == [], "it samples no rollouts"
+    assert little_training("segment", [world(1, updates=16, rollouts=0)]) == [], "it samples no rollouts"
 
 
 def config(kind: str, **settings: Any) -> OptimiserConfig:

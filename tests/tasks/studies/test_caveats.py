@@ -272,7 +272,7 @@ def test_caveats_are_said_once_for_the_comparisons_that_have_them(
 
     long = {"says": "In long responses", "row": "segment", "at": {"length": "long"}}
     state = loaded(tmp_path, far, hypotheses={**STUDY["hypotheses"], "long": long})
-    found = {group.comparisons: group.texts for group in caveat_groups(state.spec, state.findings)}
+    found = {group.of: group.texts for group in caveat_groups(state.spec, state.findings)}
     assert found == {
         "all comparisons": (UNREADABLE,),
         "segment less bandit": (
@@ -298,10 +298,8 @@ def test_a_caveat_of_more_cells_takes_the_place_of_one_of_fewer(tmp_path: Path) 
     state = loaded(tmp_path, low, hypotheses={**STUDY["hypotheses"], "long": long})
     assert any("below its SFT model in 4 of 8 runs" in text for text in texts(state, "long"))
     groups = caveat_groups(state.spec, state.findings)
-    said = [text for group in groups for text in group.texts if group.comparisons == "segment less bandit"]
-    assert [text.partition(" runs")[0] for text in said if "below" in text] == [
-        "'segment' ended below its SFT model in 8 of 16"
-    ]
+    said = [text for group in groups for text in group.texts if group.of == "segment"]
+    assert [text.partition(" runs")[0] for text in said] == ["ended below its SFT model in 8 of 16"]
 
 
 def test_what_weakens_all_comparisons_comes_first(tmp_path: Path) -> None:
@@ -310,8 +308,18 @@ def test_what_weakens_all_comparisons_comes_first(tmp_path: Path) -> None:
             stages["rows"]["segment"]["training"]["updates"] = 30
 
     state = loaded(tmp_path, little)
-    first = caveat_groups(state.spec, state.findings)[0]
-    assert (first.comparisons, first.texts) == (
-        "all comparisons",
-        (UNREADABLE, "'segment' has 30 updates; at least 60 are asked for"),
-    )
+    groups = [(group.of, group.texts) for group in caveat_groups(state.spec, state.findings)]
+    assert groups[0] == ("all comparisons", (UNREADABLE,))
+    assert groups[-1] == ("segment", ("has 30 updates; at least 60 are asked for",)), "what is of single rows is last"
+
+
+def test_what_several_rows_have_alone_is_said_once(tmp_path: Path) -> None:
+    def little(world: Record) -> None:
+        for stages in world["cells"].values():
+            for row in {"token", "bandit"} & {*stages["rows"]}:
+                stages["rows"][row]["training"]["updates"] = 30
+
+    state = loaded(tmp_path, little)
+    found = {group.of: group.texts for group in caveat_groups(state.spec, state.findings)}
+    assert found["each of bandit, token"] == ("has 30 updates; at least 60 are asked for",)
+    assert "'token' has 30 updates; at least 60 are asked for" in texts(state, "token")

@@ -238,7 +238,7 @@ def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: p
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
     assert "* The advantage grows with length\n    +9.00 [+5.1, +12.9], p = 0.00521: confirmed\n" in shown
-    assert "'token' ended below its SFT model in 8 of 8 runs" in shown
+    assert "\nCaveats of token\n    ended below its SFT model in 8 of 8 runs" in shown
     assert "2,048" in shown
     assert "win_rate_vs_sft at equal KL, nats per response" in shown
     assert "long-mean, token at 25: 4 of 4 worlds: reached 9 nats, below 25" in shown
