@@ -59,7 +59,7 @@ def run(
         print(current)
         print_run_end(root, paper, rows, seed or [], scale=scale, full=full)
         return
-    refuse_asked(root, paper, rows, scale=scale, full=full)
+    refuse_asked(root, paper, rows, seed or [], scale=scale, full=full)
     options = ["--full"] if full else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
     options += ["--pool", pool] if pool else []

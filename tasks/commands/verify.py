@@ -243,7 +243,7 @@ def _print(what: Verified, compared: Sequence[Compared]) -> None:
     count, left_out = sum(len(one.distances) for one in compared), sum(len(one.left_out) for one in compared)
     console.print(
         f"{what.name.capitalize()} against {what.reference}: {len(compared)} stages, {count:,} comparisons, "
-        f"{left_out:,} things not compared"
+        f"{left_out:,} left out, whose spread between machines is not known"
     )
     ratio, name = nearest(compared)
     if name:

@@ -15,6 +15,7 @@ from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import HEADLINE_ROWS, build, refuse_unknown_rows, suite_seeds
 from tasks.graph.names import DEMO_ALL, SUITE
 from tasks.graph.rows import row_addresses
+from tasks.graph.stages import refuse_unknown_seeds
 from tasks.params.pages import page_files
 from tasks.params.scales import scale_names
 from tasks.params.settings import DEFAULT_SCALE
@@ -46,7 +47,7 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == DEFAULT_SCALE else []
     params = root / "params.yaml"
-    refuse_asked(root, paper, rows, scale=scale, full=full)
+    refuse_asked(root, paper, rows, seeds, scale=scale, full=full)
     settings = run_settings(root) if params.exists() else None
     folders: tuple[Path, ...] = ()
     if not full and files and settings is not None and _within(settings.demo_all.get(paper), rows, seeds):
@@ -64,8 +65,11 @@ def pipeline_files(
     return files
 
 
-def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, full: bool) -> None:
-    """Refuses what a run is asked for where a stage would refuse a setting of it, and warns of other rows.
+def refuse_asked(
+    root: Path, paper: str, rows: Collection[str], seeds: Collection[int], *, scale: str, full: bool
+) -> None:
+    """Refuses what a run is asked for where a stage would refuse a setting of it or no stage has a seed, and warns of
+    other rows.
 
     Raises:
         RecipeError: every problem, one a line.
@@ -74,6 +78,18 @@ def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, f
         return
     chosen = asked_papers(root, paper, scale=scale, full=full)
     refuse_rows(root, scale, {name: rows or _demo_rows(root, name, scale, full=full) for name in chosen})
+    known = (_known_seeds(root, name, rows, scale, full=full) for name in chosen)
+    refuse_unknown_seeds(rows, seeds, set().union(*known))
+
+
+def _known_seeds(root: Path, paper: str, rows: Collection[str], scale: str, *, full: bool) -> set[int]:
+    """Returns the seeds that a run of a paper's rows may name; without rows, of those of the demo or of demo-all."""
+    settings = run_settings(root)
+    parts = () if full or scale != DEFAULT_SCALE else settings.parts(paper)
+    if parts and not rows:
+        return {*parts[0].seeds}
+    own = [seed for part in settings.parts(paper) if {*rows} <= {*part.rows} for seed in part.seeds]
+    return {*suite_seeds(settings.suite, scale, paper), *(own if scale == DEFAULT_SCALE else ())}
 
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
@@ -130,9 +146,10 @@ def asked_files(
     """Returns the dvc.yaml files that a run of a paper's rows and seeds, of all headline rows (DEMO_ALL) or of the
     suite (SUITE) reads."""
     if paper == SUITE:
+        refuse_asked(root, SUITE, rows, seeds, scale=scale, full=full)
         return suite_files(root, scale=scale, full=full)
     if paper == DEMO_ALL:
-        refuse_asked(root, paper, rows, scale=scale, full=full)
+        refuse_asked(root, paper, rows, seeds, scale=scale, full=full)
         _follow_params(root, (HEADLINE_ROWS,), build(root))
         return [ROOT_FILE, f"{HEADLINE_ROWS}/dvc.yaml"]
     return pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
@@ -161,7 +178,6 @@ def suite_files(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> list[s
         RecipeError: no paper has rows at the scale.
     """
     folders: list[Path] = []
-    refuse_asked(root, SUITE, (), scale=scale, full=full)
     graphs = build(root)
     if full or scale != DEFAULT_SCALE:
         chosen = {SHARED, HEADLINE_ROWS.name, *suite_papers(root, scale=scale, full=full)}

@@ -143,17 +143,26 @@ def select(
             known = {name for name, _ in ends.values()}
             raise RecipeError(f"unknown row '{row}'{hint(row, sorted(known), more=3)}")
     known_seeds = sorted({number for name, number in ends.values() if not rows or name in rows})
-    for wanted_seed in seeds:
-        if wanted_seed not in known_seeds:
-            of = ", ".join(f"'{row}'" for row in rows) or "no stage"
-            raise RecipeError(
-                f"{of} has{' no' if rows else ''} seed {wanted_seed}; there are {known_seeds}. All rows of a paper: "
-                f"add --full; further seeds: `suite: seeds` in params.yaml (`scale_seeds` at other scales)"
-            )
+    refuse_unknown_seeds(rows, seeds, known_seeds)
     wanted = {
         address for address, (row, seed) in ends.items() if (not rows or row in rows) and (not seeds or seed in seeds)
     }
     return closure(states, wanted)
+
+
+def refuse_unknown_seeds(rows: Collection[str], seeds: Collection[int], known: Collection[int]) -> None:
+    """Refuses seeds that no stage of the rows has; without rows, of any.
+
+    Raises:
+        RecipeError: says which there are, and how to have more.
+    """
+    for wanted in seeds:
+        if wanted not in known:
+            of = ", ".join(f"'{row}'" for row in rows) or "no stage"
+            raise RecipeError(
+                f"{of} has{' no' if rows else ''} seed {wanted}; there are {sorted(known)}. All rows of a paper: "
+                f"add --full; further seeds: `suite: seeds` in params.yaml (`scale_seeds` at other scales)"
+            )
 
 
 def closure(states: Mapping[str, Stage], addresses: Iterable[str]) -> dict[str, Stage]:

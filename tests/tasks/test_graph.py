@@ -291,7 +291,7 @@ def test_unknown_demo_row_is_refused(root: Path) -> None:
     with pytest.raises(RecipeError, match=message):
         graph.build(root)
     with pytest.raises(RecipeError, match=message):
-        refuse_asked(root, SUITE, (), scale="testbed", full=False)
+        refuse_asked(root, SUITE, (), (), scale="testbed", full=False)
 
 
 def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: Path) -> None:

@@ -108,7 +108,7 @@ def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:
     ("chosen", "whole"),
     [
         ({}, False),
-        ({"seeds": [2]}, False),
+        ({"seeds": [1]}, False),
         ({"rows": ["bandit"]}, False),
         ({"rows": ["bandit"], "seeds": [1]}, False),
         ({"rows": ["bandit"], "seeds": [2]}, True),
@@ -122,6 +122,27 @@ def test_a_row_that_the_demo_does_not_have_is_looked_for_in_the_full_matrix(
     root = small_repository.create(tmp_path)
     files = plan.pipeline_files(root, "segment", **chosen)
     assert ("pipelines/testbed/segment/dvc.yaml" in files) == whole
+
+
+@pytest.mark.parametrize(
+    ("rows", "seed", "said"),
+    [
+        ([], 2, r"no stage has seed 2; there are \[0, 1\]"),
+        (["bandit"], 9, r"'bandit' has no seed 9; there are \[0, 1, 2\]"),
+    ],
+)
+def test_a_seed_without_stages_is_refused_before_any_file_is_written(
+    tmp_path: Path, rows: list[str], seed: int, said: str
+) -> None:
+    root = small_repository.create(tmp_path)
+    settings = read_settings(root / "params.yaml")
+    assert (settings["demo"]["segment"]["seeds"], settings["suite"]["seeds"]) == ([0, 1], [0, 1, 2])
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("dvc.yaml")}
+    with pytest.raises(RecipeError, match=said):
+        plan.asked_files(root, "segment", scale="testbed", full=False, rows=rows, seeds=[seed])
+    with pytest.raises(RecipeError, match=said):
+        plan.refuse_asked(root, "segment", rows, [seed], scale="testbed", full=False)
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("dvc.yaml")} == before
 
 
 def test_headline_rows_are_looked_for_in_their_own_file(tmp_path: Path) -> None:
