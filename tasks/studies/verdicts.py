@@ -143,15 +143,6 @@ class StudyState:
         return said if self.started is None or self.complete else f"{said}, started {self.started}"
 
 
-def world_value(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, Any]) -> float:
-    """Returns a hypothesis' number in one world: the weighted sum over cells of the row less the other row.
-
-    Raises:
-        DataError: a row that stopped, has no finite number, or does not reach the KL target.
-    """
-    return math.fsum(_parts(spec, hypothesis, record))
-
-
 def _parts(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, Any]) -> list[float]:
     """Returns what each row of each cell adds to a hypothesis' number in one world."""
     row, other = compared(spec, hypothesis)
