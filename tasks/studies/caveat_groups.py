@@ -14,6 +14,8 @@ from tasks.studies.verdicts import StudyFinding
 CELLS = "cells"
 #: Name of a group whose caveats weaken all comparisons of a study.
 ALL = "all comparisons"
+#: Name of a group whose caveats every row has.
+EVERY_ROW = "every row"
 #: The rows of a comparison, or one row.
 Rows = tuple[str, ...]
 
@@ -47,7 +49,7 @@ def caveat_groups(spec: StudySpec, findings: Sequence[StudyFinding]) -> list[Cav
     pairs = _grouped(spec, of_pairs)
     groups = {_pairs_name(those, len(of_pairs)): texts for those, texts in pairs.items()}
     first = {ALL: groups.pop(ALL)} if ALL in groups else {}
-    rows = {_rows_name(those): texts for those, texts in _grouped(spec, of_rows).items()}
+    rows = {_rows_name(those, len(of_rows)): texts for those, texts in _grouped(spec, of_rows).items()}
     return [CaveatGroup(of, tuple(texts)) for of, texts in {**first, **groups, **rows}.items()]
 
 
@@ -98,5 +100,7 @@ def _pairs_name(pairs: Sequence[Rows], number: int) -> str:
     return ", ".join(f"{row} less {other}" for row, other in pairs)
 
 
-def _rows_name(rows: Sequence[Rows]) -> str:
+def _rows_name(rows: Sequence[Rows], number: int) -> str:
+    if len(rows) == number:
+        return EVERY_ROW
     return f"{'each of ' if len(rows) > 1 else ''}{', '.join(row for (row,) in rows)}"
