@@ -118,7 +118,7 @@ def tune(name: str, trials: int = TRIALS, seeds: tuple[int, ...] = SEEDS, keep: 
         name: of the study, studies/<name>.yaml.
         trials: number of points that each row is tried at.
         seeds: tuning seeds; each trial runs with each of them.
-        keep: leave the worlds' trees in .work/tuning/, weights included.
+        keep: keep the worlds' trees in .work/tuning/, weights included.
         root: the repository.
     """
     folder = Path(root).resolve()
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=TRIALS, metavar="N", help="points that each row is tried at")
     parser.add_argument("--seed", type=int, action="append", metavar="SEED", help="a tuning seed, 100 to 199")
     parser.add_argument("--write", action="store_true", help="put each row's best settings into the study's file")
-    parser.add_argument("--keep", action="store_true", help="leave the worlds' trees and weights")
+    parser.add_argument("--keep", action="store_true", help="keep the worlds' trees and weights")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, end_on_signal)
     root = Path.cwd()
