@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.recipe import KINDS
+from rlhf_core.recipe import OPTIMISER_KINDS
 from rlhf_core.typed import typed
 from tasks.graph.items import Item
 from tasks.params.studies import StudySpec, read_study
@@ -73,7 +73,7 @@ def spaces(**ppo: Any) -> TuningSpec:
 
 
 def test_every_kind_of_optimiser_has_a_space() -> None:
-    assert set(tuning_spec(PROJECT).spaces) == set(KINDS)
+    assert set(tuning_spec(PROJECT).spaces) == set(OPTIMISER_KINDS)
 
 
 @pytest.mark.parametrize(
