@@ -1,6 +1,8 @@
-"""A paper's flow: its stages brought up to date, its report, its runs in MLflow.
+"""A paper's flow: brings its stages up to date, then writes its tables, its MLflow runs and the report.
 
-    python -m flows.paper my-study    your own rows, params/my-study/rows.yaml, which have no module here
+A paper is any folder of params/ with rows: one of the five papers, the demo, the laboratory or your own.
+
+    python -m flows.paper my-project    the rows of params/my-project/rows.yaml, which has no module flows/my-project.py
 
 Without PREFECT_API_URL a temporary Prefect server is started for the run.
 """
@@ -8,7 +10,6 @@ Without PREFECT_API_URL a temporary Prefect server is started for the run.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 import signal
@@ -32,8 +33,10 @@ from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
+from tasks.commands.processes import flow_of
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
+from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.graph.stages import modules_of_files_never_run
 from tasks.params.settings import DEFAULT_SCALE
@@ -44,27 +47,31 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def link_page_and_report(create: Callable[..., object]) -> None:
-    """Links the run to the platform's page and its report, where there is a platform."""
+    """Links the run to the start page of `rewardsmith up` and to the report there, where it is up."""
     if link := os.environ.get("REWARDSMITH_PAGE", ""):
         create(key="page", link=link, link_text="page")
         create(key="report", link=f"{link.rstrip('/')}/report/index.html", link_text="report")
 
 
 def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> None:
-    """Links the run to a paper's runs in MLflow, once they are there."""
+    """Links the run to a paper's runs in MLflow, if MLflow has them."""
     if link := link_to_runs(root, paper):
-        key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # all that Prefect allows in one
+        key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # Prefect allows only these characters in a key
         create(key=key, link=link, link_text=f"runs of {paper} in MLflow")
 
 
 def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
-    """Returns the call that makes a paper's tables of what is there, where its tables stage, which waits for every row
-    and seed, was not asked for or did not finish. A study that no paper published has no tables."""
+    """Returns the call that makes a paper's tables so far, or none if its tables stage finished.
+
+    The tables stage waits for every row and seed, so a run of some of them does not ask for it, and it is skipped when
+    a row fails. Several dvc.yaml files may have a stage of this name (the demo-sized tables, the full ones); every one
+    asked for must have finished. A folder that is none of the five papers has no tables.
+    """
     if paper not in printed_tables.PAPERS:
         return []
     stage, finished = f"tables-{paper}", {*summary.current, *summary.done}
-    left = {*summary.failed, *summary.skipped}
-    if not _named(stage, left) and _named(stage, finished):
+    failed_or_skipped = {*summary.failed, *summary.skipped}
+    if _has_stage(finished, stage) and not _has_stage(failed_or_skipped, stage):
         return []
     results = Path("results", scale)
     seeds = seeds_so_far(root / results, paper)
@@ -76,20 +83,19 @@ def report_page_calls(request: RunRequest, log: Any) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
     if not request.report:
         return []
-    # the demo is asked for without a name (SUITE) or by the name of its rows (DEMO_PAPER); the laboratory has a page of
-    # its own, `tasks.report.hackability`
-    whole = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
-    module = "tasks.report" if whole else f"tasks.report.{request.paper}"
-    if importlib.util.find_spec(module) is None:
+    # the demo is asked for without a name (SUITE) or by the name of its rows (DEMO_PAPER)
+    on_main_page = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
+    if not on_main_page and request.paper != LABORATORY:
         log.info(
             "no report page of %s; `rewardsmith table %s` sets its rows side by side", request.paper, request.paper
         )
         return []
+    module = "tasks.report" if on_main_page else "tasks.report.hackability"
     return [(module, ["--results", f"results/{request.scale}", "--out", "report"])]
 
 
-def _named(stage: str, addresses: Collection[str]) -> bool:
-    """Returns whether a stage is among addresses, in whichever file."""
+def _has_stage(addresses: Collection[str], stage: str) -> bool:
+    """Returns whether one of the addresses FILE:stage is of a stage of this name, in any file."""
     return any(address.rpartition(":")[2] == stage for address in addresses)
 
 
@@ -98,52 +104,53 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
 
     Args:
         root: the repository.
-        request: what is brought up to date, and what follows: report (with the tables so far), runs in MLflow.
+        request: what is brought up to date, and what follows: the report with tables so far, runs in MLflow.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
         remote: the DVC remote by which the pool's results come.
 
     Returns:
-        the run's state, with one line that says what became of the stages, and a line for each stage with an alarm.
+        the run's state; its data is a line with the number of stages by outcome, then a line for each alarm.
 
     Raises:
-        RunFailed: at least one stage failed, or what follows them.
+        RunFailed: a stage failed, or the report or MLflow after the stages.
     """
     with note_running_process(root):
-        log, code, began = get_run_logger(), loaded_code_digest(), time.time()
+        log, code_digest, began = get_run_logger(), loaded_code_digest(), time.time()
         name, scale = request.paper, request.scale
         papers = plan.asked_papers(root, name, scale=scale, full=request.full)
         dvc_files = plan.asked_files(root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds)
         selected: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
-        # stages that several papers share are shown in the first one's experiment while they run
+        # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
         live_experiment = next(iter(papers), "") if request.sync else ""
         summary = run_stale(root, dvc_files, **selected, pool=pool, remote=remote, live_experiment=live_experiment)
         log.info("%s", summary.line())
         problems = list(summary.failed.values())
         if request.report:
             problems += follow_ups(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
-        mirror_calls: list[Call] = [
+        mlflow_calls: list[Call] = [
             ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
         ]
         report_calls = report_page_calls(request, log)
-        # calls of one `follow_ups` run side by side, and the report needs the link to each experiment, a file in the
-        # tree: mirror before it where live tracking has not written this file in this run
+        # Calls of one `follow_ups` run side by side. The report reads a file with the link to each MLflow experiment:
+        # unless this run's stages have written these files, the MLflow calls, which write them, come first.
         if not all(experiment_link_written_since(root, one, began) for one in papers):
-            problems += follow_ups(root, *mirror_calls)
-            mirror_calls = []
-        problems += follow_ups(root, *mirror_calls, *report_calls)
+            problems += follow_ups(root, *mlflow_calls)
+            mlflow_calls = []
+        problems += follow_ups(root, *mlflow_calls, *report_calls)
         if request.sync:
             for one in papers:
                 link_mlflow_runs(create_link_artifact, root, one)
         summary.stage_times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        # from here on the same request ends at once, while code and files are these
-        mark_request_done(root, request, dvc_files, code)
+        # while code and files stay the same, `nothing_to_do` answers the same request without a run
+        mark_request_done(root, request, dvc_files, code_digest)
         return completed_state(summary)
 
 
-def begin(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
-    """Runs the request, linked to the platform's page; refuses an edited tree where the deployment names a commit."""
+def run_linked_request(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
+    """Runs the request from start to end, linked to the start page of `rewardsmith up`; refuses an edited tree if the
+    deployment names a commit."""
     refuse_edited_tree(root)
     link_page_and_report(create_link_artifact)
     return run_request(root, request, pool=pool, remote=remote)
@@ -176,7 +183,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
         root: str = ".",
         pool: str = "",
         remote: str = "",
-    ) -> Any:  # Prefect hands on the text of the state
+    ) -> Any:  # returns a State; Prefect gives the caller its data, the text
         """Brings the paper's results up to date.
 
         Args:
@@ -184,40 +191,44 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             rows: only these rows, with the models they need.
             seeds: only these seeds.
             scale: size of models and data.
-            report: write the report page afterwards (and, of some rows or seeds, the tables so far).
-            sync: mirror the results into MLflow afterwards.
+            report: write the report page afterwards, and the tables so far if the tables stage did not finish.
+            sync: write the results into MLflow afterwards.
             root: the repository.
             pool: the Prefect work pool that runs the stages; empty for this machine alone.
             remote: the DVC remote by which the pool's results come.
         """
         request = RunRequest(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
-        return begin(Path(root).resolve(), request, pool=pool, remote=remote)
+        return run_linked_request(Path(root).resolve(), request, pool=pool, remote=remote)
 
     return run
 
 
 def end_on_signal(number: int, _: object) -> None:
-    """Ends the process in order, so that the temporary server ends, too; Prefect hands the signal on to here."""
+    """Ends the process in order, so that the temporary Prefect server ends, too. Prefect catches the signal first, and
+    then calls this handler."""
     sys.exit(128 + number)
 
 
 def interrupted() -> int:
-    """Says what an interrupted command does next; returns its exit status."""
-    print("interrupted: the same command goes on, a stage with a checkpoint from there", file=sys.stderr)
+    """Says how to continue an interrupted command; returns its exit status."""
+    print(
+        "interrupted; run the same command again to continue: a stage with a checkpoint goes on from there",
+        file=sys.stderr,
+    )
     return INTERRUPTED
 
 
 def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
     """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
     a user's error."""
-    module = f"flows.{paper}" if importlib.util.find_spec(f"flows.{paper}") else f"flows.paper {paper}"
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=f"The flow of the paper {paper}")
+    call = " ".join(["python", "-m", *flow_of(paper)])
+    parser = argparse.ArgumentParser(prog=call, description=f"The flow of the paper {paper}")
     parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
     parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
     parser.add_argument("--scale", default="testbed", help="testbed (default), hh, feedback, reasoning, small or paper")
     parser.add_argument("--no-report", action="store_true", help="do not write the report page")
-    parser.add_argument("--no-sync", action="store_true", help="do not mirror the results into MLflow")
+    parser.add_argument("--no-sync", action="store_true", help="do not write the results into MLflow")
     parser.add_argument("--pool", default="", help="run the stages in this Prefect work pool")
     parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
     options = parser.parse_args(arguments)
@@ -226,14 +237,15 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     try:
         if options.pool:
             require_prefect_server()
-        # before its first run the demo's dvc.yaml, still without a lock, tells which modules its stages will need, to
-        # import them while Prefect starts; of other requests `run_stale` knows the files, and begins the imports
+        # The suite without --full is the demo, whose stages are in the root's dvc.yaml. Before the demo's first run
+        # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
+        # starts. For other requests `run_stale` begins the imports.
         files_to_scan = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
         with (
             preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),
             tags(host_tag()),
         ):
-            line = run_flow(
+            text = run_flow(
                 full=options.full,
                 rows=options.rows,
                 seeds=options.seeds,
@@ -252,11 +264,11 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     except KeyboardInterrupt:
         return interrupted()
     except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
-        line = "the run ended well; its stages are above"
-    print(line)
+        text = "the run ended well; its stages are listed above"
+    print(text)
     return 0
 
 
 if __name__ == "__main__":
-    paper_folder, *given = sys.argv[1:] or [""]
-    sys.exit(command_line(paper_flow(paper_folder, f"The rows of {paper_folder}"), paper_folder, given))
+    name, *rest = sys.argv[1:] or [""]
+    sys.exit(command_line(paper_flow(name, f"The rows of {name}"), name, rest))

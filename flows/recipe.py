@@ -1,7 +1,7 @@
-"""One recipe of a person's own, from a form: a row that starts from a known one and differs in a few choices.
+"""Trains one recipe from a form (deployment `try-a-recipe`): a new row that differs from a known row in a few choices.
 
 It runs in a git worktree at the deployment's commit, `.work/recipes/<name>`, with this tree's DVC cache, so that no
-tree gets dirty and nothing known is trained again. `rewardsmith adopt <name>` makes it a row of the tree.
+tree gets dirty and no stage with a cached result runs again. `rewardsmith adopt <name>` makes it a row of the tree.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from flows.scheduler import RunFailed, completed_state, run_stale
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint, prints_errors
 from rlhf_core.normalisers import NORMALISERS
-from rlhf_core.recipe import KINDS, parse_recipe
+from rlhf_core.recipe import OPTIMISER_KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.choices import SHAPINGS
 from tasks.dvc import stale
 from tasks.dvc.plan import ROOT_FILE
-from tasks.graph import dvc_files as graph
+from tasks.graph import dvc_files
 from tasks.graph.check import refuse_rows
-from tasks.graph.items import SHARED
 from tasks.graph.rows import papers, row_addresses
 from tasks.graph.stopping import stopped
 from tasks.params.page_text import page_text
 from tasks.params.pages import NAME, read_settings
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
 
-#: A choice that stays as in the row it starts from.
+#: Value of the form that keeps the choice of the row that the recipe starts from.
 KEEP = "as it is"
 
 
-def one_of(*names: str) -> Any:
-    """Returns a field of the form with a list to choose from; the server refuses other values."""
+def choice_field(*names: str) -> Any:
+    """Returns a field of the form with a list of names; the server refuses other values."""
     return Field(json_schema_extra={"enum": [KEEP, *names]})
 
 
 Name = Annotated[
     str, Field(pattern=f"^{NAME.pattern}$", description="name of the new row", examples=["par-on-segment"])
 ]
-Read = Annotated[str, one_of(*sorted(READS))]
-Normaliser = Annotated[str, one_of(*sorted(NORMALISERS))]
-Shaping = Annotated[str, one_of("none", *sorted(SHAPINGS))]
-Credit = Annotated[str, one_of(*sorted(CREDITS))]
-Optimiser = Annotated[str, one_of(*sorted(KINDS))]
+Read = Annotated[str, choice_field(*sorted(READS))]
+Normaliser = Annotated[str, choice_field(*sorted(NORMALISERS))]
+Shaping = Annotated[str, choice_field("none", *sorted(SHAPINGS))]
+Credit = Annotated[str, choice_field(*sorted(CREDITS))]
+Optimiser = Annotated[str, choice_field(*sorted(OPTIMISER_KINDS))]
 
 
 def changed_row(
@@ -75,14 +75,14 @@ def changed_row(
     optimiser: str,
     changes: dict[str, Any],
 ) -> dict[str, Any]:
-    """Returns a row's settings with the chosen ones in place; `changes` come last and may hold anything a row may.
+    """Returns a row's settings with the form's choices in place; `changes`, any settings of a row, replace theirs last.
 
     Raises:
         RecipeError: choices that do not fit together.
     """
-    made = json.loads(json.dumps(row)) | {"title": name}
+    made = json.loads(json.dumps(row)) | {"title": name}  # a deep copy, without YAML's aliases
     for field, value in (("reward_model", reward_model), ("normaliser", normaliser), ("credit", credit)):
-        if value not in ("", KEEP):
+        if value not in ("", KEEP):  # an empty reward model keeps the row's, too
             made[field] = value
     if read != KEEP:
         made["readout"] = {**made.get("readout", {}), "read": read}
@@ -93,12 +93,12 @@ def changed_row(
     if optimiser != KEEP:
         made["optimiser"] = {"kind": optimiser}
     made |= changes
-    parse_recipe(made, f"recipe {name}")
+    parse_recipe(made, f"recipe {name}")  # refuses choices that do not fit together
     return made
 
 
 def worktree(root: Path, name: str, commit: str) -> Path:
-    """Returns a git worktree at the commit with this tree's DVC cache; one that is there is brought to the commit.
+    """Returns a recipe's git worktree at the commit, with this tree's DVC cache; makes it if it is missing.
 
     Raises:
         RewardsmithError: git refuses.
@@ -110,8 +110,8 @@ def worktree(root: Path, name: str, commit: str) -> Path:
         _git(root, "worktree", "add", "--detach", "--force", str(path), commit)
     elif commit_of(path) != commit:
         _git(path, "checkout", "--detach", "--force", commit)
-    own = path / ".dvc" / "config.local"
-    own.write_text(f"[cache]\n    dir = {stale.cache_folder(root)}\n", encoding="utf-8")
+    dvc_config = path / ".dvc" / "config.local"
+    dvc_config.write_text(f"[cache]\n    dir = {stale.cache_folder(root)}\n", encoding="utf-8")
     return path
 
 
@@ -123,35 +123,36 @@ def _git(root: Path, *arguments: str) -> None:
 
 
 def only_run(root: Path, name: str) -> AbstractContextManager[None]:
-    """Holds a recipe's worktree for one run: a second one would rewrite the row under the first.
+    """Holds a recipe's worktree for one run: a second run would rewrite the row while the first one trains it.
 
     Raises:
-        RewardsmithError: another run has it.
+        RewardsmithError: another run holds the worktree.
     """
     lock = root / ".work" / "recipes" / f"{name}.lock"
     return only_one(lock, f"another run of the recipe '{name}' is active", "Wait for it, or choose another name")
 
 
 def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
-    """Writes the row into a worktree with the paper's matrix; returns the dvc.yaml files that hold it.
+    """Writes the row into a worktree, and the dvc.yaml files of the paper's matrix (all its rows and seeds); returns
+    the dvc.yaml files that the row's stages may be in.
 
     Raises:
         RecipeError: a setting that a stage of the row would refuse.
     """
     (path / _page(paper, name)).write_text(page_text({name: row}), encoding="utf-8")
-    refuse_rows(path, "testbed", {paper: [name]})
-    folders = graph.matrix_folders("testbed", paper)
-    graph.write(path, folders)
+    refuse_rows(path, DEFAULT_SCALE, {paper: [name]})
+    folders = dvc_files.matrix_folders(DEFAULT_SCALE, paper)
+    dvc_files.write(path, folders)
     return [ROOT_FILE, *(f"{folder}/dvc.yaml" for folder in folders if (path / folder / "dvc.yaml").exists())]
 
 
 def _page(paper: str, name: str) -> Path:
-    """Returns the page of a recipe's row, which has it alone."""
+    """Returns the page of a recipe's row, which has no other rows."""
     return Path("params") / paper / f"rows_{name}.yaml"
 
 
 def adopt(root: Path, name: str) -> Path:
-    """Copies the page of a recipe that ran into the tree and brings the graph files up to date; returns the page.
+    """Copies the page of a recipe that ran into the tree and brings the dvc.yaml files up to date; returns the page.
 
     Raises:
         RecipeError: no recipe of that name ran here, or the tree has such a row.
@@ -166,12 +167,12 @@ def adopt(root: Path, name: str) -> Path:
     if (root / source).exists() or name in row_addresses(root, paper):
         raise RecipeError(f"{paper} has a row '{name}' already; give the recipe another name")
     shutil.copyfile(root / ".work" / "recipes" / name / source, root / source)
-    graph.write(root)
+    dvc_files.write(root)
     return source
 
 
 def report_result(path: Path, scale: str, paper: str, name: str, seeds: list[int]) -> None:
-    """Reports the results as an artifact of the run."""
+    """Shows the metrics of each seed, or why it stopped, in a table of the Prefect run."""
     rows = []
     for seed in seeds:
         metrics = path / "results" / scale / paper / "policy" / name / str(seed) / "result" / "metrics.json"
@@ -203,7 +204,7 @@ def recipe(
     seeds: list[int] | None = None,
     sync: bool = True,
     root: str = ".",
-) -> Any:  # Prefect hands on the text of the state
+) -> Any:  # returns a State; Prefect gives the caller its data, the text
     """Trains and evaluates a recipe.
 
     Args:
@@ -216,23 +217,23 @@ def recipe(
         credit: the rule that pays the values to tokens.
         optimiser: the algorithm that learns from the reward.
         changes: any other settings of a row, put over it last, as JSON.
-        seeds: seeds of the suite; seed 0 when left out.
-        sync: mirror the result into MLflow.
+        seeds: which of params.yaml's suite.seeds to run; seed 0 when left out.
+        sync: write the result into MLflow.
         root: the repository.
     """
     log, tree = get_run_logger(), Path(root).resolve()
-    paper, _, base = start.partition("/")
-    known = {f"{of}/{row}" for of in papers(tree) for row in row_addresses(tree, of)}
+    paper, _, start_row = start.partition("/")
+    known = {f"{folder}/{row}" for folder in papers(tree) for row in row_addresses(tree, folder)}
     if start not in known:
         raise RecipeError(f"unknown row '{start}'{hint(start, sorted(known), more=3)}")
-    if start.split("/")[0] == SHARED or f"{paper}/{name}" in known:
+    if f"{paper}/{name}" in known:
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
     version = str(deployment.version or "")
     commit = version if COMMIT.fullmatch(version) else commit_of(tree)  # `prefect deploy` makes versions of its own
     with note_running_process(tree), only_run(tree, name):
         path = worktree(tree, name, commit)
         row = changed_row(
-            read_settings(row_addresses(path, paper)[base].under(path)),
+            read_settings(row_addresses(path, paper)[start_row].under(path)),
             name=name,
             reward_model=reward_model,
             read=read,
@@ -246,6 +247,7 @@ def recipe(
         create_markdown_artifact(key="recipe", markdown=f"```yaml\n{text}```\ncommit {commit}", description=name)
         link_page_and_report(create_link_artifact)
         log.info("recipe %s at commit %s in %s", name, commit[:10], path)
+        # `adopt` reads it
         (path / "recipe.yaml").write_text(yaml.safe_dump({"paper": paper, "row": name, "commit": commit}))
         files = write_row(path, paper, name, row)
         chosen = seeds or [0]
@@ -256,7 +258,7 @@ def recipe(
             os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{tree / 'mlflow.db'}")
             if problems := follow_ups(path, ("tasks.tracking.mirror", ["--paper", paper, "--rows", name])):
                 raise RunFailed("; ".join(problems))
-        report_result(path, "testbed", paper, name, chosen)
+        report_result(path, DEFAULT_SCALE, paper, name, chosen)
     return completed_state(summary)
 
 

@@ -1,9 +1,10 @@
 """Scheduled re-evaluation of the models that MLflow's registry aliases point to.
 
 A model is evaluated if the model, a benchmark or the judge changed, the judge gave no readable answer on a benchmark,
-or a drift check (the canary) is due. At most one run is active; one that falls due meanwhile is cancelled. A late run
-is not skipped: after an outage the first missed run evaluates, the others are cancelled; a later one finds nothing
-changed.
+or a drift check (the canary) is due; a drift check judges the canary alone.
+
+At most one run is active. A run that falls due meanwhile is cancelled (`CANCEL_NEW` in `flows/deployments.py`). After
+an outage the worker takes all missed runs at once: the first one evaluates, the others are cancelled.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel
 from tasks.reevaluation.alerts import note_sent, records_to_alert
-from tasks.reevaluation.evaluate import load_settings
+from tasks.reevaluation.evaluate import DRIFT_CHECK, load_settings
 from tasks.reevaluation.history import RECORDS, records_folder, restore_records
 from tasks.running import machine
 from tasks.tracking.mirror import open_registry
@@ -50,9 +51,9 @@ def needs_of(root: Path, model: Registered) -> dict[str, Any]:
 
 
 @task(name="evaluate", task_run_name="{model.name}@{model.alias}", persist_result=False, cache_policy=NO_CACHE)
-def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
-    """Evaluates one model in a process of its own, within the machine's slots; returns what was measured, what changed
-    since the last evaluation, and the alerts.
+def evaluate(root: Path, settings_path: Path, model: Registered) -> dict[str, Any]:
+    """Evaluates one model in a process of its own, within the machine's slots; returns its record, with what was
+    measured, what changed since the last evaluation, and the alerts.
 
     Raises:
         RewardsmithError: this machine has too few GPUs for it, or the evaluation failed.
@@ -63,21 +64,21 @@ def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
         while (grant := slots.take(needs)) is None:
             time.sleep(POLL_SECONDS)
         with tempfile.TemporaryDirectory() as folder:
-            return _run(root, settings, model, Path(folder) / "record.json", grant)
+            return _run(root, settings_path, model, Path(folder) / "record.json", grant)
 
 
 def _address(model: Registered) -> str:
-    """Returns the name of an evaluation in logs and messages, where those of a stage have its address."""
+    """Returns the name of an evaluation in logs and messages, in place of a stage's address."""
     return f"reevaluation of {model.name}@{model.alias}"
 
 
-def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant) -> dict[str, Any]:
+def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, grant: Grant) -> dict[str, Any]:
     """Runs `tasks.reevaluation.evaluate` as stages are run: with the code of `root` if that is a checkout, else with
     the installed package; its log is kept and its memory watched."""
-    call = ["tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
+    call = ["tasks.reevaluation.evaluate", "--settings", str(settings_path), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
-    call += ["--result", model.path, "--out", str(out)]
+    call += ["--result", model.path, "--out", str(record_path)]
     run_stage_process(
         root,
         address=_address(model),
@@ -90,29 +91,29 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
         call=call,
         packages=root if is_checkout(root) else None,  # where the code is; None: the installed package
     )
-    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    return found
+    record: dict[str, Any] = json.loads(record_path.read_text(encoding="utf-8"))
+    return record
 
 
 def send_pending_alerts(root: Path, registry: Registry, model: Registered) -> tuple[int, list[str]]:
-    """Sends the alerts of every evaluation that are not sent yet, including those of a run that died before.
+    """Sends the alerts of every evaluation that are not sent yet, including the alerts of a run that died before.
 
-    Alerts that the webhook or MLflow did not take are sent again by the next run.
+    It ends at the first record whose alerts the webhook or MLflow did not take; the next run sends them again.
 
     Returns:
-        the number of alerts, and the problems.
+        the number of alerts that it tried to send, and the problems.
     """
-    folder, count = records_folder(root, model.name, model.alias), 0
+    folder, tried = records_folder(root, model.name, model.alias), 0
     for record in records_to_alert(folder):
-        problems = alert(registry, model, record)
-        count += len(record["alerts"])
+        problems = send_alerts(registry, model, record)
+        tried += len(record["alerts"])
         if problems:
-            return count, problems
+            return tried, problems
         note_sent(folder, record["number"])
-    return count, []
+    return tried, []
 
 
-def alert(registry: Registry, model: Registered, record: Mapping[str, Any]) -> list[str]:
+def send_alerts(registry: Registry, model: Registered, record: Mapping[str, Any]) -> list[str]:
     """Sends a record's alerts: as Prefect events, an artifact, a call of the webhook and, if the record is of the
     alias's present version, a tag in MLflow; returns the problems."""
     problems, alerts = [], record["alerts"]
@@ -126,11 +127,11 @@ def alert(registry: Registry, model: Registered, record: Mapping[str, Any]) -> l
     if alerts:
         text = "\n".join(f"- **{one['kind']}**: {one['text']}" for one in alerts)
         create_markdown_artifact(key=f"alert-{_artifact_key(model.name)}", markdown=text, description="Alert")
-    address = os.environ.get("REWARDSMITH_WEBHOOK")
-    if alerts and address:
+    webhook_url = os.environ.get("REWARDSMITH_WEBHOOK")
+    if alerts and webhook_url:
         content = {"model": model.name, **identity, "alerts": [*alerts]}
         try:
-            httpx.post(address, json=content, timeout=20).raise_for_status()
+            httpx.post(webhook_url, json=content, timeout=20).raise_for_status()
         except httpx.HTTPError as error:
             problems.append(f"the webhook did not take the alert: {error}")
     if record["version"] == model.version:
@@ -158,21 +159,22 @@ def track_records(root: Path) -> None:
 
 
 def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a model's line in the table of the run."""
+    """Returns a model's line in the table of the run. A benchmark has a column with its mean, where it was evaluated.
+    The canary's requests are among `judge_requests`."""
+    named = {"model": model.name, "alias": model.alias, "version": model.version}
     if not record.get("reasons"):
-        return {"model": model.name, "alias": model.alias, "version": model.version, "why": "nothing changed"}
-    parts = {name: values["mean"] for name, values in record["benchmarks"].items()}
+        return named | {"why": "nothing changed"}
+    canary = record["canary"]
+    canary_requests = len(canary["scores"]) + canary["unparsable"]
+    evaluated = {} if record["reasons"] == [DRIFT_CHECK] else record["benchmarks"]
     changes = "; ".join(f"{name} {values['verdict']}" for name, values in record["changes"].items())
-    judge_requests = sum(values["asked"] for values in record["benchmarks"].values())
     return {
-        "model": model.name,
-        "alias": model.alias,
-        "version": model.version,
+        **named,
         "why": ", ".join(record["reasons"]),
-        **{name: None if value is None else round(value, 4) for name, value in parts.items()},
-        "change": changes or "nothing to compare with",
-        "judge_drift": record["canary"]["verdict"],
-        "judge_requests": judge_requests,
+        **{name: None if values["mean"] is None else round(values["mean"], 4) for name, values in evaluated.items()},
+        "change": changes or ("nothing to compare with" if evaluated else "not evaluated"),
+        "judge_drift": canary["verdict"],
+        "judge_requests": canary_requests + sum(values["asked"] for values in evaluated.values()),
     }
 
 
@@ -189,27 +191,28 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
         root: the repository.
     """
     log, tree = get_run_logger(), Path(root).resolve()
-    # A schedule runs the commit that its deployment was made from: code or parameters edited since are refused, so that
-    # every record belongs to a commit.
+    # A schedule runs the commit that its deployment was made from. Code or parameters edited since are refused, so that
+    # the code of every record is that of a commit.
     refuse_edited_tree(tree)
     link_page_and_report(create_link_artifact)
-    settings = load_settings(tree / REEVALUATION_SETTINGS)
-    # name@alias without its @; a name alone has the alias ""
+    settings_path = tree / REEVALUATION_SETTINGS
+    settings = load_settings(settings_path)
+    # [::2] leaves out the @ of name@alias; a name alone has the alias ""
     chosen = [ReevaluatedModel(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)
-    rows, problems, alerted = [], [], 0
+    rows, problems, alerts = [], [], 0
     with note_running_process(tree):
         for name in restore_records(tree):
             log.info("restored %s from DVC", name)
         try:
-            for watched in chosen:
+            for one in chosen:
                 try:
-                    model = registry.resolve(watched.name, watched.alias or "champion")
+                    model = registry.resolve(one.name, one.alias or "champion")
                     try:
-                        rows.append(_row(model, evaluate(tree, tree / REEVALUATION_SETTINGS, model)))
+                        rows.append(_row(model, evaluate(tree, settings_path, model)))
                     finally:
-                        count, alert_problems = send_pending_alerts(tree, registry, model)
-                        alerted += count
+                        tried, alert_problems = send_pending_alerts(tree, registry, model)
+                        alerts += tried
                         problems += alert_problems
                 except RewardsmithError as error:
                     problems.append(str(error))
@@ -218,7 +221,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
             if (tree / RECORDS).exists():
                 track_records(tree)
     if rows:
-        create_table_artifact(key="reevaluation", table=rows, description=f"{alerted} alert(s)")
+        create_table_artifact(key="reevaluation", table=rows, description=f"{alerts} alert(s)")
     if problems:
         raise RunFailed("; ".join(problems))
-    return f"{len(rows)} model(s), {alerted} alert(s)"
+    return f"{len(rows)} model(s), {alerts} alert(s)"

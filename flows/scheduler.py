@@ -150,7 +150,7 @@ def stage_task(
     running: RunningStages,
     pool: WorkPool | None = None,
     server: ForkServer | None = None,
-) -> Any:  # Prefect hands on the StageDone of the state
+) -> Any:  # returns a State; Prefect gives the caller its data, the StageDone
     """Runs one stage and streams its log into Prefect's log; its state is named Alarm where it has signs of hacking.
 
     Args:

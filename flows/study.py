@@ -1,4 +1,4 @@
-"""Trains a study's worlds, every row of every cell of each, and writes a record for each world.
+"""Trains a study's worlds, each with every row of every cell, and writes a record for each world.
 
     python -m flows.study credit --worlds 2     the next two worlds of studies/credit.yaml
     python -m flows.study credit --pilot 100    a pilot, on a seed reserved for tuning (100 to 199)
@@ -9,8 +9,9 @@ count. A world runs from committed code and settings; a pilot may run with uncom
 
 A world is one independent draw of all that is random, from one seed. A dial is a setting of the world that the study
 varies, and a cell is one combination of levels of the dials. Twins are one row trained twice in one world; a study of
-twins has seeds of its own. A tree is a throw-away repository in .work/studies/, in which a world is trained. The log of
-starts names each start `verdict` (a registered world, which counts) or `pilot` (which does not).
+twins has seeds of its own. A world is trained in its tree, a folder of .work/studies/ with a DVC repository of its own
+(without git), which is deleted once the world's record is written. The log of starts names each start `verdict` (a
+registered world, which counts) or `pilot` (which does not).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tasks.studies.divergence import diverged_stages
 from tasks.studies.provenance import refuse_record_of_uncommitted_code, refuse_uncommitted_code, uncommitted_code
 from tasks.studies.records import world_record, write_record
 from tasks.studies.registration import Registration, record_file, registration_of
-from tasks.studies.start_log import PILOT, VERDICT, note_start, refuse_changed_study, refuse_edited_log
+from tasks.studies.start_log import PILOT, VERDICT, note_start, refuse_edited_log, refuse_study_changed_since_start
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.world_seeds import check_world_seed
 
@@ -50,11 +51,11 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
 
     Args:
         root: the repository.
-        registration: of the study, at the commit from which the world runs.
+        registration: of the study, read at the present HEAD, whose code trains the world.
         spec: the study.
         seed: of the world.
         pilot: whether it is a pilot, which may run from uncommitted code and never counts.
-        keep: leave the world's tree.
+        keep: keep the world's tree.
 
     Raises:
         RewardsmithError: another process trains the world, or it was finished meanwhile.
@@ -68,10 +69,10 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
             raise RewardsmithError(f"world {seed} of study '{registration.study}' was finished by another run: {file}")
         if not pilot:
             refuse_uncommitted_code(root)
-        uncommitted = uncommitted_code(root)
+        dirty = uncommitted_code(root)
         note_start(root, registration, [seed], PILOT if pilot else VERDICT)
         write_tree(root, world)
-        record = _trained(world, registration, pilot=pilot, uncommitted=uncommitted if pilot else ())
+        record = _train(world, registration, pilot=pilot, dirty=dirty if pilot else ())
         if not pilot:
             remedy = f"Delete {world.tree} and run the world again from committed code"
             refuse_record_of_uncommitted_code(str(file), record, remedy)
@@ -81,9 +82,7 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
     return file
 
 
-def _trained(
-    world: WorldTree, registration: Registration, *, pilot: bool, uncommitted: Sequence[str]
-) -> dict[str, Any]:
+def _train(world: WorldTree, registration: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
     """Trains a world; returns its record. A row that diverged is recorded with its last evaluation before it did.
 
     Raises:
@@ -91,13 +90,13 @@ def _trained(
     """
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("world %d: %s", world.seed, summary.line())
-    seconds_until_failure = {
+    wall_seconds_until_failure = {
         time.stage: time.seconds for time in summary.stage_times.stages if time.stage in summary.failed
     }
-    diverged = diverged_stages(summary.failed, summary.skipped, seconds_until_failure)
-    if others := [message for stage, message in summary.failed.items() if stage not in diverged]:
-        raise RunFailed(f"world {world.seed}: {summary.line()}. " + "; ".join(others))
-    return world_record(world, registration, pilot=pilot, diverged=diverged, uncommitted=uncommitted)
+    diverged = diverged_stages(summary.failed, summary.skipped, wall_seconds_until_failure)
+    if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
+        raise RunFailed(f"world {world.seed}: {summary.line()}. " + "; ".join(problems))
+    return world_record(world, registration, pilot=pilot, diverged=diverged, uncommitted=dirty)
 
 
 @flow(
@@ -111,42 +110,44 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
 
     Args:
         name: of the study, studies/<name>.yaml.
-        worlds: how many of those that have no record.
+        worlds: how many of the worlds that have no record.
         pilots: tuning seeds to run as pilots instead (`--pilot`).
-        keep: leave the worlds' trees in .work/studies/, with weights.
+        keep: keep the worlds' trees in .work/studies/, with weights.
         root: the repository.
     """
     folder = Path(root).resolve()
     file = study_file(folder, name)
     spec, registration = read_study(file), registration_of(folder, file)
     refuse_edited_log(folder)
-    refuse_changed_study(folder, registration)
-    # A pilot may run before hypotheses and tuning are settled; `write_tree` checks its rows and settings.
+    refuse_study_changed_since_start(folder, registration)
+    # A pilot may run before hypotheses and tuning are settled; `write_tree` checks the pilot's rows and settings.
     if not pilots:
         refuse_uncommitted_code(folder)
         check_study(folder, name, spec)
-    left: list[int] = []
+    remaining: list[int] = []  # indices of the worlds without a record
     if pilots:
         seeds = [seed for seed in pilots if not (folder / record_file(registration.study, seed, pilot=True)).exists()]
     else:
         found = read_records(folder, registration, spec)
-        left = [index for index in range(spec.worlds) if index not in {**found.committed, **found.uncommitted}]
-        seeds = [registration.world_seed(index) for index in left[:worlds]]
+        remaining = [index for index in range(spec.worlds) if index not in {**found.committed, **found.uncommitted}]
+        seeds = [registration.world_seed(index) for index in remaining[:worlds]]
     for seed in seeds:
         check_world_seed(seed, pilot=bool(pilots), twins=spec.twins)
     if not seeds:
-        return f"{registration.study}: every world has its record"
-    made = []
+        return f"{registration.study}: {'these pilots have their records' if pilots else 'every world has its record'}"
+    written = []
     for seed in seeds:
-        # The registration is read again: while the world before was trained, the file may have changed or HEAD moved.
-        made.append(run_world(folder, registration_of(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
-    return records_written(registration.study, made, left=len(left) - len(made) if left else 0, worlds=spec.worlds)
+        # The registration is read again for each world: while the world before was trained, HEAD may have moved, and a
+        # record names the commit whose code trained it.
+        written.append(run_world(folder, registration_of(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
+    without_record = len(remaining[worlds:])
+    return records_written(registration.study, written, without_record=without_record, worlds=spec.worlds)
 
 
-def records_written(study: str, files: Sequence[Path], *, left: int, worlds: int) -> str:
+def records_written(study: str, files: Sequence[Path], *, without_record: int, worlds: int) -> str:
     """Returns the line that says which records were written, and how many of a study's worlds are left."""
     text = f"{study}: wrote {', '.join(map(str, files))}; commit them with the log: git add reference/studies"
-    return f"{text}; {left} of {worlds} worlds left" if left else text
+    return f"{text}; {without_record} of {worlds} worlds left" if without_record else text
 
 
 @prints_errors
@@ -156,12 +157,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", help="the study, studies/<name>.yaml")
     parser.add_argument("--worlds", type=int, default=1, metavar="N", help="how many worlds without a record")
     parser.add_argument("--pilot", type=int, nargs="+", default=[], metavar="SEED", help="tuning seeds, run as pilots")
-    parser.add_argument("--keep", action="store_true", help="leave the worlds' trees and weights")
+    parser.add_argument("--keep", action="store_true", help="keep the worlds' trees and weights")
     options = parser.parse_args(arguments)
     if options.worlds < 1:
         parser.error(f"--worlds is {options.worlds}; it must be at least 1")
     signal.signal(signal.SIGTERM, end_on_signal)
-    mark_processes_for_clean_up(Path.cwd())
+    mark_processes_for_clean_up(Path.cwd())  # if this run is killed, the next one ends what it has started
     try:
         with tags(host_tag()):
             print(study(options.name, options.worlds, options.pilot, options.keep))

@@ -1,4 +1,4 @@
-"""The demo, or the five papers: stages side by side, what papers share once, then MLflow and the report.
+"""The demo, or the five papers: runs stages side by side, a stage that papers share once, then MLflow and the report.
 
 python -m flows.suite                     the demo
 python -m flows.suite --full              every row and seed of the five papers
@@ -14,7 +14,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.paper import begin, command_line, run_name
+from flows.paper import command_line, run_linked_request, run_name
 from rlhf_core.errors import RecipeError
 from tasks.dvc.ended_runs import RunRequest
 from tasks.graph.names import SUITE
@@ -22,7 +22,7 @@ from tasks.graph.names import SUITE
 
 @flow(
     name="suite",
-    description="Every paper, shared work once, then the report.",
+    description="The demo, or in full the five papers with shared stages run once, then the report.",
     flow_run_name=run_name,
     persist_result=False,
 )
@@ -35,25 +35,25 @@ def suite(
     root: str = ".",
     pool: str = "",
     remote: str = "",
-) -> Any:  # Prefect hands on the text of the state
-    """Brings the demo, or the five papers, up to date. Other studies (laboratory, mixed recipes, your own) run by name.
+) -> Any:  # returns a State; Prefect gives the caller its data, the text
+    """Brings the demo, or the five papers, up to date. Other folders of params/, such as your own, run by name.
 
     Args:
         full: every row and seed of the five papers instead of the demo.
         seeds: only these seeds.
         scale: size of models and data.
         report: write the report page afterwards.
-        sync: mirror the results into MLflow afterwards.
+        sync: write the results into MLflow afterwards.
         root: the repository.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
         remote: the DVC remote by which the pool's results come.
     """
-    request = RunRequest(SUITE, scale, full, (), tuple(seeds or ()), report, sync)
-    return begin(Path(root).resolve(), request, pool=pool, remote=remote)
+    request = RunRequest(SUITE, scale, full, rows=(), seeds=tuple(seeds or ()), report=report, sync=sync)
+    return run_linked_request(Path(root).resolve(), request, pool=pool, remote=remote)
 
 
 def _suite(*, rows: Sequence[str], **options: Any) -> str:
-    """Returns the suite behind the papers' command line: it has no rows to choose."""
+    """Runs the suite from the papers' command line, whose --rows it refuses."""
     if rows:
         raise RecipeError("the suite takes no rows; run a paper for some of its rows")
     return suite(**options)

@@ -1,10 +1,10 @@
 """Tuning of a study's rows: the same points for every row of a kind of optimiser, in worlds of tuning seeds.
 
     python -m flows.tune credit --trials 16 --seed 100 --seed 101
-    python -m flows.tune credit --write          put the choices into studies/credit.yaml
+    python -m flows.tune credit --write          put each row's best settings into studies/credit.yaml
 
-A trial is one row at one point; a point is one value for each setting of the search space. Interrupted, the same
-command continues; trials that are in reference/tuning/<study>.json are not run again.
+A trial is one row at one point; a point is one value for each setting of the search space. The same command continues
+an interrupted tuning; trials that are in reference/tuning/<study>.json are not run again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rlhf_core.errors import prints_errors
 from tasks.commands.tuning_table import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
+from tasks.studies.divergence import divergence_reasons
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.trial_records import (
     Record,
@@ -44,11 +45,11 @@ from tasks.studies.world_seeds import check_world_seed
 
 WORK = Path(".work") / "tuning"
 TRIALS, SEEDS = 16, (100,)
-#: Trials of every row that run together, so that rows have the same number of trials wherever tuning is stopped.
-TRIALS_TOGETHER = 4
+#: Each row runs as many trials before any row runs more, so that an interrupted tuning has as many trials of each row.
+TRIALS_PER_ROUND = 4
 
 
-def trial_world(root: Path, plan: TuningPlan, seed: int, trials: Sequence[Trial]) -> WorldTree:
+def write_trial_world(root: Path, plan: TuningPlan, seed: int, trials: Sequence[Trial]) -> WorldTree:
     """Writes the tree of some trials in the world of a seed, over the tree of other trials, whose results stay."""
     world = WorldTree(plan.study, plan.trial_rows(trials), seed, root / WORK / plan.study / str(seed))
     write_tree(root, world)
@@ -56,32 +57,33 @@ def trial_world(root: Path, plan: TuningPlan, seed: int, trials: Sequence[Trial]
 
 
 def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: Sequence[Trial]) -> None:
-    """Trains trials in the world of a seed and writes what they gave. Call it inside a flow.
+    """Trains trials in the world of a seed and writes their results into the record's file. Call it inside a flow.
 
     Raises:
         DataError: a row was changed since its first trials.
-        RunFailed: a stage failed for another reason than numbers that diverged.
+        RunFailed: a stage failed for a reason other than divergence.
     """
-    world = trial_world(root, plan, seed, trials)
+    world = write_trial_world(root, plan, seed, trials)
     digests = settings_digests(world, plan)
     check_digests(record, seed, digests)
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("seed %d, trials %s: %s", seed, sorted({number for _, number in trials}), summary.line())
-    failed = {**summary.skipped, **summary.failed}
-    problems = add_runs(record, world, digests, commit_of(root), failed, _seconds_of_failed(summary))
+    diverged = divergence_reasons(summary.failed, summary.skipped)
+    without_result = {**summary.skipped, **summary.failed}
+    add_runs(record, world, digests, commit_of(root), without_result, diverged, _core_seconds_of_failed(summary))
     write_tuning(root, record)
-    if problems:
-        raise RunFailed(f"seed {seed}: {summary.line()}. " + "; ".join(summary.failed.values() or problems))
+    if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
+        raise RunFailed(f"seed {seed}: {summary.line()}. " + "; ".join(problems))
 
 
-def _seconds_of_failed(summary: RunSummary) -> dict[str, float]:
-    """Returns core-seconds of failed stages by address."""
+def _core_seconds_of_failed(summary: RunSummary) -> dict[str, float]:
+    """Returns the core-seconds of failed stages by address."""
     ended = (time for time in summary.stage_times.stages if time.stage in summary.failed)
     return {time.stage: round(time.seconds * time.cores, 1) for time in ended}
 
 
-def plan_and_record(root: Path, name: str, trials: int, seeds: Sequence[int]) -> tuple[TuningPlan, Record]:
-    """Returns the plan of a study's trials, those that ran before included, and the record of those that ran.
+def plan_and_record(root: Path, name: str, trials_per_row: int, seeds: Sequence[int]) -> tuple[TuningPlan, Record]:
+    """Returns the plan of a study's trials, which includes the recorded ones, and their record.
 
     Raises:
         DataError: recorded trials are of other rows, cells or points.
@@ -91,15 +93,15 @@ def plan_and_record(root: Path, name: str, trials: int, seeds: Sequence[int]) ->
         check_world_seed(seed, pilot=True)
     file = study_file(root, name)
     known = trials_of(read_tuning(root, file.stem))
-    plan = tuning_plan(root, file.stem, read_study(file), max(trials, known))
+    plan = tuning_plan(root, file.stem, read_study(file), max(trials_per_row, known))
     return plan, record_to_continue(root, plan, seeds)
 
 
 def missing_trials(record: Record) -> list[tuple[int, list[Trial]]]:
-    """Returns the trials that have not run, in the order in which they run: some of every row, with each seed."""
+    """Returns the trials that have not run, with their seed, in the order in which they run: round by round."""
     count = trials_of(record)
-    groups = [range(first, min(first + TRIALS_TOGETHER, count)) for first in range(0, count, TRIALS_TOGETHER)]
-    found = [(seed, pending(record, seed, numbers)) for numbers in groups for seed in record["seeds"]]
+    rounds = [range(first, min(first + TRIALS_PER_ROUND, count)) for first in range(0, count, TRIALS_PER_ROUND)]
+    found = [(seed, pending(record, seed, numbers)) for numbers in rounds for seed in record["seeds"]]
     return [(seed, trials) for seed, trials in found if trials]
 
 
@@ -115,34 +117,38 @@ def tune(name: str, trials: int = TRIALS, seeds: tuple[int, ...] = SEEDS, keep: 
     Args:
         name: of the study, studies/<name>.yaml.
         trials: number of points that each row is tried at.
-        seeds: of tuning.
-        keep: leave the worlds' trees in .work/tuning/, weights included.
+        seeds: tuning seeds; each trial runs with each of them.
+        keep: keep the worlds' trees in .work/tuning/, weights included.
         root: the repository.
     """
     folder = Path(root).resolve()
     plan, record = plan_and_record(folder, name, trials, seeds)
     check_not_started(folder, plan.study)
-    for seed, some in missing_trials(record):
-        run_trials(folder, plan, record, seed, some)
+    for seed, missing in missing_trials(record):
+        run_trials(folder, plan, record, seed, missing)
     _tidy(folder, plan, keep)
-    return f"{plan.study}: {trials_of(record)} trials of {len(plan.kinds)} rows are in {tuning_file(plan.study)}"
+    trials_of_rows = f"{trials_of(record)} trials of each of {len(plan.optimisers)} rows"
+    return f"{plan.study}: {trials_of_rows} are in {tuning_file(plan.study)}"
 
 
-def tune_study(root: Path, name: str, trials: int, seeds: Sequence[int], *, keep: bool = False) -> Record:
-    """Runs the trials of a study that have not run; returns the record of all.
+def tune_study(root: Path, name: str, trials_per_row: int, seeds: Sequence[int], *, keep: bool = False) -> Record:
+    """Runs the trials of a study that have not run; returns the record of all trials.
 
     Raises:
         RewardsmithError: a seed that is not of tuning, a study that was started, or one that was changed since its
             first trials.
         RunFailed: a stage failed.
     """
-    plan, record = plan_and_record(root, name, trials, seeds)
+    plan, record = plan_and_record(root, name, trials_per_row, seeds)
     if missing_trials(record):
         with tags(host_tag()):
-            tune(name, trials, tuple(seeds), keep, str(root))
+            tune(name, trials_per_row, tuple(seeds), keep, str(root))
         return record_to_continue(root, plan, seeds)
+    # Nothing is left to run. A digest leaves out the trial's point, so one trial of each row shows whether the row's
+    # other settings are as they were.
+    first_trials = [(row, 0) for row in plan.optimisers]
     for seed in record["seeds"]:
-        world = trial_world(root, plan, seed, [(row, 0) for row in plan.kinds])
+        world = write_trial_world(root, plan, seed, first_trials)
         check_digests(record, seed, settings_digests(world, plan))
     _tidy(root, plan, keep)
     return record
@@ -161,12 +167,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", help="the study, studies/<name>.yaml")
     parser.add_argument("--trials", type=int, default=TRIALS, metavar="N", help="points that each row is tried at")
     parser.add_argument("--seed", type=int, action="append", metavar="SEED", help="a tuning seed, 100 to 199")
-    parser.add_argument("--write", action="store_true", help="put the choices into the study's file")
-    parser.add_argument("--keep", action="store_true", help="leave the worlds' trees and weights")
+    parser.add_argument("--write", action="store_true", help="put each row's best settings into the study's file")
+    parser.add_argument("--keep", action="store_true", help="keep the worlds' trees and weights")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, end_on_signal)
     root = Path.cwd()
-    mark_processes_for_clean_up(root)
+    mark_processes_for_clean_up(root)  # if this run is killed, the next one ends what it has started
     try:
         record = tune_study(root, options.name, options.trials, options.seed or SEEDS, keep=options.keep)
     except KeyboardInterrupt:
@@ -176,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         file = study_file(root, options.name)
         write_overrides(root, file, rows)
-        print(f"wrote the choices into {file.name}")
+        print(f"wrote each row's best settings into {file.name}")
     return 0
 
 

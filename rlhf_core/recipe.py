@@ -34,7 +34,7 @@ from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from rlhf_core.typed import Checked, above, accepted_by, at_least, check_given, init_fields, one_of, other_than, typed
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
-KINDS = (*OPTIMISERS, *SUPERVISED)
+OPTIMISER_KINDS = (*OPTIMISERS, *SUPERVISED)
 #: an aspect component that means all aspects that the selection stage chose
 SELECTED = "selected"
 #: what a component may be scored by
@@ -202,7 +202,7 @@ def check_kind(optimiser: Any) -> None:
         raise RecipeError("it must be a mapping, as in {kind: ppo}")
     kind = optimiser.get("kind")
     if kind not in OPTIMISERS and kind not in SUPERVISED and not (isinstance(kind, str) and ":" in kind):
-        raise UnknownChoice.of("optimiser", kind, KINDS)
+        raise UnknownChoice.of("optimiser", kind, OPTIMISER_KINDS)
 
 
 def _settings(kind: str, *, supervised: bool) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Recipe(Checked):
         title: for people.
         kind: 'reward' or 'supervised'.
         backbone: which SFT model it starts from.
-        optimiser: settings that differ from the scale's, with `kind` one of `KINDS`.
+        optimiser: settings that differ from the scale's, with `kind` one of `OPTIMISER_KINDS`.
         settings: the scale's policy settings, by name; the optimiser's kind unless given.
         evaluation: the scale's evaluation, by name; the backbone's unless given.
         lora: where low-rank adapters are trained instead of the whole model.
@@ -284,7 +284,7 @@ class Recipe(Checked):
         check_given(ImitationSettings, self.imitation or {}, "imitation.")
         name = str(self.optimiser["kind"])
         known: Mapping[str, Any] = SUPERVISED if self.kind == "supervised" else OPTIMISERS
-        if name in KINDS and name not in known:
+        if name in OPTIMISER_KINDS and name not in known:
             other = "reward" if self.kind == "supervised" else "supervised"
             raise RecipeError(
                 f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'; use kind '{other}', or one of "

@@ -65,7 +65,7 @@ def tune(
     study: Annotated[str, typer.Argument(help="The study: studies/<name>.yaml.")],
     trials: Annotated[int, typer.Option(min=1, help="Points at which each row is tried.")] = 16,
     seed: Annotated[list[int] | None, typer.Option(help="A tuning seed, 100 to 199 (may be repeated).")] = None,
-    write: Annotated[bool, typer.Option("--write", help="Put the choices into the study's file.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Put each row's best settings into the study's file.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the trials' weights in .work/tuning/.")] = False,
     verbose: Verbose = False,
 ) -> None:

@@ -12,7 +12,7 @@ from tasks.studies.tuned import TunedRow, overrides
 
 
 def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> None:
-    """Prints the rows with their trials, choices and flags, then the choices as a study's file has them."""
+    """Prints the rows with their trials and flags, then their best settings as a study's file has them."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table

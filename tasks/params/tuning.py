@@ -16,7 +16,7 @@ from typing import Annotated
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, composed
-from rlhf_core.recipe import KINDS
+from rlhf_core.recipe import OPTIMISER_KINDS
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES
 from rlhf_core.typed import Checked, check_given, init_fields, one_of, typed
@@ -58,7 +58,7 @@ class TuningSpec(Checked):
         spaces: by kind of optimiser and setting.
     """
 
-    spaces: Mapping[Annotated[str, one_of(KINDS)], Mapping[str, SearchRange]]
+    spaces: Mapping[Annotated[str, one_of(OPTIMISER_KINDS)], Mapping[str, SearchRange]]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,6 +54,8 @@ CACHE = Path(".judge-cache") / "reevaluation.jsonl"
 #: benchmark lost its verdicts when fewer than this can be parsed of those that could be.
 AGREEMENT = 0.8
 NO_VERDICTS = "has no verdicts"
+#: The reason for judging the canary alone: the record has the benchmarks of the record before it.
+DRIFT_CHECK = "a drift check is due"
 TEMPLATES = {"alpaca": "alpaca_eval", "ood": "alpaca_eval", "arena": "arena_hard"}
 
 
@@ -178,7 +180,7 @@ def reasons(
     found += [f"benchmark {name} {NO_VERDICTS}" for name, value in benchmarks.items() if name in mute]
     found += ["the judge changed"] if last["judge"]["digest"] != judge else []
     if not found and now - last["time"] >= drift_days * 86400:
-        found.append("a drift check is due")
+        found.append(DRIFT_CHECK)
     return found
 
 
@@ -387,7 +389,7 @@ def _reevaluate(
         "changes": {},
         "lost": {},
     }
-    if why == ["a drift check is due"] and last is not None:
+    if why == [DRIFT_CHECK] and last is not None:
         record["benchmarks"] = last["benchmarks"]
     else:
         encoder = load_encoder(tree / subject.data, result / "model")

@@ -7,6 +7,7 @@ reward or SFT model diverged, has no score.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,12 @@ from typing import Any
 from tasks.graph.stopping import DIVERGED_FILE
 from tasks.running.artifacts import read_json
 from tasks.running.failures import STAGE_FAILED
-from tasks.studies.trial_records import DIVERGED
+
+#: Pattern of a failure's message about numbers that are not finite; an error of a user's function may quote any words.
+DIVERGED = re.compile(
+    r"^(?!.*reward function \S+ (?:failed|returned)).*"
+    r"(?:not finite|gradient norm is (?:nan|inf)|loss \S+, gradient norm \S+)"
+)
 
 
 @dataclass(frozen=True)
@@ -24,30 +30,36 @@ class Divergence:
 
     Attributes:
         reason: which numbers are not finite, and in which stage where it is one above.
-        seconds: that it took.
+        seconds: wall seconds that it took.
     """
 
     reason: str
     seconds: float
 
 
-def diverged_stages(
-    failed: Mapping[str, str], skipped: Mapping[str, str], seconds: Mapping[str, float]
-) -> dict[str, Divergence]:
-    """Returns the stages without a result since numbers diverged, in them or above, by address.
+def divergence_reasons(failed: Mapping[str, str], skipped: Mapping[str, str]) -> dict[str, str]:
+    """Returns the stages without a result since numbers diverged, in them or above, by address, each with the reason.
 
     Args:
         failed: messages of failed stages by address.
         skipped: for each skipped stage the failed one that it reads from, in words.
-        seconds: of failed stages by address.
     """
     own = {address: STAGE_FAILED.sub("", said) for address, said in failed.items() if DIVERGED.search(said)}
-    found = {address: Divergence(reason, seconds.get(address, 0.0)) for address, reason in own.items()}
+    found = dict(own)
     for address, why in skipped.items():
         for above, reason in own.items():
             if why.startswith(f"reads from {above},"):
-                found[address] = Divergence(f"{above.rpartition(':')[2]} diverged: {reason}", 0.0)
+                found[address] = f"{above.rpartition(':')[2]} diverged: {reason}"
     return found
+
+
+def diverged_stages(
+    failed: Mapping[str, str], skipped: Mapping[str, str], seconds: Mapping[str, float]
+) -> dict[str, Divergence]:
+    """Returns the stages of `divergence_reasons` with the wall seconds that each took, from `seconds` of failed stages
+    by address; a skipped stage took none."""
+    reasons = divergence_reasons(failed, skipped)
+    return {address: Divergence(reason, seconds.get(address, 0.0)) for address, reason in reasons.items()}
 
 
 def last_evaluation(out: Path) -> dict[str, Any] | None:

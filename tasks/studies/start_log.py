@@ -71,7 +71,7 @@ def _text(root: Path) -> str:
         raise DataError(f"not UTF-8 ({error})", file=LOG.as_posix(), remedy=REMEDY) from None
 
 
-def refuse_changed_study(root: Path, own: Registration) -> None:
+def refuse_study_changed_since_start(root: Path, own: Registration) -> None:
     """Refuses a study whose file was changed after its first start.
 
     Raises:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from rlhf_core.errors import DataError, hint
 from tasks.graph.items import Item, result_of
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_json, read_object
-from tasks.running.failures import STAGE_FAILED
 from tasks.running.judged_numbers import blank_numbers
 from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
@@ -26,11 +24,6 @@ from tasks.studies.trials import Trial, TrialRows, TuningPlan
 TUNING = Path("reference") / "tuning"
 #: Metrics that compare with the SFT model, which itself has this value.
 OVER_SFT, EVEN = "win_rate_vs_sft", 50.0
-#: Pattern of a failure's message about numbers that are not finite; an error of a user's function may quote any words.
-DIVERGED = re.compile(
-    r"^(?!.*reward function \S+ (?:failed|returned)).*"
-    r"(?:not finite|gradient norm is (?:nan|inf)|loss \S+, gradient norm \S+)"
-)
 Record = dict[str, Any]
 
 
@@ -68,7 +61,7 @@ def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Re
     for row, made in known.get("rows", {}).items():
         _check_row(file, row, made, plan)
     rows: dict[str, Any] = {}
-    for row, kind in plan.kinds.items():
+    for row, kind in plan.optimisers.items():
         new = _stated(plan, row, kind) | {"trials": []}
         rows[row] = known.get("rows", {}).get(row, new)
         made = rows[row]["trials"]
@@ -86,9 +79,9 @@ def _stated(plan: TuningPlan, row: str, kind: str) -> dict[str, Any]:
 def _check_row(file: str, row: str, made: Mapping[str, Any], plan: TuningPlan) -> None:
     """Refuses a recorded row whose trials are not those of the plan."""
     remedy = "Restore the study and params/tuning.yaml, or delete the row here to tune it anew"
-    if row not in plan.kinds:
+    if row not in plan.optimisers:
         raise DataError("the study has no such row that trains a policy", file=file, field=f"rows.{row}", remedy=remedy)
-    for name, value in _stated(plan, row, plan.kinds[row]).items():
+    for name, value in _stated(plan, row, plan.optimisers[row]).items():
         if made.get(name) != value:
             problem = f"is {made.get(name)}, the study has {value}"
             raise DataError(problem, file=file, field=f"rows.{row}.{name}", remedy=remedy)
@@ -139,40 +132,40 @@ def add_runs(
     digests: Mapping[tuple[Trial, str], str],
     commit: str,
     failed: Mapping[str, str],
+    diverged: Mapping[str, str],
     spent: Mapping[str, float],
-) -> list[str]:
-    """Adds the runs of a world's trials; returns messages of failures that are not a divergence.
+) -> None:
+    """Adds the runs of a world's trials to the record.
 
     Args:
-        record: gets runs of the trials that ran in all their cells.
+        record: gets the runs of trials that have a result or a divergence in all their cells.
         world: of trials.
         digests: of what they were trained from.
         commit: of the code.
         failed: messages of failed or skipped stages by address.
+        diverged: reasons of the failed or skipped stages that diverged, or read from one that did, by address.
         spent: core-seconds of failed stages by address.
     """
     assert isinstance(world.spec, TrialRows)
     found: dict[Trial, dict[str, Any]] = {}
-    problems: dict[Trial, list[str]] = {}
+    incomplete: set[Trial] = set()
     for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
         for name, item in world.stages(cell).items():
             trial = world.spec.of[name]
             address = f"{file}:{item.stage}"
-            message = failed.get(address)
             made = {"commit": commit, "settings": digests[trial, cell]}
-            if message is None:
+            if address not in failed:
                 found.setdefault(trial, {})[cell] = made | _run(world.tree, item, record["metric"])
-            elif DIVERGED.search(message):
+            elif address in diverged:
                 found.setdefault(trial, {})[cell] = made | {
-                    "diverged": STAGE_FAILED.sub("", message),
-                    "core_seconds": spent[address],
+                    "diverged": diverged[address],
+                    "core_seconds": spent.get(address, 0.0),
                 }
             else:
-                problems.setdefault(trial, []).append(message)
+                incomplete.add(trial)
     for (row, number), cells in found.items():
-        if (row, number) not in problems:
+        if (row, number) not in incomplete:
             record["rows"][row]["trials"][number]["runs"][str(world.seed)] = cells
-    return list(dict.fromkeys(message for several in problems.values() for message in several))
 
 
 def _run(tree: Path, item: Item, metric: str) -> dict[str, Any]:

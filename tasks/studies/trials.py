@@ -63,14 +63,14 @@ class TuningPlan:
 
     Attributes:
         study, spec: its name, and what it says.
-        kinds: the kind of optimiser of each row; rows that train no policy have none.
-        points: of each kind, one for each trial.
-        spaces: ranges of each kind.
+        optimisers: kind of optimiser of each row that trains a policy.
+        points: of each kind of optimiser, one for each trial.
+        spaces: ranges of each kind of optimiser.
     """
 
     study: str
     spec: StudySpec
-    kinds: Mapping[str, str]
+    optimisers: Mapping[str, str]
     points: Mapping[str, Sequence[Point]]
     spaces: Mapping[str, Space]
 
@@ -86,17 +86,17 @@ class TuningPlan:
     def space_of(self, row: str) -> dict[str, dict[str, Any]]:
         """Returns the ranges that a row's trials are of, by setting."""
         fixed = self.spec.fixed(row)
-        return {name: asdict(range_) for name, range_ in self.spaces[self.kinds[row]].items() if name not in fixed}
+        return {name: asdict(range_) for name, range_ in self.spaces[self.optimisers[row]].items() if name not in fixed}
 
     def point(self, trial: Trial) -> Point:
         """Returns the settings of a trial: the point of its number, without what the row fixes."""
         row, number = trial
         fixed = self.spec.fixed(row)
-        return {name: value for name, value in self.points[self.kinds[row]][number].items() if name not in fixed}
+        return {name: value for name, value in self.points[self.optimisers[row]][number].items() if name not in fixed}
 
     def points_of(self, row: str) -> list[Point]:
         """Returns the settings of all trials of a row."""
-        return [self.point((row, number)) for number in range(len(self.points[self.kinds[row]]))]
+        return [self.point((row, number)) for number in range(len(self.points[self.optimisers[row]]))]
 
     def trial_rows(self, trials: Iterable[Trial]) -> TrialRows:
         """Returns the rows of some trials, and the cells that have any of them."""

@@ -25,7 +25,7 @@ from tasks.studies.start_log import VERDICT, starts
 
 @dataclass(frozen=True)
 class TunedRow:
-    """A row with the trial that was chosen for it.
+    """A row with its best trial, whose settings the study uses.
 
     Attributes:
         row, kind: its name, and its kind of optimiser.
@@ -33,7 +33,7 @@ class TunedRow:
         missing: how many have not.
         scores: mean of the metric of each trial; None for one that has not run, diverged, stopped or is blank.
         lost: why a trial has no score, by its number.
-        best: the number of the chosen trial; None where no trial has a score, or some are missing.
+        best: number of the trial with the largest score; None where no trial has a score, or some are missing.
         point: its settings.
         edges: of its settings, those whose value is the lowest (`low`) or highest (`high`) that was tried.
         at_best: the mean metric of its best evaluation, while training or at the end.
@@ -66,7 +66,7 @@ class TunedRow:
 
     @property
     def flags(self) -> list[str]:
-        """Returns what is to be known of the choice, in words."""
+        """Returns what is to be known of the best trial, in words."""
         if self.missing:
             return [f"{self.missing} of {len(self.scores)} trials have not run"]
         found = [f"{name} is the {bound}est tried" for name, bound in self.edges.items()]
@@ -78,7 +78,7 @@ class TunedRow:
 
 
 def tuned_rows(record: Mapping[str, Any]) -> dict[str, TunedRow]:
-    """Returns the rows of a study's tuning by name, each with its choice."""
+    """Returns the rows of a study's tuning by name, each with its best trial."""
     return {row: _tuned(row, made, record["seeds"]) for row, made in record["rows"].items()}
 
 
@@ -185,7 +185,7 @@ def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> Non
     check_not_started(root, file.stem)
     for name, row in rows.items():
         if row.best is None:
-            raise RecipeError(f"rows.{name} of study '{file.stem}' has no choice: {'; '.join(row.flags)}")
+            raise RecipeError(f"rows.{name} of study '{file.stem}' has no best trial: {'; '.join(row.flags)}")
     text = _with_points(file.read_text(encoding="utf-8"), rows)
     spec = typed(StudySpec, parse_mapping(text, str(file)), str(file))
     for name, row in rows.items():

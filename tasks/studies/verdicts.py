@@ -27,7 +27,7 @@ from tasks.studies.equal_kl import hypothesis_value
 from tasks.studies.provenance import code_of_starts, differences
 from tasks.studies.registration import Registration, record_file, registration_of
 from tasks.studies.row_settings import CellSettings, settings_at
-from tasks.studies.start_log import VERDICT, refuse_changed_study, refuse_edited_log, starts
+from tasks.studies.start_log import VERDICT, refuse_edited_log, refuse_study_changed_since_start, starts
 from tasks.studies.tuned import broken_rows
 from tasks.studies.tuning_at_start import tuning_at_start
 
@@ -305,5 +305,5 @@ def load_study(root: Path, file: Path) -> StudyState:
     """
     spec, own = read_study(file), registration_of(root, file)
     refuse_edited_log(root)
-    refuse_changed_study(root, own)
+    refuse_study_changed_since_start(root, own)
     return state_of(root, own, spec)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from flows.paper import link_mlflow_runs, tables_calls
+from flows.paper import link_mlflow_runs, report_page_calls, tables_calls
 from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
+from tasks.dvc.ended_runs import RunRequest
 from tasks.tracking.searches import note_experiment
 from tests.flows import without_stages
 
@@ -46,7 +48,18 @@ def test_a_finished_tables_stage_is_enough(root: Path, summary: RunSummary) -> N
     assert tables_calls(root, "testbed", "segment", summary) == []
 
 
-def test_a_study_that_no_paper_published_has_no_tables(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("paper", "modules"),
+    [("par", ["tasks.report"]), ("demo", ["tasks.report"]), ("hackability", ["tasks.report.hackability"])]
+    + [(name, []) for name in ("claims", "page", "matches", "finding", "my-project")],
+)
+def test_only_papers_with_a_page_have_one_and_no_folder_named_like_a_module(paper: str, modules: list[str]) -> None:
+    request = RunRequest(paper, "testbed", full=False, rows=(), seeds=(), report=True, sync=False)
+    calls = report_page_calls(request, logging.getLogger("test"))
+    assert [module for module, _ in calls] == modules
+
+
+def test_a_folder_that_is_none_of_the_five_papers_has_no_tables(tmp_path: Path) -> None:
     (tmp_path / "results/testbed/mixed/policy/segment-par/0/result").mkdir(parents=True)
     assert tables_calls(tmp_path, "testbed", "mixed", RunSummary()) == []
 
@@ -55,7 +68,7 @@ def test_nothing_makes_no_tables(tmp_path: Path) -> None:
     assert tables_calls(tmp_path, "testbed", "segment", RunSummary()) == []
 
 
-def test_a_link_of_any_study_has_a_key_that_prefect_takes(tmp_path: Path) -> None:
+def test_a_link_of_any_paper_has_a_key_that_prefect_takes(tmp_path: Path) -> None:
     made: list[dict[str, str]] = []
     note_experiment(tmp_path, "My_Study.2", "http://127.0.0.1:5000", "7")
     link_mlflow_runs(lambda **link: made.append(link), tmp_path, "My_Study.2")

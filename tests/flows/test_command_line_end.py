@@ -30,7 +30,16 @@ def test_a_run_that_ended_well_does_so_though_the_server_gives_its_state_without
     """So it does where the first request to set the state has no answer in time, and the second one is refused."""
     assert module.command_line(ended_in(Completed(data="2 ran")), "par", []) == 0
     assert module.command_line(ended_in(Completed(message="2 ran")), "par", []) == 0
-    assert capsys.readouterr().out == "2 ran\nthe run ended well; its stages are above\n"
+    assert capsys.readouterr().out == "2 ran\nthe run ended well; its stages are listed above\n"
+
+
+@pytest.mark.parametrize(
+    ("paper", "call"), [("par", "flows.par"), ("suite", "flows.suite"), ("study", "flows.paper study")]
+)
+def test_help_shows_the_papers_own_call(paper: str, call: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        module.command_line(lambda **_: "", paper, ["--help"])
+    assert f"usage: python -m {call} [" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_run_that_failed_is_an_error_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

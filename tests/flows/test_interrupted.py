@@ -15,7 +15,7 @@ def interrupt(*_: Any, **__: Any) -> NoReturn:
 
 
 @pytest.mark.parametrize(("module", "name"), [(study, "study"), (tune, "tune_study")])
-def test_ctrl_c_says_that_the_same_command_goes_on(
+def test_ctrl_c_says_that_the_same_command_continues(
     module: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, name, interrupt)
@@ -25,4 +25,5 @@ def test_ctrl_c_says_that_the_same_command_goes_on(
         assert module.main(["credit"]) == 128 + signal.SIGINT
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert capsys.readouterr().err == "interrupted: the same command goes on, a stage with a checkpoint from there\n"
+    said = "interrupted; run the same command again to continue: a stage with a checkpoint goes on from there\n"
+    assert capsys.readouterr().err == said

@@ -58,7 +58,7 @@ record = {
     "reasons": ["the model changed"],
     "benchmarks": {"alpaca": {"mean": 0.4, "asked": 3}},
     "changes": {"alpaca": {"verdict": "regression"}},
-    "canary": {"verdict": "no drift"},
+    "canary": {"verdict": "no drift", "scores": {"0": 0.5}, "unparsable": 0},
     "alerts": [{"kind": "regression", "text": f"{options.name} lost 0.2"}],
 }
 folder = Path("reevaluations") / f"{options.name}@{options.alias}"

@@ -172,6 +172,17 @@ def test_records_from_before_the_mark_are_sent_no_more_but_the_newest(tmp_path: 
     assert listener.posted == [("3", ["new"])]
 
 
+def test_a_drift_check_shows_no_benchmark_of_the_record_before() -> None:
+    """A drift check's record repeats the benchmarks of the record before it, which it did not evaluate."""
+    benchmarks = {"alpaca": {"mean": 0.4, "asked": 30}}
+    canary = {"verdict": "no drift", "scores": {"0": 1.0, "1": 0.0}, "unparsable": 1}
+    found: dict[str, Any] = {"benchmarks": benchmarks, "changes": {}, "canary": canary}
+    row = reevaluate._row(MODEL, {**found, "reasons": ["a drift check is due"]})
+    assert (row["change"], row["judge_requests"], "alpaca" in row) == ("not evaluated", 3, False)
+    row = reevaluate._row(MODEL, {**found, "reasons": ["first evaluation"]})
+    assert (row["change"], row["judge_requests"], row["alpaca"]) == ("nothing to compare with", 33, 0.4)
+
+
 def test_a_second_evaluation_of_a_model_is_refused_and_names_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

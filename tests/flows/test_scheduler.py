@@ -311,7 +311,8 @@ def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line_and_the_same_command_
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 130, output
-    assert output.splitlines()[-1] == "interrupted: the same command goes on, a stage with a checkpoint from there"
+    said = "interrupted; run the same command again to continue: a stage with a checkpoint goes on from there"
+    assert output.splitlines()[-1] == said
     assert "Traceback" not in output
     assert len(output.splitlines()) < 10, output
     assert not psutil.wait_procs(family, timeout=30)[1]

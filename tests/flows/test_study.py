@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from flows.study import records_written
 from tasks.params.studies import read_study
 from tasks.running.exclusive import only_one
 from tasks.studies.record_format import read_record
@@ -60,11 +59,6 @@ def study(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     environment = clean_environment(PYTHONPATH=path, REWARDSMITH_PROGRESS="true", OMP_NUM_THREADS="1")
     call = [sys.executable, "-P", "-m", "flows.study", "tiny", *options]
     return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=1700)
-
-
-def test_the_last_line_says_how_many_worlds_are_left() -> None:
-    assert records_written("tiny", [FILE], left=3, worlds=4).endswith("git add reference/studies; 3 of 4 worlds left")
-    assert records_written("tiny", [FILE], left=0, worlds=4).endswith("git add reference/studies")
 
 
 def test_a_world_keeps_its_results_where_a_row_diverges(root: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_study_is_tuned_once(root: Path) -> None:
     assert " ran in " in first.stdout
     assert " ran in " not in again.stdout, "nothing runs twice"
     assert again.returncode == 2
-    assert "rows.dpo of study 'tiny' has no choice" in again.stderr
+    assert "rows.dpo of study 'tiny' has no best trial" in again.stderr
 
     write_yaml(root / "studies" / "tiny.yaml", {**STUDY, "metric": "ood_win_rate_vs_sft"})
     other = tune(root)

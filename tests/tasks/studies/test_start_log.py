@@ -18,8 +18,8 @@ from tasks.studies.start_log import (
     abandoned,
     note_start,
     parse_starts,
-    refuse_changed_study,
     refuse_edited_log,
+    refuse_study_changed_since_start,
     starts,
 )
 from tests.tasks.studies.synthetic_study import STUDY, commit_records, commit_study, git, write_worlds
@@ -55,11 +55,11 @@ def write_log(root: Path, lines: list[str]) -> None:
 def test_a_started_study_stays_as_it_is(clone: Path) -> None:
     note_start(clone, own(clone), [5], "pilot")
     commit_study(clone, {**STUDY, "margin": 2.0})
-    refuse_changed_study(clone, own(clone))  # a pilot is no start
+    refuse_study_changed_since_start(clone, own(clone))  # a pilot is no start
     note_start(clone, own(clone), [7], "verdict")
     commit_study(clone, {**STUDY, "margin": 1.0})
     with pytest.raises(RecipeError, match="was changed after its first start"):
-        refuse_changed_study(clone, own(clone))
+        refuse_study_changed_since_start(clone, own(clone))
 
 
 def test_every_start_is_a_line_of_the_log(clone: Path) -> None:

@@ -12,18 +12,18 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.recipe import KINDS
+from rlhf_core.recipe import OPTIMISER_KINDS
 from rlhf_core.typed import typed
 from tasks.graph.items import Item
 from tasks.params.studies import StudySpec, read_study
 from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
 from tasks.running.artifacts import write_json, write_jsonl
+from tasks.studies.divergence import DIVERGED
 from tasks.studies.origins import settings_of
 from tasks.studies.sobol_points import search_points
 from tasks.studies.start_log import LOG
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.trial_records import (
-    DIVERGED,
     _run,
     pending,
     record_to_continue,
@@ -73,7 +73,7 @@ def spaces(**ppo: Any) -> TuningSpec:
 
 
 def test_every_kind_of_optimiser_has_a_space() -> None:
-    assert set(tuning_spec(PROJECT).spaces) == set(KINDS)
+    assert set(tuning_spec(PROJECT).spaces) == set(OPTIMISER_KINDS)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_points_cover_the_space_evenly_and_more_trials_continue_them() -> None:
 
 def test_rows_of_one_kind_are_tried_at_the_same_points() -> None:
     made = plan()
-    assert made.kinds == {"bandit": "ppo", "segment": "ppo", "dpo": "dpo"}
+    assert made.optimisers == {"bandit": "ppo", "segment": "ppo", "dpo": "dpo"}
     rows = made.trial_rows([("bandit", 2), ("segment", 2)]).rows
     assert rows["segment-t2"]["optimiser"] == made.points["ppo"][2]
     assert rows["bandit-t2"]["optimiser"] == {"value_clip": 0.3, **made.points["ppo"][2]}
@@ -166,7 +166,7 @@ def digests(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def made(number: int = 0, **changes: Any) -> dict[tuple[str, str], str]:
         own = plan(tuned_at=["low"], **changes)
-        trials = own.trial_rows([(row, number) for row in own.kinds])
+        trials = own.trial_rows([(row, number) for row in own.optimisers])
         world = WorldTree("noise", trials, 100, tmp_path_factory.mktemp("tree"))
         write_tree(PROJECT, world)
         assert {item.seed for item in world.stages("low").values()} == {100}
@@ -214,7 +214,7 @@ def filled(metrics: dict[str, list[float]], **changes: Any) -> dict[str, Any]:
     """A record in which each row's trials have these metrics with seeds 100 and 101, in every cell."""
     own = plan(trials=max(map(len, metrics.values())), **changes)
     rows: dict[str, Any] = {
-        row: {"kind": own.kinds[row], "cells": own.cells_of(row), "fixed": [*own.spec.fixed(row)],
+        row: {"kind": own.optimisers[row], "cells": own.cells_of(row), "fixed": [*own.spec.fixed(row)],
               "space": own.space_of(row), "trials": []}
         for row in metrics
     }  # fmt: skip
@@ -443,6 +443,6 @@ def test_a_started_study_is_not_written(file: Path, tmp_path: Path) -> None:
 def test_an_unfinished_tuning_is_not_written(file: Path, tmp_path: Path) -> None:
     record = copy.deepcopy(filled(METRICS))
     del record["rows"]["segment"]["trials"][3]["runs"]["101"]
-    with pytest.raises(RecipeError, match=r"rows\.segment of study 'noise' has no choice: 1 of 4 trials have not run"):
+    with pytest.raises(RecipeError, match=r"rows\.segment of study 'noise' has no best trial: 1 of 4 trials have not "):
         write_overrides(tmp_path, file, tuned_rows(record))
     assert file.read_text() == TEXT
