@@ -30,7 +30,7 @@ from flows.paper import end_on_signal, interrupted
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, run_stale
 from flows.working_tree import mark_processes_for_clean_up
-from rlhf_core.errors import RewardsmithError, prints_errors
+from rlhf_core.errors import RecipeError, RewardsmithError, prints_errors
 from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.exclusive import only_one
 from tasks.studies.checks import check_study
@@ -139,7 +139,10 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     for seed in seeds:
         # The registration is read again for each world: while the world before was trained, HEAD may have moved, and a
         # record names the commit whose code trained it.
-        written.append(run_world(folder, registration_of(folder, file), spec, seed, pilot=bool(pilots), keep=keep))
+        now = registration_of(folder, file)
+        if now.digest != registration.digest:
+            raise RecipeError(f"studies/{registration.study}.yaml was changed since this command began; start it again")
+        written.append(run_world(folder, now, spec, seed, pilot=bool(pilots), keep=keep))
     without_record = len(remaining[worlds:])
     return records_written(registration.study, written, without_record=without_record, worlds=spec.worlds)
 

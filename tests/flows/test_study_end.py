@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from flows.study import records_written, study
+from rlhf_core.errors import RecipeError
 from tests.flows.test_study import STUDY
 from tests.small_repository import command, create, write_yaml
 
@@ -17,11 +21,34 @@ def test_it_says_how_many_worlds_are_left() -> None:
     assert records_written("tiny", [FILE], without_record=0, worlds=4).endswith("git add reference/studies")
 
 
-def test_pilots_that_have_records_are_not_called_worlds(tmp_path: Path) -> None:
-    root = create(tmp_path / "tree")
-    write_yaml(root / "studies" / "tiny.yaml", STUDY)
+def committed(root: Path, study_: dict[str, Any]) -> None:
+    write_yaml(root / "studies" / "tiny.yaml", study_)
     command("git", "add", "studies", root=root)
     command("git", "commit", "-qm", "A study", root=root)
+
+
+def test_a_study_that_was_changed_between_two_worlds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next world would be logged with the new file's digest, and trained by the old one."""
+    root = create(tmp_path / "tree")
+    committed(root, STUDY)
+    trained = []
+
+    def run_world(folder: Path, _: object, __: object, seed: int, **options: object) -> Path:
+        trained.append(seed)
+        committed(folder, {**STUDY, "title": "Another"})
+        return FILE
+
+    monkeypatch.setattr("flows.study.run_world", run_world)
+    with pytest.raises(RecipeError, match=r"studies/tiny\.yaml was changed since this command began"):
+        study.fn("tiny", pilots=[100, 101], root=str(root))
+    assert trained == [100]
+
+
+def test_pilots_that_have_records_are_not_called_worlds(tmp_path: Path) -> None:
+    root = create(tmp_path / "tree")
+    committed(root, STUDY)
     (root / FILE).parent.mkdir(parents=True)
     (root / FILE).write_text("{}")
     assert study.fn("tiny", pilots=[100], root=str(root)) == "tiny: these pilots have their records"
