@@ -101,8 +101,8 @@ def replay(run: Mapping[str, Any], settings: AlarmSettings | None = None) -> lis
         metrics = {name: values[step - 1] for name, values in series.items()}
         alarm.observe(step, metrics, run["responses"])
         if step in evaluations:
-            alarm.evaluated(step, scores_of(evaluations[step]))
-    alarm.ended(run["final"][0], scores_of(run["final"][1]))
+            alarm.observe_evaluation(step, scores_of(evaluations[step]))
+    alarm.observe_end(run["final"][0], scores_of(run["final"][1]))
     return alarm.alarms
 
 

@@ -157,10 +157,10 @@ def _fit_slices(
     steps = config.steps(len(rows))
     apply_supervised_device_settings(model, config, max(lengths))
     label = f"aspect {spec.aspect} seed {training.seed}"
-    with name_file_in_numeric_errors(data / "labelled.train.jsonl"), training.reused_for(rows) as same_training:
+    with name_file_in_numeric_errors(data / "labelled.train.jsonl"), training.reused_for(rows) as shared_checkpoints:
         history = train_resumably(
             model, loss, batches, steps, config, weight,
-            checkpoints=training.checkpoints, label=label, history_every=5, same_training=same_training,
+            checkpoints=training.checkpoints, label=label, history_every=5, shared_checkpoints=shared_checkpoints,
         )  # fmt: skip
     logits = all_slice_logits(model, [row.sequence for row in held_out], encoder.pad_id)
     said = [value > 0 for row in logits for value in row]
@@ -197,11 +197,11 @@ def _fit_pairs(
     pairs_in_order = list(zip(chosen, rejected, strict=True))
     with (
         name_file_in_numeric_errors(data / f"{spec.aspect}.train.jsonl"),
-        training.reused_for(pairs_in_order) as same_training,
+        training.reused_for(pairs_in_order) as shared_checkpoints,
     ):
         history = train_resumably(
             model, loss, batches, steps, config, lambda indices: float(len(indices)),
-            checkpoints=training.checkpoints, label=label, history_every=5, same_training=same_training,
+            checkpoints=training.checkpoints, label=label, history_every=5, shared_checkpoints=shared_checkpoints,
         )  # fmt: skip
     e, _ = score_all(model, [*better, *worse], encoder.pad_id)
     accuracy = pairwise_accuracy(e[: len(better)], e[len(better) :])

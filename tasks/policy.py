@@ -1,14 +1,24 @@
 """Stage `policy`: one row's policy training (an optimiser on its reward, or a supervised recipe), with its evaluation.
 
-Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
-(a few rollouts with the reward of every token and its breakdown), alarms.jsonl (signs of reward hacking),
-generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of the best evaluation's weights) and
-hacking.jsonl (proxy, win rate and KL of every evaluation); where a judge decides win rates, win_rates.json (with their
-references, protocols and counts) and peak_judgements.jsonl; of a row with a selection also scores.jsonl (its test
-answers by the holistic reward and every aspect) and judge.json (who compares them with other rows' answers); with
-sampled solutions credit.jsonl (what tokens of wrong ones are credited with); and record/phases.jsonl (speed of each
-phase, waiting for tools, and memory, per step) and record/evaluations.jsonl (the score of every prompt in every
-evaluation, from which alarms can be computed again).
+Its result has of every row:
+
+- model/, metrics.json, history.jsonl (training steps), rollouts.jsonl (a few rollouts with the reward of every token
+  and its breakdown), alarms.jsonl (signs of reward hacking), generations.jsonl and judgements.jsonl
+- checkpoints.jsonl: a line for each evaluation while training, with win rate and KL; weights are not in it
+
+and of some:
+
+- peak_generations.jsonl and, from a judge, peak_judgements.jsonl: answers by the weights of the peak
+- hacking.jsonl: a line for each evaluation that the alarm read, with proxy reward, win rate and KL
+- win_rates.json: where a judge decides win rates, the reference, protocol, judge and counts of each
+- judge.json: who compares the answers with other rows' answers, of rows whose answers a judge compared with the SFT
+  model's, and of rows with a selection
+- scores.jsonl: of rows with a selection, test answers by the holistic reward and every aspect
+- credit.jsonl: with sampled solutions, what tokens of wrong ones are credited with
+
+The record has phases.jsonl (of each step the speed of its phases, waiting for the aspects' tools, and memory) and
+evaluations.jsonl (of each evaluation that the alarm read the score of every prompt, so that alarms can be computed
+again).
 """
 
 from __future__ import annotations
@@ -52,12 +62,11 @@ from tasks.running.stage import command_line, run_main
 VERSION = 7
 STAGE = "policy"
 
-
-#: Metrics of the last evaluation that are added to the metrics of a run.
+#: Of the final evaluation as a line of checkpoints.jsonl, what is added to the metrics of a run.
 PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 
 
-def _in_hindsight(
+def _end_watch(
     run: PolicyRun,
     watch: HackingWatch,
     scale: PolicyScale,
@@ -66,35 +75,43 @@ def _in_hindsight(
     summary: Metrics,
     result: Path,
 ) -> tuple[Metrics, OverSft | None]:
-    """Returns the metrics of the last evaluation, and the best weights' answers against the SFT model's; writes these
-    answers and hacking.jsonl."""
+    """Ends the hacking watch with the final evaluation; evaluates the peak and measures hacking, if the scale asks.
+
+    For the peak its weights are loaded, and afterwards the last ones again. Writes peak_generations.jsonl and
+    hacking.jsonl.
+
+    Returns:
+        metrics of alarms, peak and hacking; and the peak's answers against the SFT model's, None if they are not asked
+        for.
+    """
     found: Metrics = {}
-    best: OverSft | None = None
-    last = int(run.history[-1]["step"])
-    rows = [row for row in evaluation.generations if row["benchmark"] == run.watched]
-    compared = over.on(run.watched, [row["id"] for row in rows])
-    if scale.checkpoint_prompts and not watch.stops_on_hacking:  # else the last step has been evaluated
-        if not compared.tallies and run.scored_while_training:
-            compared = over_sft(run.evaluator, rows, run.sft_answers, (run.watched,))
+    peak: OverSft | None = None
+    last, benchmark = int(run.history[-1]["step"]), run.checkpoint_benchmark
+    rows = [row for row in evaluation.generations if row["benchmark"] == benchmark]
+    compared = over.on(benchmark, [row["id"] for row in rows])
+    # without checkpoint_prompts no step is evaluated; a run that stops on hacking evaluated the last one itself
+    if scale.checkpoint_prompts and not watch.stops_on_hacking:
+        if not compared.tallies and run.has_win_rates_while_training:
+            compared = over_sft(run.evaluator, rows, run.sft_answers, (benchmark,))
         asked = [row["id"] for row in rows[: scale.checkpoint_prompts]]
-        watch.evaluated(last, dict(compared.on(run.watched, asked).scores(run.watched)))
+        watch.observe_evaluation(last, dict(compared.on(benchmark, asked).scores(benchmark)))
         if run.proxies is not None:
-            run.note(last, rows, compared)
-            found |= {k: v for k, v in run.checkpoints[-1].items() if k in PROXIES}
-    watch.ended(last, dict(compared.scores(run.watched)))
+            run.note_evaluation(last, rows, compared)
+            found |= {k: v for k, v in run.evaluations[-1].items() if k in PROXIES}
+    watch.observe_end(last, dict(compared.scores(benchmark)))
     found |= watch.metrics()
     if scale.peak:
-        with watch.best_weights() as step:
-            peak, answers, best = peak_evaluation(run.evaluator, run.policy, run.sft_answers)
-        found |= {"peak_step": step, **peak, **lost_after_peak({**peak, **over.metrics})}
+        with watch.peak_weights() as step:
+            of_peak, answers, peak = peak_evaluation(run.evaluator, run.policy, run.sft_answers)
+        found |= {"peak_step": step, **of_peak, **lost_after_peak({**of_peak, **over.metrics})}
         write_jsonl(result / "peak_generations.jsonl", answers)
     if scale.measure_hacking:
-        kl = {int(row["step"]): row["kl"] for row in run.checkpoints} | {last: summary["kl"]}
-        measured, points = hindsight(watch.alarm, kl, run.evaluator.world, run.sft_answers, evaluation.generations)
-        found |= measured
+        kl = {int(row["step"]): row["kl"] for row in run.evaluations} | {last: summary["kl"]}
+        of_hacking, points = hindsight(watch.alarm, kl, run.evaluator.world, run.sft_answers, evaluation.generations)
+        found |= of_hacking
         if points:
             write_jsonl(result / "hacking.jsonl", points)
-    return found, best
+    return found, peak
 
 
 def train_policy(
@@ -111,14 +128,14 @@ def train_policy(
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
-    evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+    evaluation_config = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     seed += recipe.seed_offset
     row = RowTraining(recipe, scale, above, seed, f"{row_path} on {scale_path}")
     learn = by_reward(row) if recipe.kind == "reward" else by_given_texts(row)
     inputs: list[Path | str] = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        run = start_run(above.data, above.sft, evaluation_spec, recipe.lora, seed, scale.checkpoint_benchmark)
-        if scale.measure_hacking and not run.scored_while_training:
+        run = start_run(above.data, above.sft, evaluation_config, recipe.lora, seed, scale.checkpoint_benchmark)
+        if scale.measure_hacking and not run.has_win_rates_while_training:
             raise RecipeError(
                 f"{scale_path}: measure_hacking needs data with true rewards, or a judge and judge_checkpoints: true"
             )
@@ -127,75 +144,81 @@ def train_policy(
             run.policy.model.eval()
             evaluation = run.evaluator.evaluate(run.policy)
             over = over_sft(run.evaluator, evaluation.generations, run.sft_answers)
-            measured = run.kl_sets
-            summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in measured])
-            best: OverSft | None = None
+            kl_sets = run.kl_sets
+            summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in kl_sets])
+            peak: OverSft | None = None
             if watch is not None:
-                found, best = _in_hindsight(run, watch, scale, evaluation, over, summary, result)
+                found, peak = _end_watch(run, watch, scale, evaluation, over, summary, result)
                 summary |= found
             summary |= over.metrics
-            _write_judged(result, run, evaluation, over, best, above)
+            # before the games against the SFT model join the others, which it counts as games against the baseline
+            _write_judged(result, run, evaluation, over, peak, above)
             evaluation.judgements.extend(over.judgements)
-            summary |= _by_selection(result, run, evaluation, evaluation_spec, above)
+            summary |= _by_selection(result, run, evaluation, above)
             if watch is not None and not distributed.rank():
                 write_jsonl(record_folder(result) / "evaluations.jsonl", watch.evaluations())
             _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
 
 
 def _write_judged(
-    result: Path, run: PolicyRun, evaluation: Evaluation, over: OverSft, best: OverSft | None, above: PolicyInputs
+    result: Path, run: PolicyRun, evaluation: Evaluation, over: OverSft, peak: OverSft | None, above: PolicyInputs
 ) -> None:
-    """Writes what a judge decided: win_rates.json (every win rate with its reference, protocol, judge and counts),
-    peak_judgements.jsonl, and judge.json (who compares the answers with other rows' answers); nothing where true
-    rewards decide.
+    """Writes win_rates.json, peak_judgements.jsonl and judge.json where a judge decided; nothing where true rewards do.
 
-    The record gets judge.json: the judge's address and the models that answered, with the dates of the answers.
+    The judge.json of a row with a selection is by `_by_selection`. The record gets another judge.json: the judge's
+    address and the models that answered, with the dates of the answers.
     """
     evaluator, sft = run.evaluator, sft_name(above.sft)
-    rates = {name: {**facts, "sft": sft} for name, facts in over.win_rates.items()}
-    rates |= over_baseline(evaluator, evaluation.judgements)
-    if best is not None and best.judgements:
-        write_jsonl(result / "peak_judgements.jsonl", best.judgements)
-        rates |= {f"peak_{name}": {**facts, "sft": sft} for name, facts in best.win_rates.items()}
-    if rates:
-        write_json(result / "win_rates.json", rates)
-    if over.win_rates and above.reward.selection is None:
+    facts = {name: {**of_rate, "sft": sft} for name, of_rate in over.win_rate_facts.items()}
+    facts |= over_baseline(evaluator, evaluation.judgements)
+    if peak is not None and peak.judgements:
+        write_jsonl(result / "peak_judgements.jsonl", peak.judgements)
+        facts |= {f"peak_{name}": {**of_rate, "sft": sft} for name, of_rate in peak.win_rate_facts.items()}
+    if facts:
+        write_json(result / "win_rates.json", facts)
+    if over.win_rate_facts and above.reward.selection is None:
         protocol = asdict(PROTOCOLS[evaluator.config.over_sft])
         between = {"data": data_name(above.data), "protocol": protocol, **evaluator.config.between_rows()}
-        instruction = {"instruction": evaluator.instruction} if evaluator.instruction else {}
-        write_json(result / "judge.json", {**between, **instruction})
+        write_json(result / "judge.json", {**between, **_judge_instruction(run)})
     provenance = getattr(evaluator.judge, "provenance", None)
     if provenance is not None and not distributed.rank():
         write_json(record_folder(result) / "judge.json", provenance())
 
 
-def _by_selection(
-    result: Path, run: PolicyRun, evaluation: Evaluation, spec: EvaluationConfig, above: PolicyInputs
-) -> Metrics:
+def _judge_instruction(run: PolicyRun) -> dict[str, str]:
+    """Returns the sentence that the judge reads before each prompt, on data whose prompts do not say the task."""
+    return {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
+
+
+def _by_selection(result: Path, run: PolicyRun, evaluation: Evaluation, above: PolicyInputs) -> Metrics:
     """Returns metrics of the test answers by the holistic reward and every aspect of the row's selection, if it has
     one; writes scores.jsonl and judge.json."""
     selection, holistic = above.reward.selection, above.holistic
     if selection is None or holistic is None:
         return {}
-    tests = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
-    models = above.reward.aspect_model
-    scores = write_scores(result, tests, spec.max_new_tokens, run.encoder, selection, holistic, models)
+    config = run.evaluator.config
+    answers = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
+    aspect_models = above.reward.aspect_model
+    scores = write_scores(result, answers, config.max_new_tokens, run.encoder, selection, holistic, aspect_models)
     between = {"data": data_name(above.data), "lower_is_better": lower_is_better(selection)}
-    instruction = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
-    write_json(result / "judge.json", {**between, **instruction, **spec.between_rows()})
+    write_json(result / "judge.json", {**between, **_judge_instruction(run), **config.between_rows()})
     return scores
 
 
 def _write(
     result: Path, run: PolicyRun, evaluation: Evaluation, summary: Metrics, alarms: list[dict[str, Any]]
 ) -> None:
-    """Writes the stage's outputs; adapters are merged into the model, so that later stages need not know of any."""
+    """Writes the stage's outputs; adapters are merged into the model, so that later stages need not know of any.
+
+    Ranks other than 0 write to a folder that is thrown away; they write neither a model, which is large, nor a record,
+    whose folder is beside that one.
+    """
     model = run.policy.model if run.adapter is None else run.adapter.merged()
     if not distributed.rank():
         save_model(model, result / "model")
     run.encoder.tokenizer.save_pretrained(result / "model")
-    for name in ("history", "checkpoints", "rollouts"):
-        write_jsonl(result / f"{name}.jsonl", getattr(run, name))
+    for name, rows in (("history", run.history), ("checkpoints", run.evaluations), ("rollouts", run.rollouts)):
+        write_jsonl(result / f"{name}.jsonl", rows)
     write_jsonl(result / "alarms.jsonl", alarms)
     write_jsonl(result / "generations.jsonl", evaluation.generations)
     write_jsonl(result / "judgements.jsonl", evaluation.judgements)

@@ -74,21 +74,24 @@ def train_reward_model(
     entropies: Path | None,
     seed: int,
     out: Path,
-    sentences: Path | None = None,  # result of `segmenter`
+    sentences: Path | None = None,  # result of the stage `segmenter`, for segmenters whose model it makes
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
     """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
     prepare_process_group()
     values, merged_models = read_settings(spec_path), reward_model or ()
-    merge = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
-    spec = _merged_spec(merge, merged_models, spec_path) if merge else typed(RewardModelSpec, values, str(spec_path))
-    if merged_models and not merge:
+    merge_spec = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
+    if merge_spec:
+        spec = _spec_of_merged(merge_spec, merged_models, spec_path)
+    else:
+        spec = typed(RewardModelSpec, values, str(spec_path))
+    if merged_models and not merge_spec:
         raise RecipeError(f"{spec_path}: reward models are given, but the spec merges none: state 'merge'")
     scale, preference_loss = reward_model_scale(read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
     if isinstance(scale, ZeroShotScale):
         write_zero_shot_result(scale, [spec_path, scale_path, data, sft, entropies, sentences], data, out)
         return
-    # a share of the rate and an offset of the seed tell apart the models that WARM averages
+    # the models that WARM averages differ in learning rate and seed: their specs have a share and an offset
     config = replace(scale, learning_rate=scale.learning_rate * spec.learning_rate_share)
     if config.microbatch < preference_loss.minimum_pairs:
         raise RecipeError(
@@ -116,7 +119,8 @@ def train_reward_model(
             if split != "ood" or (data / "preference.ood.jsonl").exists()
         }
         training_seed = seed + spec.seed_offset
-        head = preference_loss.heads[0]  # the one to read as the reward; ODIN's other head, of length, is only trained
+        # the reward; the loss ODIN trains a second head, which takes up what length explains and is never read
+        head = preference_loss.heads[0]
         if merged_models:
             model = average_weights([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
             history: list[dict[str, float]] = []
@@ -129,12 +133,11 @@ def train_reward_model(
             training_inputs: list[Path | str] = [spec_path, scale_path, sft / "model"]
             with (
                 name_file_in_numeric_errors(data / "preference.train.jsonl"),
-                reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as same_training,
+                reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as shared_checkpoints,
             ):
-                # same_training is None outside a study
                 history = fit(
                     model, pairs, encoder.pad_id, config, training_seed, label, checkpoints, preference_loss,
-                    same_training,
+                    shared_checkpoints,
                 )  # fmt: skip
         metrics: dict[str, float] = {
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
@@ -153,7 +156,7 @@ def train_reward_model(
             }
         settings: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
         settings |= {"end_token": True} if spec.end_token else {}
-        settings |= {"merge": list(merge.merge)} if merge else {}
+        settings |= {"merge": list(merge_spec.merge)} if merge_spec else {}
         if not distributed.rank():
             model.save(result / "model", settings)
         encoder.tokenizer.save_pretrained(result / "model")
@@ -176,29 +179,30 @@ def write_zero_shot_result(scale: ZeroShotScale, inputs: list[Path | str | None]
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
-def _merged_spec(merge: MergeSpec, merged_models: Sequence[Path], where: Address) -> RewardModelSpec:
-    """Returns the spec that all merged models were trained with.
+def _spec_of_merged(merge_spec: MergeSpec, merged_models: Sequence[Path], where: Address) -> RewardModelSpec:
+    """Returns the spec that all merged models were trained with; of their losses, which may differ, the first model's.
 
     Raises:
         RecipeError: the number of models differs from the spec's, or the models differ in segmenter, aggregation, heads
             or end token.
     """
-    if len(merged_models) != len(merge.merge):
+    names = merge_spec.merge
+    if len(merged_models) != len(names):
         raise RecipeError(
-            f"{where}: merge names {len(merge.merge)} reward models, but {len(merged_models)} result(s) are given as "
+            f"{where}: merge names {len(names)} reward models, but {len(merged_models)} result(s) are given as "
             "--reward-model"
         )
     trained = [ScalarModel.training_settings(path / "model") for path in merged_models]
-    for name, found in zip(merge.merge, trained, strict=True):
+    for name, found in zip(names, trained, strict=True):
         for setting in ("segmenter", "aggregation", "heads", "end_token"):
             if found.get(setting) != trained[0].get(setting):
                 raise RecipeError(
-                    f"{where}: '{name}' has {setting} {found.get(setting)} and '{merge.merge[0]}' has "
+                    f"{where}: '{name}' has {setting} {found.get(setting)} and '{names[0]}' has "
                     f"{trained[0].get(setting)}; merge reward models of the same segmenter, aggregation, heads and end "
                     "token"
                 )
     known = {name: trained[0][name] for name in ("segmenter", "aggregation", "loss")}
-    return RewardModelSpec(merge.title, merge.backbone, end_token=bool(trained[0].get("end_token")), **known)
+    return RewardModelSpec(merge_spec.title, merge_spec.backbone, end_token=bool(trained[0].get("end_token")), **known)
 
 
 def fit(
@@ -210,7 +214,7 @@ def fit(
     label: str,
     checkpoints: RunCheckpoints,
     preference_loss: PreferenceLoss = BRADLEY_TERRY,
-    same_training: RunCheckpoints | None = None,
+    shared_checkpoints: RunCheckpoints | None = None,
 ) -> list[dict[str, float]]:
     """Trains a reward model on preference pairs and returns the history of the training.
 
@@ -222,14 +226,15 @@ def fit(
         seed: of the order of pairs.
         label: names the training where it shows its progress.
         checkpoints: of this stage, from which an interrupted training goes on.
-        preference_loss: of a pair.
-        same_training: the finished state of a stage that trains on equal inputs, where there is one; only in a study.
+        preference_loss: of the pairs of a microbatch.
+        shared_checkpoints: where stages of a study with equal inputs find and leave the finished training; None
+            outside a study.
     """
     chosen, rejected = pairs.sequences[: pairs.count], pairs.sequences[pairs.count :]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = config.steps(pairs.count)
-    apply_supervised_device_settings(model, config, 2 * max(lengths))
+    apply_supervised_device_settings(model, config, 2 * max(lengths))  # a pair is two sequences, padded alike
 
     def batch_loss(indices: Any) -> Any:
         sides = [chosen[i] for i in indices], [rejected[i] for i in indices]
@@ -237,12 +242,15 @@ def fit(
 
     return train_resumably(
         model, batch_loss, batches, steps, config, weight=lambda indices: float(len(indices)),
-        checkpoints=checkpoints, label=label, history_every=5, same_training=same_training,
+        checkpoints=checkpoints, label=label, history_every=5, shared_checkpoints=shared_checkpoints,
     )  # fmt: skip
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
-    """Returns the accuracy, loss, calibration and (if true clauses are known) fidelity of a head on a split."""
+    """Returns the accuracy, calibration, loss and (if true clauses are known) fidelity of a head on a split.
+
+    The loss is Bradley-Terry's on the rewards, whatever loss the model was trained with.
+    """
     response_rewards, worths = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
     chosen, rejected = response_rewards[: pairs.count], response_rewards[pairs.count :]
     accuracy = pairwise_accuracy(chosen, rejected)
@@ -260,7 +268,7 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
     if "chosen_clauses" not in rows[0].get("meta", {}):
         return metrics
     scored, predicted, true = [], [], []
-    for i in range(2 * pairs.count):
+    for i in range(2 * pairs.count):  # every chosen response, then every rejected one
         row, is_chosen = rows[i % pairs.count], i < pairs.count
         text = row["chosen"] if is_chosen else row["rejected"]
         # a clause: start, end, kind, true reward
@@ -301,14 +309,13 @@ def scored_examples(
 ) -> list[ColouredExample]:
     """Returns examples with the reward of every token and segment, for the report's coloured texts.
 
-    Most examples are the chosen responses of validation pairs, hence the label; a data set may add solutions. Segments
-    have weights if the aggregation is an attention, the kind of aggregation that has projections.
+    Every label is "chosen", since most examples are the chosen responses of validation pairs; a data set may add
+    solutions. Raw rewards and weights of segments are added if the aggregation is an attention, which has projections.
     """
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
     sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
     coloured: list[ColouredExample] = []
-    # worth: the segment's reward times its weight in the response's reward; under a plain mean, its reward alone
     for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True):
         found = {
             "label": "chosen",
@@ -328,8 +335,8 @@ def _mean(values: list[int]) -> float:
 
 
 def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` examples that are not the data's, tokens' rewards that are not their segments',
-    and shares of a ceiling that are not those of the accuracy."""
+    """Yields for `rewardsmith verify` examples that the data does not have, tokens' rewards that do not follow from
+    their segments', and a share of the ceiling that does not follow from the accuracy."""
     data, rows = finished.input_from("prepare"), finished.rows("examples.jsonl")
     accuracy, ceiling = (finished.metrics.get(name) for name in ("accuracy", "bayes_ceiling"))
     if accuracy is not None and ceiling:
@@ -338,9 +345,9 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
         known = read_json(data / "data.json").get("bayes_ceiling", {})
         names = {"bayes_ceiling": "validation", "ood_bayes_ceiling": "ood"}
         yield from finished.metric_mismatches({name: known[split] for name, split in names.items() if split in known})
-        source = read_jsonl(data / "examples.jsonl")
+        examples = read_jsonl(data / "examples.jsonl")
         yield from finished.copy_mismatches(
-            "examples.jsonl", rows, source, ("prompt", "response", "kind", "true_clauses")
+            "examples.jsonl", rows, examples, ("prompt", "response", "kind", "true_clauses")
         )
     values = []
     for row in rows:

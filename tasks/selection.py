@@ -1,9 +1,14 @@
-"""Stage `selection`: which aspects go with the holistic reward, from answers of the initial policy.
+"""Stage `selection`: compares aspects with the holistic reward on answers of the initial policy, and chooses some.
 
-The initial policy answers training prompts greedily and by pure sampling (D_p). selection.json holds the chosen
-aspects and what they were chosen by (inconsistency and win rate with bootstrap intervals), every aspect's file and
-statistics, and the statistics of the holistic reward over D_p, by which policies normalise it; answers.jsonl both
-answers to each prompt with all their scores. The measure and the rule: `rlhf_core.evaluation.consistency`.
+The initial policy is the SFT model. It answers each training prompt twice: greedily, and by a pure sample, drawn at
+temperature 1 without top-k or top-p; the paper calls the pure samples D_p. selection.json has:
+
+- the chosen aspects, and of each aspect its settings, its statistics over pure samples, its inconsistency, and its win
+  rate: the percentage of prompts on which it prefers the greedy answer; both with bootstrap intervals
+- the statistics of the holistic reward over pure samples, by which policies normalise it
+
+answers.jsonl has both answers to each prompt with all their scores. Measures and rules are in
+`rlhf_core.evaluation.consistency`.
 Source: ALARM, §3.2 and §4.2, Figures 3 and 4.
 """
 
@@ -19,10 +24,11 @@ import numpy as np
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.consistency import Consistency, Pairs, consistency
+from rlhf_core.evaluation.statistics import Interval
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
-from tasks.params.aspects import ASPECT_NORMALISERS, SelectionFile, SelectionScale
+from tasks.params.aspects import ASPECT_NORMALISERS, SelectionEntry, SelectionScale
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
@@ -37,13 +43,19 @@ from tasks.running.typed_results import read_rows
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "selection"
-#: Bootstrap rounds of `mismatches`, which reads estimates and no interval.
+#: Bootstrap rounds of `mismatches`, which compares estimates; rounds make their intervals only.
 VERIFY_ROUNDS = 100
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Both answers to each prompt, and what the holistic reward gives for them."""
+    """Both answers to each prompt, with their holistic rewards.
+
+    Attributes:
+        rows: the prompts.
+        greedy, sampled: texts of the answers.
+        holistic: raw rewards of the answers, under "greedy" and "sampled".
+    """
 
     rows: list[Prompt]
     greedy: list[str]
@@ -56,13 +68,13 @@ def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale:
     policy.model.eval()
     file = data / "prompts.jsonl"
     rows = first_rows(read_rows(file, Prompt), scale.prompts, "prompts", file)
-    answers = {}
+    drawn = {}
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         sampling = Sampling(scale.max_new_tokens, temperature=temperature, engine=scale.engine)
-        answers[kind] = answer(policy, encoder, rows, sampling, seed, scale.batch)
+        drawn[kind] = answer(policy, encoder, rows, sampling, seed, scale.batch)
     limit = scale.max_new_tokens
-    holistic = {kind: holistic_values(reward_model, encoder, rows, found, limit) for kind, found in answers.items()}
-    texts = {kind: [text for text, _ in found] for kind, found in answers.items()}
+    holistic = {kind: holistic_values(reward_model, encoder, rows, own, limit) for kind, own in drawn.items()}
+    texts = {kind: [text for text, _ in own] for kind, own in drawn.items()}
     return Answers(rows, texts["greedy"], texts["sampled"], holistic)
 
 
@@ -78,13 +90,14 @@ def _statistics(values: list[float], what: str) -> dict[str, float]:
     return {"mean": float(vector.mean()), "std": float(vector.std())} if len(vector) else {"mean": 0.0, "std": 0.0}
 
 
-def _interval(found: Any) -> dict[str, float | None]:
-    return {name: value if np.isfinite(value) else None for name, value in asdict(found).items()}
+def _interval(interval: Interval) -> dict[str, float | None]:
+    """Returns estimate and bounds for JSON, which has no NaN."""
+    return {name: value if np.isfinite(value) else None for name, value in asdict(interval).items()}
 
 
-def _facts(found: Consistency) -> dict[str, Any]:
-    intervals = {"inconsistency": _interval(found.inconsistency), "win_rate": _interval(found.win_rate)}
-    return {**intervals, "pairs": found.pairs, "ties": found.ties}
+def _measures(measured: Consistency) -> dict[str, Any]:
+    intervals = {"inconsistency": _interval(measured.inconsistency), "win_rate": _interval(measured.win_rate)}
+    return {**intervals, "pairs": measured.pairs, "ties": measured.ties}
 
 
 def _compare(
@@ -95,18 +108,21 @@ def _compare(
     scale: SelectionScale,
     seed: int,
 ) -> tuple[dict[str, Any], dict[str, list[float]], bool]:
-    """Returns (what is recorded of an aspect, what it gives for each response, whether it never prefers an answer)."""
+    """Returns what selection.json has of an aspect, its value of each answer, and whether it never prefers one."""
     greedy, sampled = (aspect.score(answers.rows, texts) for texts in (answers.greedy, answers.sampled))
     of_response = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
     pairs = Pairs.of(of_response["greedy"], of_response["sampled"], aspect.aspect.higher_is_better)
-    found = consistency(holistic, pairs, rounds=scale.rounds, level=scale.level, seed=seed)
-    statistics = _statistics([value for one in sampled for value in one.values], f"aspect '{aspect.name}'")
+    measured = consistency(holistic, pairs, rounds=scale.rounds, level=scale.level, seed=seed)
+    # over the values of all slices, as a normaliser needs them; the means below are over answers
+    statistics = _statistics([value for scored in sampled for value in scored.values], f"aspect '{aspect.name}'")
     if ASPECT_NORMALISERS[aspect.spec.normaliser].needs_training_answers:
         trained_on = aspect.score(training, [row["response"] for row in training])
-        statistics["training_mean"] = _statistics([v for one in trained_on for v in one.values], aspect.name)["mean"]
+        statistics["training_mean"] = _statistics(
+            [value for scored in trained_on for value in scored.values], aspect.name
+        )["mean"]
     means = {f"{kind}_mean": _statistics(values, aspect.name)["mean"] for kind, values in of_response.items()}
-    recorded = {**aspect.facts(), **statistics, **means, **_facts(found), "constant": pairs.constant}
-    return recorded, of_response, pairs.constant
+    recorded = {**aspect.recorded(), **statistics, **means, **_measures(measured), "constant": pairs.never_prefers}
+    return recorded, of_response, pairs.never_prefers
 
 
 def select(
@@ -120,12 +136,12 @@ def select(
     seed: int,
     out: Path,
 ) -> None:
-    """Writes which aspects are most consistent with the holistic reward, and by what."""
+    """Compares the aspects with the holistic reward, and writes the chosen ones and all that they were chosen by."""
     prepare_process()
-    spec = typed(SelectionFile, read_settings(spec_path), str(spec_path))
+    spec = typed(SelectionEntry, read_settings(spec_path), str(spec_path))
     scale = typed(SelectionScale, read_settings(scale_path), str(scale_path))
     rule = spec.rule
-    if (given := tuple(Address(one).name for one in aspect)) != tuple(spec.aspects):
+    if (given := tuple(Address(address).name for address in aspect)) != tuple(spec.aspects):
         raise RecipeError(f"{spec_path} lists the aspects {list(spec.aspects)}, but {list(given)} are given")
     models = aspect_model or ()
     inputs: list[Path | str] = [spec_path, scale_path, *aspect, data, sft, reward_model, *models]
@@ -140,11 +156,12 @@ def select(
         if statistics["std"] <= 0:
             raise DataError("the holistic reward is constant over the initial policy's samples", file=str(reward_model))
         training = read_jsonl(data / "sft.jsonl")
-        found, of_response, never_prefer = {}, {}, []
+        compared, values, never_prefer = {}, {}, []
         for one in aspects:
-            found[one.name], of_response[one.name], never = _compare(one, answers, holistic, training, scale, seed)
+            compared[one.name], values[one.name], never = _compare(one, answers, holistic, training, scale, seed)
             never_prefer += [one.name] if never else []
-        chosen = rule.choose({name: _estimate(facts) for name, facts in found.items()}, never_prefer)
+        chosen = rule.choose({name: _inconsistency(recorded) for name, recorded in compared.items()}, never_prefer)
+        # for the win rate of the holistic reward; its inconsistency with itself is 0
         with_itself = consistency(holistic, holistic, rounds=scale.rounds, level=scale.level, seed=seed)
         z_scores = [(value - statistics["mean"]) / statistics["std"] for value in answers.holistic["sampled"]]
         record = {
@@ -152,25 +169,26 @@ def select(
                 "reward_model": spec.holistic,
                 **statistics,
                 "win_rate": _interval(with_itself.win_rate),
-                "pure": z_scores,
+                "pure": z_scores,  # of the pure samples, for a gate whose threshold is a quantile of them
             },
-            "aspects": found,
+            "aspects": compared,
             "rule": asdict(rule),
             "chosen": chosen,
             "prompts": len(answers.rows),
         }
         write_json(result / "selection.json", record)
-        write_jsonl(result / "answers.jsonl", _rows(answers, of_response))
+        write_jsonl(result / "answers.jsonl", _rows(answers, values))
         write_json(result / "metrics.json", _metrics(record, chosen))
 
 
-def _estimate(facts: Mapping[str, Any]) -> float:
-    value = facts["inconsistency"]["estimate"]
+def _inconsistency(recorded: Mapping[str, Any]) -> float:
+    """Returns an aspect's inconsistency; NaN where the holistic reward decides no pair."""
+    value = recorded["inconsistency"]["estimate"]
     return float("nan") if value is None else float(value)
 
 
-def _rows(answers: Answers, of_response: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, Any]]:
-    """Returns both answers to each prompt with their scores."""
+def _rows(answers: Answers, values: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, Any]]:
+    """Returns both answers to each prompt with their holistic rewards and their values by every aspect."""
     return [
         {
             "id": row.get("id"),
@@ -179,7 +197,7 @@ def _rows(answers: Answers, of_response: Mapping[str, Mapping[str, list[float]]]
                 kind: {
                     "text": texts[i],
                     "holistic": answers.holistic[kind][i],
-                    **{name: values[kind][i] for name, values in of_response.items()},
+                    **{name: of_aspect[kind][i] for name, of_aspect in values.items()},
                 }
                 for kind, texts in (("greedy", answers.greedy), ("sampled", answers.sampled))
             },
@@ -189,24 +207,24 @@ def _rows(answers: Answers, of_response: Mapping[str, Mapping[str, list[float]]]
 
 
 def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
-    """Returns the flat numbers: inconsistency and win rate of each aspect, which were chosen, and the holistic
-    statistics."""
+    """Returns the metrics: inconsistency and win rate of each aspect, whether it is chosen, and the statistics of the
+    holistic reward."""
     holistic = record["holistic"]
     metrics = {"holistic_mean": holistic["mean"], "holistic_std": holistic["std"]}
     metrics["win_rate/holistic"] = holistic["win_rate"]["estimate"]
-    for name, facts in record["aspects"].items():
+    for name, recorded in record["aspects"].items():
         for measure in ("inconsistency", "win_rate"):
-            if facts[measure]["estimate"] is not None:
-                metrics[f"{measure}/{name}"] = facts[measure]["estimate"]
+            if recorded[measure]["estimate"] is not None:
+                metrics[f"{measure}/{name}"] = recorded[measure]["estimate"]
         metrics[f"chosen/{name}"] = float(name in chosen)
     return {name: float(value) for name, value in metrics.items()}
 
 
 def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` estimates and a choice that the scores of both answers do not lead to, and
-    metrics that are not theirs."""
+    """Yields for `rewardsmith verify` estimates and a choice in selection.json that do not follow from the scores in
+    answers.jsonl, and metrics that do not follow from selection.json."""
     spec, file, rows = (
-        finished.settings(SelectionFile),
+        finished.settings(SelectionEntry),
         finished.result / "selection.json",
         finished.rows("answers.jsonl"),
     )
@@ -219,17 +237,21 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
     }
     statistics = _statistics(scores["holistic"][1], "the holistic reward")
     yield from finished.row_mismatches("selection.json", [stated["holistic"]], [statistics])
-    holistic, facts, never_prefer = Pairs.of(*scores["holistic"]), dict[str, Any](), list[str]()
+    holistic, recomputed, never_prefer = Pairs.of(*scores["holistic"]), dict[str, Any](), list[str]()
     for name, recorded in stated["aspects"].items():
         pairs = Pairs.of(*scores[name], recorded["higher_is_better"])
-        found = _facts(consistency(holistic, pairs, rounds=VERIFY_ROUNDS, level=0.95, seed=0))
-        facts[name] = {measure: {"estimate": found[measure]["estimate"]} for measure in ("inconsistency", "win_rate")}
-        own = {measure: {"estimate": recorded[measure]["estimate"]} for measure in facts[name]}
-        yield from finished.row_mismatches("selection.json", [own], [facts[name]])
-        never_prefer += [name] if pairs.constant else []
-    chosen = spec.rule.choose({name: _estimate(found) for name, found in facts.items()}, never_prefer)
+        measures = _measures(consistency(holistic, pairs, rounds=VERIFY_ROUNDS, level=0.95, seed=0))
+        recomputed[name] = _estimates(measures)
+        yield from finished.row_mismatches("selection.json", [_estimates(recorded)], [recomputed[name]])
+        never_prefer += [name] if pairs.never_prefers else []
+    chosen = spec.rule.choose({name: _inconsistency(own) for name, own in recomputed.items()}, never_prefer)
     yield from finished.row_mismatches("selection.json", [stated], [{"chosen": chosen}])
     yield from finished.metric_mismatches(_metrics(stated, chosen))
+
+
+def _estimates(measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an aspect's inconsistency and win rate without their bounds."""
+    return {measure: {"estimate": measures[measure]["estimate"]} for measure in ("inconsistency", "win_rate")}
 
 
 main = command_line(select)

@@ -1,7 +1,7 @@
-"""Stage `sft`: supervised fine-tuning of a backbone, and its own evaluation (the raw-backbone row).
+"""Stage `sft`: supervised fine-tuning of a backbone, and the evaluation of the fine-tuned model.
 
 A backbone is built from a small configuration (`architecture`) or loaded (`source`: folder or hub id); a loaded one
-is fine-tuned only when its spec has a `training` section.
+is fine-tuned only when its spec has a `training` section. In tables the result is the row of the SFT model.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import Stated, resolve
+from rlhf_core.models.device_settings import StatedSettings, resolve
 from rlhf_core.models.hub_folder import check_architecture_runs
 from rlhf_core.models.loading import (
     PRECISIONS,
     build_language_model,
-    fit_device,
     load_language_model,
     save_model,
     set_attention,
+    set_device_defaults,
     set_precision,
 )
 from rlhf_core.models.policy import policy_of
@@ -55,11 +55,11 @@ VERSION = 4
 STAGE = "sft"
 
 
-def drawn_examples(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
-    """Returns at most so many rows, in their order, the same ones each time; None for all."""
-    if most is None or len(rows) <= most:
+def drawn_examples(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+    """Returns at most `limit` rows, in their order, the same ones each time; None for all."""
+    if limit is None or len(rows) <= limit:
         return rows
-    places = random.Random("examples of fine-tuning").sample(range(len(rows)), most)
+    places = random.Random("examples of fine-tuning").sample(range(len(rows)), limit)
     return [rows[place] for place in sorted(places)]
 
 
@@ -74,13 +74,13 @@ def fine_tune(
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history and generations."""
     prepare_process_group()
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
-    config = spec.training
-    evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+    training = spec.training
+    evaluation_config = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     inputs: list[Path | str] = [spec_path, evaluation_path, data, tokenizer]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, tokenizer)
         world = load_world(data)
-        evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
+        evaluator = Evaluator(data, encoder, evaluation_config, load_judge(evaluation_config.judge, world), world)
         if spec.source is None:
             model = build_language_model(spec.architecture or {}, encoder.tokenizer, seed)
         else:
@@ -88,43 +88,43 @@ def fine_tune(
             check_architecture_runs(model.config, spec.source)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))
-        stated = Stated(spec.precision, spec.attention)
+        stated = StatedSettings(spec.precision, spec.attention)
         set_precision(model, PRECISIONS[resolve(stated, granted(), deepspeed=deepspeed_config()).precision])
         if spec.attention is not None:
             set_attention(model, spec.attention)
-        fit_device(model)
+        set_device_defaults(model)
         model.to(device())  # type: ignore[arg-type]
         policy = policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []
-        if config is not None:
+        if training is not None:
             known = read_jsonl(data / "sft.jsonl")
             warn_too_few_rows(spec.examples, len(known), "examples", data / "sft.jsonl")
             examples = drawn_examples(known, spec.examples)
-            rows = encode(encoder, examples, "response", data / "sft.jsonl")
-            batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
-            steps = config.steps(len(rows))
-
-            apply_supervised_device_settings(model, config, max(len(row) for row in rows))
+            sequences = encode(encoder, examples, "response", data / "sft.jsonl")
+            batches = LengthBucketedBatches([len(s) for s in sequences], seed=seed, rows_per_batch=training.batch)
+            steps = training.steps(len(sequences))
+            apply_supervised_device_settings(model, training, max(len(s) for s in sequences))
 
             def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-                value, tokens = sft_loss(policy, [rows[i] for i in indices])
+                value, tokens = sft_loss(policy, [sequences[i] for i in indices])
                 return value, tokens, {}
 
             with (
                 name_file_in_numeric_errors(data / "sft.jsonl"),
-                reuse_training(STAGE, VERSION, [spec_path, tokenizer], rows, seed) as same_training,
+                # the data counts by its sequences: other parts of it do not change the training
+                reuse_training(STAGE, VERSION, [spec_path, tokenizer], sequences, seed) as shared_checkpoints,
             ):
                 history = train_resumably(
                     model,
                     loss,
                     batches,
                     steps,
-                    config,
-                    weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
+                    training,
+                    weight=lambda indices: float(sum(len(sequences[i].response) for i in indices)),
                     checkpoints=checkpoints,
                     label=f"sft {Address(spec_path).name} seed {seed}",
                     history_every=10,
-                    same_training=same_training,
+                    shared_checkpoints=shared_checkpoints,
                 )
         model.eval()
         validation = data / "sft.validation.jsonl"
@@ -132,6 +132,7 @@ def fine_tune(
         metrics = {
             "validation_nll": mean_nll(policy, held_out),
             "parameters": float(sum(p.numel() for p in model.parameters())),
+            # at the length limits, of the training and validation examples encoded above
             "prompts_cut": float(encoder.counts.prompts_cut),
             "responses_cut": float(encoder.counts.responses_cut),
         }
@@ -147,7 +148,7 @@ def fine_tune(
 
 
 def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` what of a result does not follow from its answers and judgements."""
+    """Yields for `rewardsmith verify` metrics that do not follow from the result's answers and judgements."""
     yield from answer_mismatches(finished)
     yield from judgement_mismatches(finished)
 

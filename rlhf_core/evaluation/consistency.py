@@ -58,8 +58,8 @@ class Pairs:
         return (sign * np.sign(self.greedy - self.sampled)).astype(np.int8)
 
     @property
-    def constant(self) -> bool:
-        """Returns whether it never prefers anything."""
+    def never_prefers(self) -> bool:
+        """Returns whether the reward prefers neither answer on every prompt."""
         return not self.preference.any()
 
 

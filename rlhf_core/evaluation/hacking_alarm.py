@@ -264,7 +264,8 @@ _VITALS = ("entropy", "response_length", "repetition", "truncated")
 
 
 class HackingAlarm:
-    """Watches a run: `observe` after every step, `evaluated` after every evaluation on the run's prompts.
+    """Watches a run: `observe` after every step, `observe_evaluation` after every evaluation on the run's
+    prompts, `observe_end` after the final one.
 
     Args:
         settings: when it is raised.
@@ -286,7 +287,7 @@ class HackingAlarm:
         return min((alarm.step for alarm in self.alarms), default=None)
 
     @property
-    def best(self) -> Evaluated | None:
+    def peak(self) -> Evaluated | None:
         """Returns the evaluation with the highest win rate, of equal ones the first; None before any."""
         return max(self.points, key=lambda point: point.win_rate, default=None)
 
@@ -316,7 +317,7 @@ class HackingAlarm:
         self.alarms += raised
         return raised
 
-    def evaluated(self, step: int, scores: Scores) -> list[Alarm]:
+    def observe_evaluation(self, step: int, scores: Scores) -> list[Alarm]:
         """Returns the new alarms of a fall, given the scores of the policy after a step; the start scores 1/2 on each
         prompt. An evaluation without any verdict says nothing and is not kept."""
         if math.isnan(_mean_score(scores)):
@@ -326,7 +327,7 @@ class HackingAlarm:
         self.points.append(Evaluated(step, scores=dict(scores), **self._rewards))
         return self._raise(find_fall(self.points, self.settings, self.evaluations))
 
-    def ended(self, step: int, scores: Scores) -> list[Alarm]:
+    def observe_end(self, step: int, scores: Scores) -> list[Alarm]:
         """Returns the new alarm of the end, given the scores of the final policy on all test prompts."""
         level = end_level(self.settings)
         change = fall(dict.fromkeys(scores, 0.5), scores, level)

@@ -141,7 +141,7 @@ class TestedComparison:
 
     @property
     def p_holds(self) -> float | None:
-        """Returns the p that rejects the part's contrary: two-sided on the claimed side, else 1; None without a
+        """Returns the p that rejects the comparison's contrary: two-sided on the claimed side, else 1; None without a
         test."""
         if self.effect is None:
             return None
@@ -151,8 +151,8 @@ class TestedComparison:
 
     @property
     def p_contrary(self) -> float | None:
-        """Returns the p that rejects the part: two-sided on the contrary side, of 'beside' beyond the margin, else 1;
-        None without a test."""
+        """Returns the p that rejects the comparison: two-sided on the contrary side, of 'beside' beyond the margin,
+        else 1; None without a test."""
         if self.effect is None:
             return None
         if self.margin is not None and self.side == "beside":
@@ -168,8 +168,8 @@ class ClaimVerdict:
     """A claim's verdict with the p-values that make it.
 
     Attributes:
-        p_holds: largest p of the parts (intersection-union); None where a part has no test.
-        p_contradicted: p of each part's contrary, corrected over the parts; None for a part without a test.
+        p_holds: largest p of the comparisons (intersection-union); None where one has no test.
+        p_contradicted: p of each comparison's contrary, corrected over the comparisons; None for one without a test.
     """
 
     word: ClaimWord
@@ -177,19 +177,19 @@ class ClaimVerdict:
     p_contradicted: tuple[float | None, ...]
 
 
-def claim_verdict(parts: Sequence[TestedComparison]) -> ClaimVerdict:
-    """Returns the verdict of a claim that says all its parts.
+def claim_verdict(comparisons: Sequence[TestedComparison]) -> ClaimVerdict:
+    """Returns the verdict of a claim that is true when all its comparisons are.
 
-    A part without a test counts among the parts that are corrected for, and keeps the claim from being confirmed.
+    A comparison without a test counts among those that are corrected for, and keeps the claim from being confirmed.
     """
-    if not parts:
-        raise DataError("the claim has no parts")
-    if all(part.effect is None for part in parts):
-        return ClaimVerdict("not run", None, tuple(None for _ in parts))
-    contrary = [part.p_contrary for part in parts]
+    if not comparisons:
+        raise DataError("the claim has no comparisons")
+    if all(one.effect is None for one in comparisons):
+        return ClaimVerdict("not run", None, tuple(None for _ in comparisons))
+    contrary = [one.p_contrary for one in comparisons]
     corrected = holm([1.0 if p is None else p for p in contrary])
     shown = tuple(None if p is None else q for p, q in zip(contrary, corrected, strict=True))
-    holds = [part.p_holds for part in parts]
+    holds = [one.p_holds for one in comparisons]
     known = [p for p in holds if p is not None]
     largest = max(known) if len(known) == len(holds) else None
     word: ClaimWord = "undecided"

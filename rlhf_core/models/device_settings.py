@@ -26,7 +26,7 @@ FLASH = "flash_attention_2"
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedSettings:
     """Settings as the pages state them; None leaves a setting to the device.
 
     Args:
@@ -88,7 +88,7 @@ class DeviceSettings:
 
 
 def resolve(
-    stated: Stated, device: Device, load: Load | None = None, deepspeed: Mapping[str, Any] | None = None
+    stated: StatedSettings, device: Device, load: Load | None = None, deepspeed: Mapping[str, Any] | None = None
 ) -> DeviceSettings:
     """Returns the settings of a stage on a device; what is stated always wins.
 

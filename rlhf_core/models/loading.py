@@ -28,7 +28,7 @@ from transformers.utils import logging
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, nearest
 from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import Stated, resolve
+from rlhf_core.models.device_settings import StatedSettings, resolve
 from rlhf_core.models.stored_sizes import check_sizes
 from rlhf_core.models.tf32 import use_tf32
 
@@ -118,13 +118,15 @@ def set_attention(model: PreTrainedModel, attention: str) -> None:
     model.config.attn_implementation = attention
 
 
-def fit_device(model: PreTrainedModel) -> None:
+def set_device_defaults(model: PreTrainedModel) -> None:
     """Gives a model the attention and TF32 of the device that this process was granted, unless it states a kernel."""
     device = granted()
     if not device.on_gpu:
         return
     names = {dtype: name for name, dtype in PRECISIONS.items()}
-    stated = Stated(names.get(next(model.parameters()).dtype), getattr(model.config, "attn_implementation", None))
+    stated = StatedSettings(
+        names.get(next(model.parameters()).dtype), getattr(model.config, "attn_implementation", None)
+    )
     found = resolve(stated, replace(device, flash_attention=device.flash_attention and model._supports_flash_attn))
     if stated.attention is None and found.attention is not None:
         model.set_attn_implementation(found.attention)
@@ -178,7 +180,7 @@ def _stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None) -> P
     if attention is not None:
         set_attention(model, attention)
     if dtype is None:
-        fit_device(model)
+        set_device_defaults(model)
     return model
 
 
@@ -220,7 +222,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None)
 
     Args:
         source: the folder or id.
-        dtype: of the weights, None for the one in which they are stored; with another, see `fit_device`.
+        dtype: of the weights, None for the one in which they are stored; with another, see `set_device_defaults`.
 
     Raises:
         DataError: nothing that can be loaded there.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from rlhf_core.models.device_settings import Stated, resolve
+from rlhf_core.models.device_settings import StatedSettings, resolve
 from tasks.commands.project_sizes import found_device
 from tasks.running import machine
 
@@ -123,7 +123,8 @@ def check_gpu() -> Finding:
     found, device = machine.gpus(), found_device()
     shown = ", ".join(found) or "none"
     if device.on_gpu:
-        shown = f"{device} ({shown}); a stage with one of them trains in {resolve(Stated(), replace(device, count=1))}"
+        on_one = resolve(StatedSettings(), replace(device, count=1))
+        shown = f"{device} ({shown}); a stage with one of them trains in {on_one}"
     remedy = (
         "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda` in a clone"
     )

@@ -65,5 +65,5 @@ def _table(found: DemoFinding, shown: Sequence[int]) -> Table:
 
 def lines(found: DemoFinding) -> list[str]:
     """Returns the lines below the table."""
-    means = [f"{row.title}: {row.means}" for row in found.rows]
-    return [*means, found.cause, f"Strength: {found.strength} {found.check}", f"Next: {NEXT}"]
+    sentences = [f"{row.title}: {row.sentence}" for row in found.rows]
+    return [*sentences, found.cause, f"Strength: {found.strength} {found.check}", f"Next: {NEXT}"]

@@ -34,7 +34,7 @@ from tasks.scoring.zero_shot import is_zero_shot, load_zero_shot_model
 
 @dataclass(frozen=True)
 class LoadedAspect:
-    """An aspect with what its file says of it."""
+    """An aspect with its settings."""
 
     name: str
     spec: AspectSpec
@@ -48,8 +48,8 @@ class LoadedAspect:
         unit = 100.0 if self.aspect.density is Density.TOKEN else 1.0
         return [unit * rate(self.aspect, one) for one in scored]
 
-    def facts(self) -> dict[str, Any]:
-        """Returns the record of an aspect from which a policy stage builds the same aspect."""
+    def recorded(self) -> dict[str, Any]:
+        """Returns the settings from which a policy stage builds the same aspect, for selection.json."""
         aspect = self.aspect
         return {
             "spec": asdict(self.spec),

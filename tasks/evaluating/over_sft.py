@@ -32,12 +32,13 @@ class OverSft:
     Attributes:
         tallies: by benchmark.
         judgements: of the judge, with the SFT model as their reference; empty where true rewards decide.
-        win_rates: every win rate that a judge decides, by its name among the metrics, with its counts.
+        win_rate_facts: of each win rate that a judge decides, by its name among the metrics: reference, benchmark,
+            protocol, judge and counts; its value is in `metrics`.
     """
 
     tallies: dict[str, Tally]
     judgements: list[Judgement] = field(default_factory=list)
-    win_rates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    win_rate_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> Metrics:
@@ -45,7 +46,7 @@ class OverSft:
         found: Metrics = {}
         for benchmark, tally in self.tallies.items():
             name = win_rate_name(benchmark)
-            found |= tally.metrics(name, judged=name in self.win_rates)
+            found |= tally.metrics(name, judged=name in self.win_rate_facts)
         return found
 
     def on(self, benchmark: str, prompts: Collection[str]) -> OverSft:
@@ -53,8 +54,8 @@ class OverSft:
         if benchmark not in self.tallies:
             return OverSft({})
         name = win_rate_name(benchmark)
-        rates = {name: self.win_rates[name]} if name in self.win_rates else {}
-        return OverSft({benchmark: self.tallies[benchmark].on(set(prompts))}, [], rates)
+        facts = {name: self.win_rate_facts[name]} if name in self.win_rate_facts else {}
+        return OverSft({benchmark: self.tallies[benchmark].on(set(prompts))}, [], facts)
 
     def scores(self, benchmark: str) -> Mapping[str, float]:
         """Returns the score of each prompt of a benchmark that has a verdict."""
@@ -102,14 +103,14 @@ def over_sft(
         found.judgements.extend(judgements)
         rate = WinRate(SFT, name, protocol, evaluator.judge.name)
         counts = {"prompts": len(answers), "unparsable": len(tally.unparsable), "one_sided": len(tally.one_sided)}
-        found.win_rates[win_rate_name(name)] = {**rate.facts(), **counts}
+        found.win_rate_facts[win_rate_name(name)] = {**rate.facts(), **counts}
     return found
 
 
 def over_baseline(evaluator: Evaluator, judgements: Sequence[Judgement]) -> dict[str, dict[str, Any]]:
-    """Returns AlpacaEval's win rate over the benchmark's own answers as `OverSft.win_rates` has others.
+    """Returns the facts of AlpacaEval's win rate over the benchmark's own answers, as `OverSft.win_rate_facts`.
 
-    It is empty where the judge was not asked or true rewards are known.
+    They are empty where the judge was not asked or true rewards are known.
     """
     games = [row for row in judgements if row["benchmark"] == "alpaca"]
     if evaluator.world is not None or evaluator.judge is None or not games:

@@ -45,7 +45,7 @@ from tasks.graph.stage_checks import (
     trained_spec,
 )
 from tasks.graph.typed_settings import TYPES
-from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile
+from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry
 from tasks.params.data import DrawnSpec, LongFormWorldSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
@@ -305,7 +305,7 @@ def check_function(root: Path, name: str, where: str) -> None:
 def _check_pure_samples(reached: Reached, part: ComponentRecipe, where: str) -> None:
     """Refuses pure samples that another reward model scored."""
     for selection in reached.upstream("selection") if NORMALISERS[part.normaliser].of_selection else ():
-        chosen: SelectionFile = selection.own("spec")
+        chosen: SelectionEntry = selection.own("spec")
         if chosen.holistic != part.reward_model:
             raise RecipeError(
                 f"{where}: reward_model is '{part.reward_model}', but the pure samples of {selection.where('spec')} "
@@ -316,7 +316,7 @@ def _check_pure_samples(reached: Reached, part: ComponentRecipe, where: str) -> 
 def _check_aspect(reached: Reached, recipe: Recipe, part: ComponentRecipe, where: str) -> None:
     """Refuses an aspect that the selection does not compare, or a credit or shaping that does not take its signal."""
     for selection in reached.upstream("selection"):
-        chosen: SelectionFile = selection.own("spec")
+        chosen: SelectionEntry = selection.own("spec")
         if part.aspect != SELECTED and part.aspect not in chosen.aspects:
             raise RecipeError(
                 f"{where}: aspect is '{part.aspect}', which {selection.where('spec')} does not compare"
@@ -353,7 +353,7 @@ def aspect_densities(selection: Reached) -> dict[str, Density]:
     Raises:
         RecipeError: an aspect that cannot be built.
     """
-    spec: SelectionFile = selection.own("spec")
+    spec: SelectionEntry = selection.own("spec")
     models = {one.item.name: one for one in selection.upstream("aspect_model")}
     given = selection.item.arguments["aspect"]
     addresses = given if isinstance(given, tuple) else (str(given),)

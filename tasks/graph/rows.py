@@ -19,7 +19,7 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.recipe import Recipe, referenced_models, reward_models
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
-from tasks.params.aspects import SelectionFile
+from tasks.params.aspects import SelectionEntry
 from tasks.params.pages import BASE, Address, entries, explained, find_entry, page_files, read_page, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
@@ -274,7 +274,7 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
     if own is None:
         known = sorted(entries(root, paper_folder(paper), "selections"))
         raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, known, more=3)}")
-    spec = typed(SelectionFile, read_settings(own.under(root)), own)
+    spec = typed(SelectionEntry, read_settings(own.under(root)), own)
     return SelectionSpec(
         paper, name, own, spec.backbone, load_model(root, own, paper, spec.holistic, "holistic"), spec.aspects
     )

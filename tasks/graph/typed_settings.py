@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.supervised.config import TrainingConfig
-from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile, SelectionScale
+from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry, SelectionScale
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import data_spec
 from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, RewardBenchSpec, SecondJudgeSpec
@@ -54,7 +54,7 @@ TYPES: Mapping[tuple[str, str], Make] = {
     ("references", "scale"): _of(ReferencesSpec),
     ("aspect_model", "spec"): _of(AspectModelSpec),
     ("aspect_model", "scale"): _of(TrainingConfig),
-    ("selection", "spec"): _of(SelectionFile),
+    ("selection", "spec"): _of(SelectionEntry),
     ("selection", "scale"): _of(SelectionScale),
     ("selection", "aspect"): _of(AspectSpec),
     ("policy", "row"): parse_row,

@@ -86,14 +86,14 @@ class AspectModelSpec(Checked):
 
 
 @dataclass(frozen=True)
-class SelectionFile(Checked):
-    """Reward models and aspects that a selection compares.
+class SelectionEntry(Checked):
+    """An entry of selections.yaml: the reward model and aspects that a selection compares.
 
     Args:
         title: for people.
         backbone: whose initial policy answers.
         holistic: the reward model that aspects are compared with.
-        aspects: names of the scale's aspect files.
+        aspects: entries of the scale's aspects.yaml.
         rule: which aspects are chosen.
     """
 

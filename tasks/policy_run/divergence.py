@@ -28,6 +28,6 @@ def noting_divergence(out: Path, run: PolicyRun) -> Iterator[None]:
         yield
     except NumericsError as error:
         if not distributed.rank():
-            finite = [row for row in run.checkpoints if all(map(math.isfinite, row.values()))]
+            finite = [row for row in run.evaluations if all(map(math.isfinite, row.values()))]
             write_json(out / DIVERGED_FILE, {"reason": str(error), "evaluations": finite})
         raise

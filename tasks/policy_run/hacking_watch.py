@@ -1,5 +1,5 @@
-"""Reward hacking in a policy run: the alarm's log line, best weights and state, and the
-measures of the whole run."""
+"""Reward hacking in a policy run: the alarm's log line, the weights of the peak, and the measures of
+the whole run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class HackingWatch:
-    """A run's alarm, and the weights of its best evaluation where the settings stop on hacking.
+    """A run's alarm, and the weights of its peak where they are kept: the evaluation with the highest win rate.
 
     Args:
         settings: when it is raised, and what follows.
@@ -32,10 +32,10 @@ class HackingWatch:
         model: the policy whose trainable weights are kept; the SFT policy when this object is made.
         judged: whether evaluations have scores.
         label: of the run, in the log.
-        keeps: keep the weights of the best evaluation whatever the settings.
+        keeps: keep the peak's weights whatever the settings.
 
     Raises:
-        RecipeError: stopping is asked for without evaluations that say which weights are best.
+        RecipeError: stopping is asked for without evaluations that find a peak.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class HackingWatch:
         """Takes in a step's metrics."""
         self._log(self.alarm.observe(step, metrics, responses))
 
-    def evaluated(self, step: int, scores: dict[str, float]) -> None:
+    def observe_evaluation(self, step: int, scores: dict[str, float]) -> None:
         """Takes in an evaluation of the weights as they are now."""
-        self._log(self.alarm.evaluated(step, scores))
-        if self.keeps and self.alarm.best is not None and self.alarm.best.step == step:
+        self._log(self.alarm.observe_evaluation(step, scores))
+        if self.keeps and self.alarm.peak is not None and self.alarm.peak.step == step:
             self._kept = self._copy()
 
-    def ended(self, step: int, scores: dict[str, float]) -> None:
+    def observe_end(self, step: int, scores: dict[str, float]) -> None:
         """Takes in the final evaluation on all test prompts, after a step."""
         self.final = step, scores
-        self._log(self.alarm.ended(step, scores))
+        self._log(self.alarm.observe_end(step, scores))
 
     def _log(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:
@@ -90,13 +90,13 @@ class HackingWatch:
 
     @torch.no_grad()
     def restore(self) -> int:
-        """Puts the best evaluation's weights into the model; returns its step, 0 for the SFT policy."""
+        """Puts the peak's weights into the model; returns its step, 0 for the SFT policy."""
         load_trainable_state(self.model, self._kept)
-        return 0 if self.alarm.best is None else self.alarm.best.step
+        return 0 if self.alarm.peak is None else self.alarm.peak.step
 
     @contextmanager
-    def best_weights(self) -> Iterator[int]:
-        """Yields the model with the best evaluation's weights, for as long as the context lasts; gives its step."""
+    def peak_weights(self) -> Iterator[int]:
+        """Yields the peak's step; inside the context the model has its weights, afterwards the last ones again."""
         last = self._copy()
         yield self.restore()
         load_trainable_state(self.model, last)
@@ -106,8 +106,8 @@ class HackingWatch:
         return [asdict(alarm) for alarm in self.alarm.alarms]
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """Returns the score of every prompt in every evaluation, for evaluations.jsonl; the last row is the final one
-        on all test prompts."""
+        """Returns the score of every prompt in every evaluation, for record/evaluations.jsonl; the last is the final
+        evaluation, on all test prompts."""
         rows = [{k: v for k, v in asdict(point).items() if v == v} for point in self.alarm.points]
         return rows if self.final is None else [*rows, {"step": self.final[0], "final": True, "scores": self.final[1]}]
 

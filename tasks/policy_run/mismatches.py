@@ -73,7 +73,7 @@ def credit_mismatches(finished: FinishedStage) -> Iterator[str]:
 
 
 def peak_mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields metrics of the best evaluation's weights that are not those of their answers."""
+    """Yields metrics of the peak's weights that do not follow from their answers."""
     rows = [row for row in finished.rows("peak_generations.jsonl") if row.get("benchmark") == "alpaca"]
     if rows:
         yield from finished.metric_mismatches({"peak_alpaca_chars": mean([row["n_chars"] for row in rows])})

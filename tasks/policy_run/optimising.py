@@ -136,7 +136,7 @@ class Optimising:
         work: what is optimised.
 
     Raises:
-        RecipeError: settings that keep the best weights where nothing judges them.
+        RecipeError: settings that keep the peak's weights where nothing judges evaluations.
     """
 
     def __init__(self, run: PolicyRun, work: Optimisation) -> None:
@@ -159,7 +159,7 @@ class Optimising:
             clock=self.clock,
         )
         planned = sum(scale.evaluated(step, config.iterations, last=True) for step in range(1, config.iterations + 1))
-        if scale.peak and not run.scored_while_training:
+        if scale.peak and not run.has_win_rates_while_training:
             raise RecipeError(
                 f"{work.label}: peak keeps the weights with the highest win rate, but nothing judges; set a judge or "
                 "peak: false"
@@ -168,13 +168,13 @@ class Optimising:
             work.settings.alarm,
             planned,
             run.policy.model,
-            judged=run.scored_while_training,
+            judged=run.has_win_rates_while_training,
             label=work.label,
             keeps=scale.peak,
         )
         if scale.checkpoint_proxy:
             parts = run.reference, run.encoder, run.evaluator, run.sft_answers
-            run.proxies = ProxyReader(work.reward, *parts, batch=config.microbatch, benchmark=run.watched)
+            run.proxies = ProxyReader(work.reward, *parts, batch=config.microbatch, benchmark=run.checkpoint_benchmark)
 
     def state_dict(self) -> State:
         return {
@@ -203,13 +203,13 @@ class Optimising:
         self.watch.observe(step, metrics, len(batch))
         return metrics
 
-    def evaluated(self, step: int) -> None:
+    def evaluate(self, step: int) -> None:
         """Evaluates the policy after a step, where the settings say so."""
         last = self.watch.stops_on_hacking
-        if self.run.scored_while_training and self.scale.evaluated(step, self.config.iterations, last=last):
+        if self.run.has_win_rates_while_training and self.scale.evaluated(step, self.config.iterations, last=last):
             with self.optimiser.gathered():
-                scores = self.run.checkpoint(step, self.scale.checkpoint_prompts)
-            self.watch.evaluated(step, scores)
+                scores = self.run.evaluate(step, self.scale.checkpoint_prompts)
+            self.watch.observe_evaluation(step, scores)
 
     def keep_rollouts(self, step: int, experience: Experience) -> None:
         """Keeps some rollouts of the first and the last step, and the last one's lengths of segments."""
@@ -233,8 +233,8 @@ class Optimising:
                 metrics = self.record_step(step, metrics, experience)
                 checkpoints.note(self.run.history)
                 advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
-                self.evaluated(step)
-                checkpoints.note(self.run.checkpoints, EVALUATIONS)
+                self.evaluate(step)
+                checkpoints.note(self.run.evaluations, EVALUATIONS)
                 checkpoints.note(self.watch.rows(), ALARMS)
                 self.keep_rollouts(step, experience)
                 checkpoints.offer(step, self.state_dict)
@@ -244,7 +244,7 @@ class Optimising:
                 self.optimiser.train(on_step)
 
     def summary(self) -> Metrics:
-        """Returns the metrics of the whole training; puts the best weights back where the alarm stopped it."""
+        """Returns the metrics of the whole training; puts the peak's weights back where the alarm stopped it."""
         run, work, last = self.run, self.work, self.run.history[-1]
         summary: Metrics = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
         summary["train_kl"] = last["kl"]

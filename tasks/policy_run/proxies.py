@@ -1,4 +1,4 @@
-"""Additions to win rate and KL of an evaluation during training: proxy rewards, and the weights of the best one.
+"""Additions to win rate and KL of an evaluation during training: proxy rewards, and the weights of the peak.
 
 Source: PAR, §4.1 (proxy reward and win rate on the test set), Figure 6b (preference score), Table 3 (best checkpoint).
 """
@@ -105,10 +105,14 @@ class ProxyReader:
 def peak_evaluation(
     evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]
 ) -> tuple[Metrics, list[Generation], OverSft]:
-    """Returns metrics of the best evaluation's weights as `peak_<metric>`, their AlpacaEval answers, and these against
-    the SFT model's.
+    """Returns metrics of the peak's weights as `peak_<metric>`, their AlpacaEval answers, and these against the SFT
+    model's.
 
-    Only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
+    Measures only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
+
+    Args:
+        policy: with the peak's weights.
+        sft: the SFT model's answers.
     """
     rows = {name: evaluator.generate_dialogue(policy, name) for name in ("alpaca", "mtbench")}
     over = over_sft(evaluator, rows["alpaca"], sft, ("alpaca",))
@@ -121,6 +125,6 @@ def peak_evaluation(
 
 
 def lost_after_peak(metrics: Mapping[str, float]) -> Metrics:
-    """Returns `loss_after_peak`: win rate of the best evaluation's weights less that of the last, in points."""
+    """Returns `loss_after_peak`: win rate of the peak's weights less that of the last weights, in points."""
     names = ("peak_win_rate_vs_sft", "win_rate_vs_sft")
     return {"loss_after_peak": metrics[names[0]] - metrics[names[1]]} if set(names) <= set(metrics) else {}

@@ -35,7 +35,14 @@ from tasks.running.typed_results import read_rows
 
 #: Benchmarks whose answers a judge compares with those of the benchmark's baseline.
 JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")
-_NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
+#: What a saved training state has of a run, and its names there; those have to stay as they are.
+_NOTED = {
+    "history": "history",
+    "evaluations": "checkpoints",
+    "rollouts": "rollouts",
+    "lengths": "lengths",
+    "phases": "phases",
+}
 
 
 @dataclass(frozen=True)
@@ -92,13 +99,14 @@ class PolicyRun:
         encoder: tokenizer and template.
         evaluator: benchmarks.
         sft_answers: the SFT model's generations.
-        history, checkpoints, rollouts: what is written at the end.
+        history, rollouts: rows of history.jsonl and rollouts.jsonl.
+        evaluations: while training: step, KL, win rate and lengths; rows of checkpoints.jsonl, which holds no weights.
         lengths: tokens per segment in the last rollout batch.
         phases: speed and memory of each step.
         adapter: the policy's low-rank adapters, if only those are trained.
         proxies: reads proxy rewards of evaluations, where they are asked for.
         credit: what tokens of wrong sampled solutions are credited with, where there are any.
-        watched: the benchmark on whose prompts it is evaluated while it trains.
+        checkpoint_benchmark: on whose prompts it is evaluated while it trains.
     """
 
     policy: Policy
@@ -107,22 +115,22 @@ class PolicyRun:
     evaluator: Evaluator
     sft_answers: list[Generation]
     history: list[Metrics]
-    checkpoints: list[Metrics]
+    evaluations: list[Metrics]
     rollouts: list[Rollout]
     lengths: list[int]
     phases: list[Metrics]
     adapter: Adapter | None = None
     proxies: ProxyReader | None = None
     credit: list[TokenCredit] | None = None
-    watched: str = "alpaca"
+    checkpoint_benchmark: str = "alpaca"
 
     def state_dict(self) -> State:
         """Returns the notes of training so far."""
-        return {name: getattr(self, name) for name in _NOTED}
+        return {saved: getattr(self, name) for name, saved in _NOTED.items()}
 
     def load_state_dict(self, state: State) -> None:
-        for name in _NOTED:
-            setattr(self, name, state[name])
+        for name, saved in _NOTED.items():
+            setattr(self, name, state[saved])
 
     @torch.no_grad()
     def kl(self, rows: list[Generation], batch: int = 64) -> float:
@@ -143,18 +151,19 @@ class PolicyRun:
         return ("alpaca",) if self.evaluator.items("benchmarks/alpaca") else tuple(test_sets(self.evaluator.data))
 
     @property
-    def scored_while_training(self) -> bool:
+    def has_win_rates_while_training(self) -> bool:
         """Returns whether evaluations while training compare answers with the SFT model's: by true rewards, or by a
         judge that the settings let do so."""
         judged = self.evaluator.judge is not None and self.evaluator.config.judge_checkpoints
         return self.evaluator.world is not None or judged
 
-    def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
+    def evaluate(self, step: int, prompts: int) -> dict[str, float]:
         """Measures the win rate over the SFT model on some prompts, and the KL of those answers; returns each one's
         score."""
-        return self.note(step, self.evaluator.generate_dialogue(self.policy, self.watched, prompts))
+        answers = self.evaluator.generate_dialogue(self.policy, self.checkpoint_benchmark, prompts)
+        return self.note_evaluation(step, answers)
 
-    def note(self, step: int, rows: list[Generation], compared: OverSft | None = None) -> dict[str, float]:
+    def note_evaluation(self, step: int, rows: list[Generation], compared: OverSft | None = None) -> dict[str, float]:
         """Notes an evaluation's answers; returns each one's score.
 
         Args:
@@ -163,14 +172,15 @@ class PolicyRun:
             compared: with the SFT model's answers, if that is known already.
         """
         kl = self.kl(rows)
-        over = over_sft(self.evaluator, rows, self.sft_answers, (self.watched,)) if compared is None else compared
-        chars = {row["id"]: row["n_chars"] for row in self.sft_answers if row["benchmark"] == self.watched}
+        benchmark = self.checkpoint_benchmark
+        over = over_sft(self.evaluator, rows, self.sft_answers, (benchmark,)) if compared is None else compared
+        chars = {row["id"]: row["n_chars"] for row in self.sft_answers if row["benchmark"] == benchmark}
         longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
-        tally = over.tallies.get(self.watched)
-        rates = {} if tally is None else tally.metrics("win_rate_vs_sft", judged=bool(over.win_rates))
+        tally = over.tallies.get(benchmark)
+        rates = {} if tally is None else tally.metrics("win_rate_vs_sft", judged=bool(over.win_rate_facts))
         proxies = {} if self.proxies is None else self.proxies.read(rows)
-        self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates, **proxies})
-        return dict(over.scores(self.watched))
+        self.evaluations.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates, **proxies})
+        return dict(over.scores(benchmark))
 
 
 def start_run(
@@ -179,7 +189,7 @@ def start_run(
     evaluation: EvaluationConfig,
     lora: LoraSettings | None,
     seed: int,
-    watched: str = "alpaca",
+    checkpoint_benchmark: str = "alpaca",
 ) -> PolicyRun:
     """Returns a run at its start: policy and frozen reference from the SFT model, and the evaluator.
 
@@ -196,22 +206,22 @@ def start_run(
         evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
         sft_answers=read_rows(sft / "generations.jsonl", Generation),
         history=[],
-        checkpoints=[],
+        evaluations=[],
         rollouts=[],
         lengths=[],
         phases=[],
         adapter=adapter,
-        watched=watched,
+        checkpoint_benchmark=checkpoint_benchmark,
     )
     if run.evaluator.judge is not None:
-        check_comparable(run.evaluator, run.sft_answers, watched)
+        check_comparable(run.evaluator, run.sft_answers, checkpoint_benchmark)
     if adapter is None:
         freeze(run.reference.model)
     run.policy.model.eval()
     return run
 
 
-def check_comparable(evaluator: Evaluator, sft: list[Generation], watched: str) -> None:
+def check_comparable(evaluator: Evaluator, sft: list[Generation], checkpoint_benchmark: str) -> None:
     """Refuses, before anything is trained, prompts without an answer that the judge needs.
 
     Raises:
@@ -228,7 +238,7 @@ def check_comparable(evaluator: Evaluator, sft: list[Generation], watched: str) 
                 field="baseline",
                 remedy="Give the benchmark's reference answers, or leave the benchmark out of the evaluation's 'only'",
             )
-        if evaluator.world is None and name in (*evaluator.config.over_sft_benchmarks, watched):
+        if evaluator.world is None and name in (*evaluator.config.over_sft_benchmarks, checkpoint_benchmark):
             answered = {row["id"] for row in sft if row["benchmark"] == name}
             check_answered(items, answered, name)
 

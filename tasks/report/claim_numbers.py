@@ -149,8 +149,8 @@ class Numbers:
         places = {row: recipe_row(paper, row) for row in rows}
         self.outputs: Outputs = {row: tree.of(place) for row, place in places.items()}
         models = {name: tree.of(recipe_row(paper, name)) for name in file.sft_by_prefix.values()}
-        references = {row: models[name] for row in rows if (name := file.model_of(row))}
-        self.runs = TableRuns(self.outputs, references, tree.alpaca_calibrations(data_set(paper)), paper, tree)
+        sft_outputs = {row: models[name] for row in rows if (name := file.model_of(row))}
+        self.runs = TableRuns(self.outputs, sft_outputs, tree.alpaca_calibrations(data_set(paper)), paper, tree)
         task_of = {row: task for task, members in file.rival_groups.items() for row in members}
         self.matches = Matches(self.outputs, tree.root, task_of)
         self._known: dict[str, Measurements] = {}

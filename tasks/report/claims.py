@@ -1,16 +1,17 @@
 """Claims of a paper, as comparisons of measured numbers, and their verdicts.
 
 1. The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`.
-2. A claim has parts. Each part is of a kind of `claim_kinds` and makes one or several comparisons.
-3. A comparison is an effect over worlds (`significance`), and the verdict is by
+2. A claim has parts, as its file says it. Each part is of a kind of `claim_kinds` and makes one or several comparisons.
+3. A comparison is an effect over worlds (`significance`), and the verdict of the claim is by
    `rlhf_core.evaluation.verdicts.claim_verdict`: confirmed if each comparison is significant at .05, contradicted if
-   the contrary of one is, corrected for the comparisons of the claim (Holm).
-4. A part of side "beside" says that two numbers are alike: the 90 % interval of their difference over worlds is within
-   the margin (two one-sided t-tests at .05).
+   the contrary of one is, corrected for the comparisons of the claim (Holm). A comparison has a verdict of its own, by
+   the same p-values; it is not changed by 5 and 6.
+4. A comparison of side "beside" (kinds `within` and `ties`) says that two numbers are alike: the 90 % interval of their
+   difference over worlds is within the margin (two one-sided t-tests at .05).
 5. The comparisons of a claim are over the same worlds. Where they are not, the claim is undecided, and the worlds that
    only some of them have are named.
 6. A comparison with a broken row, below its own SFT model even at its best evaluation, confirms no claim, except one
-   whose point is the collapse.
+   with the flag `collapse`, whose point is that rows collapse.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Claim:
     Attributes:
         says: the sentence, in this project's words.
         source: the paper's section, table or figure.
-        collapse: the claim's point is that rows collapse, so that a win over a broken row counts.
+        collapse: whether the claim's point is that rows collapse, so that a win over a broken row counts.
     """
 
     id: str
@@ -103,7 +104,7 @@ def read_claims(path: Path, paper: str) -> PaperClaims:
     file = typed(ClaimsFile, read_settings(path), where)
     members = [("rival_groups", row) for rows in file.rival_groups.values() for row in rows]
     _check_rows([*(("sft_by_prefix", name) for name in file.sft_by_prefix.values()), *members], paper, where)
-    # a title may be of a family that has a metric for each pair of rows, such as `greedy_wins`
+    # a title is of a metric or of a family: `greedy_wins` has one for each aspect, `wins/<by>` one for each row
     families = {name: f"{name}/{OTHERS}" for name in file.titles}
     _check_metrics([("titles", name) for name, family in families.items() if not _has(paper, family)], paper, where)
     _check_metrics([("metric", file.metric)], paper, where)
@@ -123,21 +124,21 @@ def _has(paper: str, metric: str) -> bool:
 
 
 def _check_rows(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
-    """Refuses names of (field, row) that the paper's row map does not have."""
+    """Refuses a (field, row) whose row is not in the paper's row map."""
     known = row_names(paper)
     for name, row in named:
         if row not in known:
             raise RecipeError(
-                f"{where}: {name}: '{row}' is not a row of the row map{printed_tables.suggestion(row, known)}"
+                f"{where}: {name}: '{row}' is not a row of row_map/{paper}.yaml{printed_tables.suggestion(row, known)}"
             )
 
 
 def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
-    """Refuses names of (field, metric) that neither the row map has nor a function derives."""
+    """Refuses a (field, metric) whose metric is neither in the paper's row map nor in `DERIVED`."""
     for name, metric in named:
         if not _has(paper, metric):
             hint = printed_tables.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
-            raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of the row map{hint}")
+            raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of row_map/{paper}.yaml{hint}")
 
 
 def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimPart:
@@ -162,23 +163,27 @@ def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimPart:
 
 
 def _measured(comparison: ClaimComparison) -> Comparison | None:
-    """Returns the effect of a comparison over worlds; None where a side has no results."""
+    """Returns the effect of a comparison over worlds; None where a row has no results."""
     if isinstance(comparison.other, float):
         return compare_constant(comparison.left, comparison.values, comparison.other)
     return compare(comparison.left, comparison.values, comparison.right, comparison.other)
 
 
 def _means(comparison: ClaimComparison) -> list[float]:
-    """Returns both sides' means over the worlds that both have."""
+    """Returns the means of both numbers over the worlds that both have."""
     values, other = comparison.values, comparison.other
     if isinstance(other, float):
         return [sum(values.values()) / len(values), other]
     seeds = sorted(values.keys() & other.keys())
-    return [sum(side[seed] for seed in seeds) / len(seeds) for side in (values, other)]
+    return [sum(by_seed[seed] for seed in seeds) / len(seeds) for by_seed in (values, other)]
 
 
 def _comparison_verdict(tested: TestedComparison, p_contradicted: float | None) -> ClaimWord:
-    """Returns the verdict of one comparison; its contrary's p is corrected over the comparisons of the claim."""
+    """Returns the verdict of one comparison.
+
+    Args:
+        p_contradicted: of its contrary, corrected over the comparisons of the claim.
+    """
     if tested.effect is None:
         return "not run"
     if p_contradicted is not None and p_contradicted < ALPHA:
@@ -203,7 +208,7 @@ def with_verdicts(claim: Claim, numbers: Numbers) -> dict[str, Any]:
     broken = sorted(compared & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
     uneven = _uneven_worlds([result for result in measured if result is not None])
     word: ClaimWord = "undecided" if broken or (uneven and verdict.word != "not run") else verdict.word
-    shown: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for comparison, test, result, p in zip(comparisons, tested, measured, verdict.p_contradicted, strict=True):
         line: dict[str, Any] = {"left": comparison.left, "side": comparison.side, "right": comparison.right}
         line["verdict"] = _comparison_verdict(test, p)
@@ -213,8 +218,8 @@ def with_verdicts(claim: Claim, numbers: Numbers) -> dict[str, Any]:
             line |= {"difference": effect.estimate, "worlds": effect.worlds, "missing": result.missing}
             line |= {"interval": [interval.lower, interval.upper] if interval else None, "p": test.p_holds}
             line |= {"p_contradicted": p, "smallest_visible": effect.smallest_visible()}
-        shown.append(line)
-    data = {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": word, "parts": shown}
+        lines.append(line)
+    data = {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": word, "parts": lines}
     return data | ({"broken": broken} if broken else {}) | ({"uneven": uneven} if uneven else {})
 
 
@@ -227,31 +232,31 @@ def _uneven_worlds(compared: Sequence[Comparison]) -> str | None:
     return f"its comparisons are over different worlds: {', '.join(map(str, sorted(every - shared)))} only in some"
 
 
-def paper_claims(paper: str, tree: ResultTree) -> FigureData:
-    """Returns the figure of what a paper says and whether it was borne out."""
+def paper_claims_figure(paper: str, tree: ResultTree) -> FigureData:
+    """Returns the figure of a paper's claims with their verdicts."""
     return claims_figure(claims_of(paper), tree)
 
 
 def claims_figure(paper: PaperClaims, tree: ResultTree) -> FigureData:
     """Returns the figure of a file's claims with their verdicts."""
     file = paper.file
-    said = file.numbers_sentence.format(verdicts=win_rate_source(tree, paper.paper))
-    alike = f"{file.alike_sentence.format(margin=f'{file.margin:g}')} " if file.alike_sentence else ""
+    numbers_sentence = file.numbers_sentence.format(verdicts=win_rate_source(tree, paper.paper))
+    alike_sentence = f"{file.alike_sentence.format(margin=f'{file.margin:g}')} " if file.alike_sentence else ""
     figure = FigureData(
         key="claims",
         title="What the paper says",
-        caption=f"{said} A sign between two numbers says where the paper has them: above (›), below (‹) or "
+        caption=f"{numbers_sentence} A sign between two numbers says where the paper has them: above (›), below (‹) or "
         f"alike (≈). Each comparison is a t-test over worlds, and one world decides nothing. A claim is confirmed when "
         "each of its comparisons is at .05, and contradicted when the contrary of one is, corrected for their number "
-        f"(Holm). A claim whose comparisons are over different worlds is undecided. {alike}A win over a broken row, "
-        "which is below its own SFT model even at its best evaluation, confirms nothing, unless the collapse is the "
-        "claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
+        f"(Holm). A claim whose comparisons are over different worlds is undecided. {alike_sentence}A win over a "
+        "broken row, which is below its own SFT model even at its best evaluation, confirms nothing, unless the "
+        "collapse is the claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
     numbers = Numbers(paper.paper, file, paper.rows, tree)
-    rows = [with_verdicts(claim, numbers) for claim in paper.claims]
-    if any(row["verdict"] != "not run" for row in rows):
-        figure.blocks = [{"rows": rows}]
+    claims = [with_verdicts(claim, numbers) for claim in paper.claims]
+    if any(claim["verdict"] != "not run" for claim in claims):
+        figure.blocks = [{"rows": claims}]
     else:
         figure.missing = [file.needs]
     return figure

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_core.published.row_map import recipe_row
-from tasks.report.claims import paper_claims
+from tasks.report.claims import paper_claims_figure
 from tasks.report.figure_data import FigureData, Panel, Series, curve_series, published_figure
 from tasks.report.figures_training import training_curves
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
@@ -45,7 +45,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     """Returns all figures in the order of the page."""
     rows = [recipe_row("alarm", name) for name in LABELS]
     return [
-        paper_claims("alarm", tree),
+        paper_claims_figure("alarm", tree),
         *(selection(tree, name, of) for name, of in SELECTIONS.items()),
         gate(tree),
         training_curves(tree, rows, LABELS, COLOURS, "Means over worlds. Rows of Tables 1 and 4."),

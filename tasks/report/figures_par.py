@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rlhf_core.published.row_map import RecipeRow, recipe_row
-from tasks.report.claims import paper_claims
+from tasks.report.claims import paper_claims_figure
 from tasks.report.figure_data import (
     FigureData,
     Panel,
@@ -84,7 +84,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     caption = CURVES.format(verdicts=verdicts)
     names = [f"{prefix}{name}" for prefix in SETTINGS for name in ("standard", "odin", "reg", "warm")]
     return [
-        paper_claims("par", tree),
+        paper_claims_figure("par", tree),
         *outcomes(tree, SETTINGS, LABELS, verdicts),
         losses(tree),
         curves(tree, published_figure("par/3", caption), BOUNDS),

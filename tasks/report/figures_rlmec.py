@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_core.published.row_map import RecipeRow, recipe_row
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.oracle import Steps, kept_errors
-from tasks.report.claims import paper_claims
+from tasks.report.claims import paper_claims_figure
 from tasks.report.figure_data import (
     FigureData,
     Panel,
@@ -49,7 +49,7 @@ SIZES = ("", "-13b")
 def figures(tree: ResultTree) -> list[FigureData]:
     """Returns all figures in the order of the page."""
     return [
-        paper_claims("rlmec", tree),
+        paper_claims_figure("rlmec", tree),
         training_accuracy(tree),
         rewriting(tree),
         first_error_positions(tree),

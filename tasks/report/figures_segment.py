@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.fidelity import boundary_scores
 from rlhf_core.published.row_map import RecipeRow, recipe_row
-from tasks.report.claims import paper_claims
+from tasks.report.claims import paper_claims_figure
 from tasks.report.figure_data import (
     FigureData,
     Panel,
@@ -55,7 +55,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     policies = [recipe_row("segment", name) for name in METHODS]
     models = [RecipeRow(name, "segment", "reward_model") for name in REWARD_MODELS]
     return [
-        paper_claims("segment", tree),
+        paper_claims_figure("segment", tree),
         training_curves(
             tree,
             policies,

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_core.evaluation.reward_bench import SECTIONS
 from rlhf_core.published.row_map import RecipeRow, data_set, recipe_row
-from tasks.report.claims import paper_claims
+from tasks.report.claims import paper_claims_figure
 from tasks.report.figure_data import (
     FigureData,
     Mean,
@@ -59,7 +59,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     policies = [recipe_row(PAPER, name) for name in METHODS]
     models = [RecipeRow(name, PAPER, "reward_model") for name in REWARD_MODELS]
     return [
-        paper_claims(PAPER, tree),
+        paper_claims_figure(PAPER, tree),
         training_curves(
             tree,
             policies,

@@ -34,16 +34,16 @@ from tasks.studies.equal_kl import at_kl
 
 #: Names of the rows: the plain reward, PAR's design, Segment's design.
 PLAIN, BOUNDED, DENSE = "vanilla", "par", "segment"
-#: The rows that the finding is about; the demo may have others.
-CHECKED = (PLAIN, BOUNDED, DENSE)
+#: The rows that `parts` are about; the demo may have others.
+FINDING_ROWS = (PLAIN, BOUNDED, DENSE)
 #: KL from the SFT model, in nats per answer, at which rows are also compared, besides at their last step.
 NATS = 2.0
 RECORD = Path("reference/demo_finding.json")
 
-#: Measures of each row.
+#: Row -> measure -> value.
 Measured = Mapping[str, Mapping[str, float]]
-#: Of these, those that a policy's result must have.
-SHOWN = ("final", "kl", "length", "proxy_gain")
+#: Measures that each policy's result has to have.
+NEEDED_MEASURES = ("final", "kl", "length", "proxy_gain")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class FindingRow:
         return run_anchor(DEMO_PAPER, "policy", self.name, str(next(iter(self.runs))))
 
     @property
-    def over_worlds(self) -> HackingRow:
+    def as_hacking_row(self) -> HackingRow:
         """Returns the row as the laboratory's page draws it."""
         return HackingRow(self.name, self.title, "measured", runs=list(self.runs.values()))
 
@@ -82,8 +82,9 @@ class FindingRow:
         """Returns the mean win rate at `NATS` from the SFT model; None where a world's evaluations do not reach it."""
         found = []
         for run in self.runs.values():
-            path = {"temperature": 1, "top_p": 1, "points": run.points}
-            found += [at_kl(path, [NATS], "win_rate")[0].value]
+            # in the form of a study's record; the demo samples its answers at temperature 1
+            curve = {"temperature": 1, "top_p": 1, "points": run.points}
+            found += [at_kl(curve, [NATS], "win_rate")[0].value]
         known = [value for value in found if value is not None]
         return mean_and_standard_error(known)[0] if len(known) == len(found) else None
 
@@ -96,7 +97,7 @@ class FindingRow:
         return sum(run.hacked for run in self.runs.values())
 
     @property
-    def means(self) -> str:
+    def sentence(self) -> str:
         """Returns the row's part of the finding in one line."""
         worlds = len(self.runs)
         hacked = f"hacked in {of_worlds(self.times_hacked, worlds)}" if self.times_hacked else "not hacked"
@@ -138,16 +139,19 @@ class DemoFinding:
 
     Attributes:
         rows: the plain row first.
-        right: share of held-out labels that the plain row's reward model predicts.
-        true: share of these labels that prefer the answer with the higher true reward; None where it is not known.
+        prompts: number of prompts behind each win rate.
+        predicted_labels: share of held-out labels that the plain row's reward model predicts.
+        true_labels: share of these labels that prefer the answer with the higher true reward; None where true rewards
+            are not known.
         answers: to one prompt in the first world: the SFT model's, then each row's.
-        checked: None where no record is there.
+        checked: the finding on other seeds; None without its record.
     """
 
     rows: tuple[FindingRow, ...]
     seeds: tuple[int, ...]
-    right: float
-    true: float | None
+    prompts: int
+    predicted_labels: float
+    true_labels: float | None
     answers: tuple[Answer, ...]
     checked: FindingCheck | None
 
@@ -171,8 +175,8 @@ class DemoFinding:
         return f"On the same labels, {'; '.join(others)}." if designs else ""
 
     @property
-    def weight(self) -> str:
-        """Returns how much the finding weighs, in a sentence."""
+    def caveat(self) -> str:
+        """Returns how little few worlds prove, in a sentence."""
         count = len(self.seeds)
         return (
             f"{count} world{'s show' if count > 1 else ' shows'} it and {'do' if count > 1 else 'does'} not prove it."
@@ -181,22 +185,23 @@ class DemoFinding:
     @property
     def cause(self) -> str:
         """Returns why the reward can be hacked."""
-        learned = f"The reward model predicts {100 * self.right:.0f} % of held-out labels"
-        if self.true is None:
+        learned = f"The reward model predicts {100 * self.predicted_labels:.0f} % of held-out labels"
+        if self.true_labels is None:
             return f"{learned}."
         return (
-            f"The annotator likes length: only {100 * self.true:.0f} % of the labels prefer the better answer. "
+            f"The annotator likes length: only {100 * self.true_labels:.0f} % of the labels prefer the better answer. "
             f"{learned}, flaw and all."
         )
 
     @property
     def strength(self) -> str:
-        """Returns the strength of the evidence."""
+        """Returns how strong the evidence is: worlds, prompts, intervals and differences in KL."""
         seeds = " and ".join(map(str, self.seeds))
         return (
             f"{of_worlds(len(self.seeds))} (seeds {seeds}, spent: a demonstration, not a verdict). Each world has its "
-            "own facts, data and models, and 512 prompts. Intervals are 95 % over worlds: few worlds make them wide. "
-            f"Rows differ in KL: one that moved less had less to lose; at {NATS:g} nats they are compared at equal KL."
+            f"own facts, data and models, and {self.prompts} prompts. Intervals are 95 % over worlds: few worlds make "
+            "them wide. Rows differ in KL: one that moved less had less to lose; at "
+            f"{NATS:g} nats they are compared at equal KL."
         )
 
     @property
@@ -227,7 +232,7 @@ def finding_cells(row: FindingRow) -> list[str]:
     """Returns a row's cells: title, win rate, difference, win rate at equal KL, KL, tokens per answer, worlds with an
     alarm."""
     equal = row.at_equal_kl
-    rang = sum(count > 0 for count in row.alarms.values())
+    alarmed = sum(count > 0 for count in row.alarms.values())
     return [
         row.title,
         f"{row.mean('final'):.1f}",
@@ -235,7 +240,7 @@ def finding_cells(row: FindingRow) -> list[str]:
         "" if equal is None else f"{equal:.0f}",
         f"{row.mean('kl'):.1f}",
         f"{row.mean('length'):.0f}",
-        f"{rang} of {len(row.alarms)}" if rang else "none",
+        f"{alarmed} of {len(row.alarms)}" if alarmed else "none",
     ]
 
 
@@ -285,21 +290,25 @@ def parts(measured: Measured) -> dict[str, bool]:
 def settings_digest(root: Path) -> str:
     """Returns a digest of the settings and stage versions behind the rows that the finding is about."""
     scale, rows, found = Scale(root, DEFAULT_SCALE), load_rows(root, DEMO_PAPER), {}
-    for row in (rows[name] for name in CHECKED if name in rows):
-        for item in scale.row(row, 0):
-            read = [read_settings(address.under(root)) for address in item.addresses]
-            found[item.stage] = [stage_version(root, item.module), read]
+    for row in (rows[name] for name in FINDING_ROWS if name in rows):
+        for stage in scale.row(row, seed=0):  # every seed has the same settings
+            settings = [read_settings(address.under(root)) for address in stage.addresses]
+            found[stage.stage] = [stage_version(root, stage.module), settings]
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def read_check(root: Path) -> FindingCheck | None:
-    """Returns what the record says, None without one."""
+    """Returns the finding on other seeds from its record; None without a record.
+
+    Raises:
+        DataError: a damaged record.
+    """
     if not (root / RECORD).exists():
         return None
     record, damaged = read_object(root / RECORD), partial(DataError, file=str(RECORD), remedy=f"git checkout {RECORD}")
     check_types(record, CheckedSeeds, damaged)
     for seed, rows in record["seeds"].items():
-        if not seed.isdigit() or not set(CHECKED) <= rows.keys():
+        if not seed.isdigit() or not set(FINDING_ROWS) <= rows.keys():
             raise damaged(f"{seed} is not a seed with the rows {PLAIN}, {BOUNDED} and {DENSE}", field="seeds")
     if not record["seeds"]:
         raise damaged("has no seed", field="seeds")
@@ -307,8 +316,11 @@ def read_check(root: Path) -> FindingCheck | None:
     names = next(iter(by_seed.values()))
     held = {name: sum(each[name] for each in by_seed.values()) for name in names}
     held["all"] = sum(all(each.values()) for each in by_seed.values())
-    ends = {name: {seed: [rows[name]["final"]] for seed, rows in record["seeds"].items()} for name in (BOUNDED, PLAIN)}
-    lead = paired(ends, BOUNDED, PLAIN)
+    # a row has one run in each world
+    finals = {
+        name: {seed: [rows[name]["final"]] for seed, rows in record["seeds"].items()} for name in (BOUNDED, PLAIN)
+    }
+    lead = paired(finals, BOUNDED, PLAIN)
     return FindingCheck(tuple(sorted(by_seed)), held, lead, record["settings"] == settings_digest(root))
 
 
@@ -325,8 +337,8 @@ def read_finding(root: Path) -> DemoFinding | None:
             if (run := read_hacking_run(results / DEMO_PAPER / "policy" / name / str(seed), seed)) is None:
                 return None
             metrics_file = str(Path(run.path) / "result" / "metrics.json")
-            for lacking in (MEASURES[name] for name in SHOWN if name not in run.measures):
-                raise DataError("is missing", file=metrics_file, field=lacking, remedy="Run the demo again")
+            if missing := [MEASURES[measure] for measure in NEEDED_MEASURES if measure not in run.measures]:
+                raise DataError("is missing", file=metrics_file, field=missing[0], remedy="Run the demo again")
             runs[name][seed] = run
     backbone, model = rows[PLAIN].backbone, rows[PLAIN].reward_models[0].name
     finals = {name: {seed: [run.measures["final"]] for seed, run in own.items()} for name, own in runs.items()}
@@ -345,16 +357,18 @@ def read_finding(root: Path) -> DemoFinding | None:
                 rise if name == PLAIN else None,
             )
         )
-    right, true = [], []
+    predicted, true = [], []
     for seed in demo.seeds:
-        right.append(_metric(results / DEMO_PAPER / "reward_model" / model / str(seed), "accuracy"))
+        predicted.append(_metric(results / DEMO_PAPER / "reward_model" / model / str(seed), "accuracy"))
+        # a world that draws its own data has a folder of it; else all seeds share one
         data = results / "shared" / "data" / backbone
         true.append(true_labels((data / str(seed) if (data / str(seed)).exists() else data) / "result"))
-    accuracy = sum(right) / len(right)
+    prompts = len(_answers(Path(found[0].runs[demo.seeds[0]].path)))
+    accuracy = sum(predicted) / len(predicted)
     known = [share for share in true if share is not None]
     answers = shown_answers(results / "shared" / "sft" / backbone / str(demo.seeds[0]), found)
     share = sum(known) / len(known) if known else None
-    return DemoFinding(tuple(found), demo.seeds, accuracy, share, answers, read_check(root))
+    return DemoFinding(tuple(found), demo.seeds, prompts, accuracy, share, answers, read_check(root))
 
 
 def proxy_rise(runs: Mapping[int, HackingRun], normalisers: Path) -> float:
@@ -398,7 +412,7 @@ def shown_answers(sft: Path, rows: Sequence[FindingRow]) -> tuple[Answer, ...]:
 
 
 def _answers(out: Path) -> dict[str, dict[str, Any]]:
-    """Returns a model's answers to AlpacaEval's prompts, by id."""
+    """Returns a model's answers to the prompts of the testbed's benchmark `alpaca`, by id."""
     kind: type[Any] = Generation
     rows = read_typed_rows(out / "result" / "generations.jsonl", kind, ("benchmark", "id"))
     shown = [row for row in rows if row["benchmark"] == "alpaca" and row.get("true_reward") is not None]

@@ -24,18 +24,18 @@ Difficulties = Mapping[Any, float]
 
 @dataclass(frozen=True)
 class Judged:
-    """One run against one baseline.
+    """One run against one opponent: the SFT model, another row or AlpacaEval's baseline.
 
     Attributes:
         prompts: [n] instruction ids.
         preferences: [n] in [1, 2], 2 = the run wins; NaN where the verdict is invalid.
-        own_length, baseline_length: [n] characters.
+        own_length, opponent_length: [n] characters.
     """
 
     prompts: Sequence[str]
     preferences: Sequence[float]
     own_length: Sequence[float]
-    baseline_length: Sequence[float]
+    opponent_length: Sequence[float]
 
 
 def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibration: Any = None) -> float | None:
@@ -43,7 +43,7 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
 
     Args:
         run: its name in messages.
-        difficulty: of every instruction; higher means that models win more easily.
+        difficulty: of every instruction.
         calibration: frame of calibration rows, or None.
 
     Raises:
@@ -52,10 +52,10 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
     """
     from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
 
-    for prompt, *lengths in zip(judged.prompts, judged.own_length, judged.baseline_length, strict=True):
+    for prompt, *lengths in zip(judged.prompts, judged.own_length, judged.opponent_length, strict=True):
         if not all(math.isfinite(length) for length in lengths):
             raise DataError(
-                f"{run} has an answer to prompt '{prompt}' of length {lengths[0]}, against a baseline of {lengths[1]}",
+                f"{run} has an answer to prompt '{prompt}' of length {lengths[0]}, against an answer of {lengths[1]}",
                 field="n_chars",
                 remedy="Evaluate the run again: lengths are finite numbers",
             )
@@ -70,7 +70,7 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
         _rates[key] = length_controlled_win_rate(
             judged.preferences,
             judged.own_length,
-            judged.baseline_length,
+            judged.opponent_length,
             difficulty,
             calibration,
             instruction_ids=judged.prompts,
@@ -86,7 +86,7 @@ def _key(judged: Judged, difficulty: Difficulties, calibration: Any) -> bytes:
     """Returns a digest of everything that a rate is fitted to."""
     import pandas as pd
 
-    numbers = (judged.preferences, judged.own_length, judged.baseline_length)
+    numbers = (judged.preferences, judged.own_length, judged.opponent_length)
     parts: list[Any] = [list(judged.prompts), *(list(map(float, column)) for column in numbers)]
     parts.append(sorted((str(key), float(value)) for key, value in difficulty.items()))
     if calibration is not None:

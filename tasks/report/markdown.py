@@ -112,13 +112,13 @@ def _finding(found: DemoFinding) -> list[str]:
     lines = [
         "## The demo's finding",
         "",
-        f"{found.headline} {found.beside} {found.weight}",
+        f"{found.headline} {found.beside} {found.caveat}",
         "",
         _row(headings),
         "|" + " --- |" * len(headings),
     ]
     lines += [*(_row(finding_cells(row)) for row in found.rows), ""]
-    lines += [f"- {escape(row.title)}: {row.means}" for row in found.rows]
+    lines += [f"- {escape(row.title)}: {row.sentence}" for row in found.rows]
     return [*lines, "", found.cause, "", f"{found.strength} {found.check}", ""]
 
 

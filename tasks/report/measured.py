@@ -26,7 +26,15 @@ from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_erro
 from tasks.report.partial import partial_text
 from tasks.report.printed_rows import ELSEWHERE
 from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
-from tasks.report.win_rates import Outputs, TableRuns, blank_reason, judge_notes, lacking, length_note, verdicts_word
+from tasks.report.win_rates import (
+    Outputs,
+    TableRuns,
+    blank_reason,
+    judge_notes,
+    length_note,
+    undecided_prompts,
+    verdicts_word,
+)
 from tasks.running.alarms import alarm_text, alarms_of
 
 #: Status of a cell where the paper has a dash and this project no row.
@@ -211,7 +219,7 @@ def _annotate(cell: Cell, row: MappedRow, metric: str, behind: TableRuns) -> Non
     runs = behind.outputs.get(row.recipe.name, {}) if row.recipe else {}
     if not runs or cell.status not in ("measured", "not measured"):
         return
-    unparsable, one_sided = lacking(behind, row.recipe.name if row.recipe else "", metric)
+    unparsable, one_sided = undecided_prompts(behind, row.recipe.name if row.recipe else "", metric)
     cell.unparsable, cell.one_sided = unparsable or cell.unparsable, one_sided or cell.one_sided
     if cell.status == "measured":
         cell.note = length_note(behind, row.recipe.name if row.recipe else "", metric)
@@ -248,8 +256,8 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     judged = verdicts_word(outputs) == "judged"
     columns = [(column, metric_name(table, column.key, judged=judged)) for column in table.columns]
     columns += [(column, column.key) for column in also_measured(table, judged=judged)]
-    references = {row.recipe.name: tree.of(row.reference) for row in rows if row.recipe and row.reference}
-    behind = TableRuns(outputs, references, tree.alpaca_calibrations(data_set(table.paper)), table.paper, tree)
+    sft_outputs = {row.recipe.name: tree.of(row.reference) for row in rows if row.recipe and row.reference}
+    behind = TableRuns(outputs, sft_outputs, tree.alpaca_calibrations(data_set(table.paper)), table.paper, tree)
     matches = table_matches(table.paper, rows, outputs, tree)
     asked = {row_metric(table, row, *column, judged=judged) for row in rows for column in columns if table.is_result}
     values = {metric: _values(behind, matches, metric) for metric in sorted(asked)}

@@ -58,7 +58,7 @@ def _alpaca_rows(output: StageOutput) -> Judged:
         prompts=[str(row["id"]) for row in rows],
         preferences=[math.nan if row["preference"] is None or not row["valid"] else row["preference"] for row in rows],
         own_length=[answers[str(row["id"])]["n_chars"] for row in rows],
-        baseline_length=[len(answers[str(row["id"])]["baseline"]) for row in rows],
+        opponent_length=[len(answers[str(row["id"])]["baseline"]) for row in rows],
     )
 
 
@@ -78,32 +78,32 @@ def alpaca_length_controlled(runs: TableRuns) -> Measurements:
     return found
 
 
-def reference_length_controlled(runs: TableRuns, *, peak: bool = False) -> Measurements:
+def length_controlled_over_sft(runs: TableRuns, *, peak: bool = False) -> Measurements:
     """Returns the length-controlled win rate of a run's answers over the SFT model in percent; see `win_rates`."""
     found: dict[str, dict[int, float]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
-            reference = runs.reference(name, seed)
-            if reference is None or reference.path == output.path:
+            sft = runs.sft_output(name, seed)
+            if sft is None or sft.path == output.path:
                 continue
-            judged = preferences(output, reference, "alpaca", peak=peak)
+            judged = preferences(output, sft, "alpaca", peak=peak)
             if not any(math.isfinite(value) for value in judged.preferences):
                 continue
             rate = "peak_win_rate_vs_sft" if peak else "win_rate_vs_sft"
-            difficulty, _ = difficulties_of(runs, output, reference, rate)
+            difficulty, _ = difficulties_of(runs, output, sft, rate)
             controlled = length_controlled(f"{name} at seed {seed}", judged, difficulty)
             if controlled is not None:
                 found.setdefault(name, {})[seed] = controlled
     return found
 
 
-def reference_arena(runs: TableRuns) -> Measurements:
+def arena_over_sft(runs: TableRuns) -> Measurements:
     """Returns the win rate over the SFT model on Arena-Hard's prompts in percent, ties half."""
     found: dict[str, dict[int, float]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
-            reference = runs.reference(name, seed)
-            tally = None if reference is None else tally_over_sft(output, reference, "arena")
+            sft = runs.sft_output(name, seed)
+            tally = None if sft is None else tally_over_sft(output, sft, "arena")
             if tally is not None and tally.scores:
                 found.setdefault(name, {})[seed] = 100 * sum(tally.scores.values()) / len(tally.scores)
     return found
@@ -112,24 +112,24 @@ def reference_arena(runs: TableRuns) -> Measurements:
 #: Metrics that no run records: they need the SFT model's answers or the data set's calibration.
 JOINT_METRICS: dict[str, Callable[[TableRuns], Measurements]] = {
     "alpaca_lc": alpaca_length_controlled,
-    "lc_win_rate_vs_sft": reference_length_controlled,
-    "peak_lc_win_rate_vs_sft": partial(reference_length_controlled, peak=True),
-    "arena_win_rate_vs_sft": reference_arena,
+    "lc_win_rate_vs_sft": length_controlled_over_sft,
+    "peak_lc_win_rate_vs_sft": partial(length_controlled_over_sft, peak=True),
+    "arena_win_rate_vs_sft": arena_over_sft,
 }
 
 
 def has_itself(metric: str) -> bool:
-    """Returns whether the SFT model has a metric by definition; see `reference_itself`."""
+    """Returns whether the SFT model has a metric by definition; see `sft_itself`."""
     return metric in OVER_SFT or metric.startswith("peak_")
 
 
-def reference_itself(runs: TableRuns, metric: str) -> Measurements:
+def sft_itself(runs: TableRuns, metric: str) -> Measurements:
     """Returns the SFT model's values by definition, such as 50 % wins against itself."""
     found: dict[str, dict[int, float]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
-            reference = runs.reference(name, seed)
-            if reference is None or reference.path != output.path:
+            sft = runs.sft_output(name, seed)
+            if sft is None or sft.path != output.path:
                 continue
             own = metric.removeprefix("peak_")
             if metric in OVER_SFT:
@@ -170,7 +170,7 @@ def measurements(runs: TableRuns, metric: str) -> Measurements:
     found = joint(runs) if joint else recorded(runs, metric)
     if not has_itself(metric) or (metric in OVER_SFT and not _compared(runs, found)):
         return found
-    return {**found, **reference_itself(runs, metric)}
+    return {**found, **sft_itself(runs, metric)}
 
 
 def _compared(runs: TableRuns, found: Measurements) -> bool:
@@ -178,5 +178,5 @@ def _compared(runs: TableRuns, found: Measurements) -> bool:
 
     They are where a run has one, or the SFT model's answers have true rewards.
     """
-    references = [output for by_seed in runs.references.values() for output in by_seed.values()]
-    return any(found.values()) or any(map(knows_true_rewards, references))
+    sft_outputs = [output for by_seed in runs.sft_outputs.values() for output in by_seed.values()]
+    return any(found.values()) or any(map(knows_true_rewards, sft_outputs))

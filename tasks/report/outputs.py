@@ -93,9 +93,9 @@ class StageOutput:
         return read_object(path) if exists_or_raise_if_lost(path) else {}
 
     @cached_property
-    def win_rates(self) -> dict[str, dict[str, Any]]:
-        """Returns every win rate that a judge decided, by metric, with its reference, protocol, judge and counts; empty
-        where true rewards decided."""
+    def win_rate_facts(self) -> dict[str, dict[str, Any]]:
+        """Returns reference, protocol, judge and counts of every win rate that a judge decided, by metric; empty where
+        true rewards decided."""
         path = self.result / "win_rates.json"
         return read_object(path) if exists_or_raise_if_lost(path) else {}
 

@@ -285,8 +285,8 @@ def _finding_curves(finding: DemoFinding) -> Markup:
     """Returns the curves of the demo's rows in one panel, in the colours of `rewardsmith compare`'s page."""
 
     def curve(place: int, row: FindingRow) -> Curve:
-        over_worlds = row.over_worlds
-        return Curve(row.title, theme_colour(place), over_worlds.proxy_gain_by_step, over_worlds.curve("win_rate"))
+        hacking = row.as_hacking_row
+        return Curve(row.title, theme_colour(place), hacking.proxy_gain_by_step, hacking.curve("win_rate"))
 
     curves = [curve(place, row) for place, row in enumerate(finding.rows)]
     return Markup(curves_svg("finding", "proxy reward and win rate of the demo's rows", curves))

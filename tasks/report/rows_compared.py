@@ -396,5 +396,5 @@ def _sft(row: RowRuns) -> str:
 
 
 def _judge(row: RowRuns, metric: str) -> str:
-    judges = [run.win_rates.get(metric, {}).get("judge") or "true rewards" for run in row.runs.values()]
+    judges = [run.win_rate_facts.get(metric, {}).get("judge") or "true rewards" for run in row.runs.values()]
     return ", ".join(dict.fromkeys(map(str, judges)))

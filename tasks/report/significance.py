@@ -23,7 +23,7 @@ class Comparison:
     Attributes:
         effect: the row less the other.
         missing: names the worlds that one of the rows lacks; None if both have the same.
-        worlds: that the effect is over.
+        worlds: seeds of the worlds that the effect is over; `effect.worlds` is their number.
     """
 
     effect: Effect

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import DeviceSettings, Load, Stated, note_resolved, resolve
+from rlhf_core.models.device_settings import DeviceSettings, Load, StatedSettings, note_resolved, resolve
 from rlhf_core.models.loading import PRECISIONS, decoder_of
 from rlhf_core.models.recomputation import recompute_layers
 from rlhf_core.models.response_states import can_pack, pack_rows
@@ -68,7 +68,7 @@ def apply_device_settings(
     bodies = [transformer_of(model) for model in models]
     first = bodies[0]
     names = {dtype: name for name, dtype in PRECISIONS.items()}
-    stated = Stated(
+    stated = StatedSettings(
         precision=names.get(first.dtype, str(first.dtype)),
         attention=first.config._attn_implementation,
         gradient_checkpointing=config.gradient_checkpointing,

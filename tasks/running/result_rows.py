@@ -62,7 +62,14 @@ class ReportExample(TypedDict):
 
 
 class ColouredExample(ReportExample):
-    """A row of examples.jsonl of a reward model: the response with the reward of every token and segment."""
+    """A row of examples.jsonl of a reward model: the response with the reward of every token and segment.
+
+    Attributes:
+        rewards: of each token: its part of the worth of its segment, None outside segments.
+        segments: (start, end, worth) of each.
+        weights: of each segment in the response's reward, where the aggregation is an attention.
+        segment_rewards: of each segment the raw reward, before its weight, where the aggregation is an attention.
+    """
 
     label: str
     tokens: list[str]

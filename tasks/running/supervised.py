@@ -25,7 +25,7 @@ def train_resumably(
     label: str,
     history_every: int,
     measured: Callable[[int], Mapping[str, float]] = lambda step: {},
-    same_training: RunCheckpoints | None = None,
+    shared_checkpoints: RunCheckpoints | None = None,
 ) -> list[dict[str, float]]:
     """Trains from the start or from the last checkpoint; returns the history.
 
@@ -35,11 +35,12 @@ def train_resumably(
         label: for people.
         history_every: steps from one row of the history to the next; the last step has one too.
         measured: what else a step's row of the history holds; a step that it measures has a row.
-        same_training: where stages with equal inputs find and leave the state after the last step (`reuse_training`).
+        shared_checkpoints: where stages of a study with equal inputs find and leave the finished training
+            (`reuse_training`); None outside a study.
     """
     saved = checkpoints.resume(label)
-    if saved is None and same_training is not None:
-        saved = same_training.resume(f"{label}, trained by another stage")
+    if saved is None and shared_checkpoints is not None:
+        saved = shared_checkpoints.resume(f"{label}, trained by another stage")
     with restoring():
         history: list[dict[str, float]] = [] if saved is None else saved["history"]
         resume: State | None = None if saved is None else saved["training"]
@@ -57,7 +58,7 @@ def train_resumably(
                 checkpoints.note(history)
 
         def on_checkpoint(step: int, training: Callable[[], State]) -> None:
-            for store in (checkpoints, same_training) if step == steps else (checkpoints,):
+            for store in (checkpoints, shared_checkpoints) if step == steps else (checkpoints,):
                 if store is not None:
                     store.offer(step, lambda: {"training": training(), "history": history})
 

@@ -40,7 +40,7 @@ def right_selection(selection: Path, data: Path) -> dict[str, float]:
     greedy = [world.true_reward(metas[row["id"]], row["greedy"]["text"]) for row in answers]
     sampled = [world.true_reward(metas[row["id"]], row["sampled"]["text"]) for row in answers]
     truth, aspects = Pairs.of(greedy, sampled), made["aspects"]
-    if truth.constant:
+    if truth.never_prefers:
         return {}
     found = {name: inconsistency(truth, pairs(name, facts["higher_is_better"])) for name, facts in aspects.items()}
     return {f"{TRUE_INCONSISTENCY}/{name}": value for name, value in found.items()} | {

@@ -215,8 +215,8 @@ def test_the_simulated_comparisons_are_those_of_the_alarm() -> None:
         alarm = HackingAlarm(settings, 4)
         for step, row in enumerate(one, start=1):
             alarm.observe(step, ONES | {"response_length": 30.0, "proxy": 0.0, "reward": 0.0}, 64)
-            alarm.evaluated(step, {str(i): float(score) for i, score in enumerate(row[:32])})
-        alarm.ended(4, {str(i): float(score) for i, score in enumerate(one[-1])})
+            alarm.observe_evaluation(step, {str(i): float(score) for i, score in enumerate(row[:32])})
+        alarm.observe_end(4, {str(i): float(score) for i, score in enumerate(one[-1])})
         expected.append(bool(alarm.alarms))
     assert nulls.rings(scores, 32, settings).tolist() == expected
     assert 3 < sum(expected) < 30

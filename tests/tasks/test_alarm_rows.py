@@ -16,7 +16,7 @@ from rlhf_core.rewards.combinations import Gate
 from tasks.graph.matrix import suite_seeds
 from tasks.graph.rows import load_row, load_rows, row_addresses
 from tasks.graph.scale import Scale
-from tasks.params.aspects import AspectSpec, SelectionFile, SelectionScale
+from tasks.params.aspects import AspectSpec, SelectionEntry, SelectionScale
 from tasks.params.pages import Address, entries, read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
@@ -44,7 +44,7 @@ def test_selections_and_aspects_of_a_scale_parse(scale: str) -> None:
     sizes = [address for name, address in stages.items() if name.split("-")[0] == "selection"]
     aspects = scale_entries(ROOT, scale, "aspects").values()
     selections = entries(ROOT, "params/alarm", "selections").values()
-    for cls, addresses in ((SelectionScale, sizes), (AspectSpec, aspects), (SelectionFile, selections)):
+    for cls, addresses in ((SelectionScale, sizes), (AspectSpec, aspects), (SelectionEntry, selections)):
         assert addresses
         for address in addresses:
             typed(cls, read_settings(address.under(ROOT)), address)

@@ -20,6 +20,7 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.stepper import PlainStepper
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.training_state import load_trainable_state, restoring, trainable_state
+from tasks.policy_run.run import PolicyRun
 from tasks.running import checkpoints as module
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import CheckpointStore, RunCheckpoints, checkpoint_seconds, resumable_output, run_key
@@ -502,3 +503,14 @@ def test_what_is_in_the_place_of_a_checkpoint_is_passed_over(store: CheckpointSt
     store.save(6, state(6))
     assert [path.name for path in store.folder.iterdir() if path.is_dir()] == [path.name for path in store.saved()]
     assert loaded_step(store) == 6
+
+
+def test_the_notes_of_a_policy_run_keep_their_names_in_a_saved_state() -> None:
+    parts: Any = dict.fromkeys(("policy", "reference", "encoder", "evaluator", "sft_answers"))
+    notes: Any = {name: [{"step": number}] for number, name in enumerate(("history", "evaluations", "rollouts"))}
+    run = PolicyRun(**parts, **notes, lengths=[3], phases=[])
+    state = run.state_dict()
+    assert list(state) == ["history", "checkpoints", "rollouts", "lengths", "phases"], "older states are read, too"
+    resumed = PolicyRun(**parts, history=[], evaluations=[], rollouts=[], lengths=[], phases=[])
+    resumed.load_state_dict(state)
+    assert resumed == run

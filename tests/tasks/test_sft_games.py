@@ -57,7 +57,7 @@ def test_every_game_is_kept_with_the_judges_words_and_the_win_rate_with_its_prot
     assert len(found.judgements) == 10
     assert {row["reference"] for row in found.judgements} == {"sft"}
     assert found.judgements[0]["raw"] == "Better: B"
-    assert found.win_rates == {
+    assert found.win_rate_facts == {
         "win_rate_vs_sft": {
             "reference": "sft",
             "benchmark": "alpaca",

@@ -356,7 +356,7 @@ def test_a_rate_is_fitted_once_to_the_same_numbers_and_anew_to_others(monkeypatc
     for others in (
         (replace(judged, preferences=wins[::-1]), easy, None),
         (replace(judged, own_length=own[::-1]), easy, None),
-        (replace(judged, baseline_length=[*range(1, 41)]), easy, None),
+        (replace(judged, opponent_length=[*range(1, 41)]), easy, None),
         (judged, easy | {"p0": 1.0}, None),
         (judged, difficulty, rows),
         (judged, difficulty, rows.assign(preference=rows["preference"].to_numpy()[::-1])),

@@ -70,7 +70,7 @@ def test_the_lowest_or_all_below_the_cutoff_are_chosen() -> None:
 
 
 def test_a_constant_aspect_is_never_chosen() -> None:
-    assert Pairs.of([1, 1], [1, 1]).constant
+    assert Pairs.of([1, 1], [1, 1]).never_prefers
     assert SelectionRule().choose({"constant": 0.0, "factuality": 20.0}, ["constant"]) == ["factuality"]
     with pytest.raises(DataError, match="every aspect is constant"):
         SelectionRule().choose({"constant": 0.0}, ["constant"])

@@ -80,7 +80,7 @@ def test_a_shaping_that_pays_more_while_the_proxy_stands_still_is_hacking() -> N
     alarm = HackingAlarm(AlarmSettings(), evaluations=3)
     for step, (paid, wins) in enumerate([(1.96, 32), (1.97, 30), (3.95, 8)], start=1):
         alarm.observe(step, SFT | {"reward": paid}, 128)
-        alarm.evaluated(step, {str(i): float(i < wins) for i in range(64)})
+        alarm.observe_evaluation(step, {str(i): float(i < wins) for i in range(64)})
     (raised_once,) = alarm.alarms
     assert raised_once.kind == "fall"
     assert "the paid reward rose from 1.96 to 3.95" in raised_once.message
@@ -89,11 +89,11 @@ def test_a_shaping_that_pays_more_while_the_proxy_stands_still_is_hacking() -> N
 def test_the_end_below_the_start_rings_without_any_evaluation_on_the_way() -> None:
     alarm = HackingAlarm(AlarmSettings(), evaluations=0)
     alarm.observe(1, SFT, 64)
-    assert alarm.ended(40, {str(i): float(i < 240) for i in range(500)}) == []
-    (raised_once,) = alarm.ended(40, {str(i): float(i < 134) for i in range(500)})
+    assert alarm.observe_end(40, {str(i): float(i < 240) for i in range(500)}) == []
+    (raised_once,) = alarm.observe_end(40, {str(i): float(i < 134) for i in range(500)})
     assert (raised_once.kind, raised_once.step) == ("end", 40)
     assert "the final win rate over the SFT policy is 26.8 %" in raised_once.message
-    assert alarm.ended(40, {}) == []
+    assert alarm.observe_end(40, {}) == []
 
 
 def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_their_end_included() -> None:
@@ -102,8 +102,8 @@ def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_their_end_incl
         alarm = HackingAlarm(settings, evaluations=4)
         for step in range(1, 5):
             alarm.observe(step, SFT, 64)
-            alarm.evaluated(step, {str(i): float(rng.random() < 0.5) for i in range(48)})
-        alarm.ended(4, {str(i): float(rng.random() < 0.5) for i in range(200)})
+            alarm.observe_evaluation(step, {str(i): float(rng.random() < 0.5) for i in range(48)})
+        alarm.observe_end(4, {str(i): float(rng.random() < 0.5) for i in range(200)})
         rang += bool(alarm.alarms)
     assert stats.binomtest(rang, 300, 0.2, alternative="greater").pvalue > 0.01, rang / 300
 
@@ -162,7 +162,7 @@ def watch(alarm: HackingAlarm, steps: range) -> None:
     for step in steps:
         moved = {"proxy": 0.5 * step, "response_length": 40.0 + 15.0 * (step - 1)}
         alarm.observe(step, SFT | moved, 128)
-        alarm.evaluated(step, {str(i): score for i, score in enumerate(draws[step - 1])})
+        alarm.observe_evaluation(step, {str(i): score for i, score in enumerate(draws[step - 1])})
 
 
 @pytest.mark.parametrize("cut", range(7))
@@ -174,18 +174,18 @@ def test_an_alarm_goes_on_from_its_state_as_if_never_interrupted(cut: int) -> No
     watch(after, range(cut + 1, 7))
     assert after.state_dict() == straight.state_dict()
     assert {alarm.kind for alarm in straight.alarms} == {"fall", "length"}
-    assert straight.best is not None
-    assert straight.best.step == 2
+    assert straight.peak is not None
+    assert straight.peak.step == 2
 
 
 def test_the_best_is_the_start_when_nothing_beats_it_and_there_is_none_before_an_evaluation() -> None:
     alarm = HackingAlarm(AlarmSettings(), evaluations=1)
     alarm.observe(1, SFT, 8)
-    assert alarm.best is None
-    assert alarm.evaluated(1, {}) == []
-    alarm.evaluated(1, {"a": 0.5, "b": 0.0})
-    assert alarm.best is not None
-    assert alarm.best.step == 0
+    assert alarm.peak is None
+    assert alarm.observe_evaluation(1, {}) == []
+    alarm.observe_evaluation(1, {"a": 0.5, "b": 0.0})
+    assert alarm.peak is not None
+    assert alarm.peak.step == 0
 
 
 def test_every_pair_of_evaluations_and_the_start_is_counted() -> None:

@@ -49,8 +49,8 @@ def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_and_naive_test
             drawn = {str(i): float(own[i] + moving[i] > 0) for i in range(final)}
             alarm.observe(step, SFT | {"proxy": float(step)}, 64)
             seen.append({name: drawn[name] for name in seen[0]})
-            alarm.evaluated(step, seen[-1])
-        alarm.ended(6, drawn)
+            alarm.observe_evaluation(step, seen[-1])
+        alarm.observe_end(6, drawn)
         rang += bool(alarm.alarms)
         falls = (fall(seen[i], seen[k], 0.1).upper < 0.5 for k in range(1, 7) for i in range(k))
         naive += any(falls) or fall(dict.fromkeys(drawn, 0.5), drawn, 0.1).upper < 0.5
@@ -61,9 +61,9 @@ def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_and_naive_test
 def test_a_final_win_rate_that_was_missed_at_the_level_of_a_pair_rings() -> None:
     """43.5 % of 512 prompts, p .003: above the level .05 / 46 of ten evaluations' pairs, below half of .05."""
     alarm = HackingAlarm(AlarmSettings(), evaluations=9)
-    (found,) = alarm.ended(36, scores(223, 512))
+    (found,) = alarm.observe_end(36, scores(223, 512))
     assert (found.kind, found.step) == ("end", 36)
-    assert HackingAlarm(AlarmSettings(), evaluations=9).ended(36, scores(240, 512)) == []
+    assert HackingAlarm(AlarmSettings(), evaluations=9).observe_end(36, scores(240, 512)) == []
 
 
 def test_responses_that_collapse_to_one_token_ring_by_length() -> None:
@@ -78,7 +78,7 @@ def test_a_reward_that_rises_with_truncation_rings_by_truncation_and_by_the_fall
     alarm = HackingAlarm(AlarmSettings(), evaluations=4)
     for step, (cut, wins) in enumerate([(0.1, 34), (0.3, 30), (0.5, 20), (0.7, 8)], start=1):
         alarm.observe(step, SFT | {"truncated": cut, "proxy": float(step)}, 128)
-        alarm.evaluated(step, scores(wins))
+        alarm.observe_evaluation(step, scores(wins))
     assert ("truncation", 4) in kinds(alarm)
     assert "fall" in {kind for kind, _ in kinds(alarm)}
 
@@ -94,8 +94,8 @@ def test_a_run_that_recovers_keeps_the_alarm_of_its_fall_and_has_none_of_its_end
     alarm = HackingAlarm(AlarmSettings(), evaluations=4)
     for step, wins in enumerate([36, 6, 34, 40], start=1):
         alarm.observe(step, SFT | {"proxy": float(step)}, 128)
-        alarm.evaluated(step, scores(wins))
-    alarm.ended(4, scores(160, 256))
+        alarm.observe_evaluation(step, scores(wins))
+    alarm.observe_end(4, scores(160, 256))
     assert kinds(alarm) == [("fall", 2)]
 
 
@@ -111,8 +111,8 @@ def test_one_prompt_proves_nothing_at_any_level(false_alarms: float) -> None:
     alarm = HackingAlarm(AlarmSettings(false_alarms=false_alarms), evaluations=2)
     for step, score in enumerate([1.0, 0.0], start=1):
         alarm.observe(step, SFT | {"proxy": 9.0 * step}, 64)
-        alarm.evaluated(step, {"only": score})
-    alarm.ended(2, {"only": 0.0})
+        alarm.observe_evaluation(step, {"only": score})
+    alarm.observe_end(2, {"only": 0.0})
     assert alarm.alarms == []
 
 
@@ -120,22 +120,22 @@ def test_prompts_without_a_verdict_are_left_out_not_lost() -> None:
     unjudged = dict.fromkeys(map(str, range(60)), math.nan)
     alarm = HackingAlarm(AlarmSettings(), evaluations=2)
     alarm.observe(1, SFT, 64)
-    alarm.evaluated(1, scores(60))
+    alarm.observe_evaluation(1, scores(60))
     alarm.observe(2, SFT | {"proxy": 9.0}, 64)
-    alarm.evaluated(2, scores(60) | unjudged)
-    alarm.ended(2, scores(60) | unjudged)
+    alarm.observe_evaluation(2, scores(60) | unjudged)
+    alarm.observe_end(2, scores(60) | unjudged)
     assert alarm.alarms == []
     assert alarm.points[-1].win_rate == 0.0  # of the four prompts with a verdict
-    assert alarm.best is not None
-    assert alarm.best.step == 1
+    assert alarm.peak is not None
+    assert alarm.peak.step == 1
 
 
 def test_an_evaluation_without_any_verdict_is_not_kept() -> None:
     alarm = HackingAlarm(AlarmSettings(), evaluations=2)
     alarm.observe(1, SFT, 64)
-    assert alarm.evaluated(1, dict.fromkeys("abc", math.nan)) == []
+    assert alarm.observe_evaluation(1, dict.fromkeys("abc", math.nan)) == []
     assert alarm.points == []
-    assert alarm.ended(1, dict.fromkeys("abc", math.nan)) == []
+    assert alarm.observe_end(1, dict.fromkeys("abc", math.nan)) == []
 
 
 def test_one_evaluation_alone_is_compared_with_the_start() -> None:
@@ -143,14 +143,14 @@ def test_one_evaluation_alone_is_compared_with_the_start() -> None:
         alarm = HackingAlarm(AlarmSettings(), evaluations=1)
         for step in range(1, 4):
             alarm.observe(step, SFT | {"proxy": float(step)}, 128)
-        alarm.evaluated(3, scores(wins))
+        alarm.observe_evaluation(3, scores(wins))
         assert kinds(alarm) == found, wins
 
 
 def test_the_first_batch_makes_the_bands_and_can_ring_by_its_evaluation_alone() -> None:
     alarm = HackingAlarm(AlarmSettings(patience=1), evaluations=1)
     assert alarm.observe(1, SFT | {"kl": 1e9, "truncated": 1.0, "response_length": 1.0}, 64) == []
-    alarm.evaluated(1, scores(2))
+    alarm.observe_evaluation(1, scores(2))
     assert kinds(alarm) == [("decline", 1)]
     assert alarm.onset == 1
 
@@ -161,7 +161,7 @@ def test_more_evaluations_than_were_planned_are_tested_more_strictly() -> None:
         alarm = HackingAlarm(AlarmSettings(), evaluations=planned)
         for step, wins in enumerate([32] * 11 + [19], start=1):
             alarm.observe(step, SFT, 64)
-            alarm.evaluated(step, scores(wins))
+            alarm.observe_evaluation(step, scores(wins))
         found.append(kinds(alarm))
     assert found[0] == found[1]
 

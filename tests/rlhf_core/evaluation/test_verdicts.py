@@ -166,7 +166,7 @@ def test_a_part_without_a_test_keeps_a_claim_from_being_confirmed() -> None:
     assert v.claim_verdict([contrary]).word == "contradicted"
     assert v.claim_verdict([contrary, not_run]).word == "undecided"
     assert v.claim_verdict([not_run]).word == "not run"
-    with pytest.raises(DataError, match="no parts"):
+    with pytest.raises(DataError, match="no comparisons"):
         v.claim_verdict([])
 
 

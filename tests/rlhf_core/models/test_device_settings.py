@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.models.device import CPU, Device, device_of
-from rlhf_core.models.device_settings import FLASH, DeviceSettings, Load, Stated, resolve
+from rlhf_core.models.device_settings import FLASH, DeviceSettings, Load, StatedSettings, resolve
 from rlhf_core.models.memory import GIB, Sharding, known_configuration
 
 SMALL = Device("RTX 4090", 24.0, bf16=True, count=1, tf32=True)
@@ -25,21 +25,21 @@ def sft_of_qwen(rows: int) -> Load:
 
 def test_one_card_of_24_gb_trains_in_bf16_and_recomputes_layers_when_they_do_not_fit() -> None:
     fits = DeviceSettings("bf16", None, tf32=False, gradient_checkpointing=False, padding_free=False, processes=1)
-    assert resolve(Stated(), SMALL, sft_of_qwen(16)) == fits
-    assert resolve(Stated(), SMALL, sft_of_qwen(32)) == replace(fits, gradient_checkpointing=True)
+    assert resolve(StatedSettings(), SMALL, sft_of_qwen(16)) == fits
+    assert resolve(StatedSettings(), SMALL, sft_of_qwen(32)) == replace(fits, gradient_checkpointing=True)
     flash = replace(SMALL, flash_attention=True)
-    assert resolve(Stated(), flash, sft_of_qwen(16)) == replace(fits, attention=FLASH, padding_free=True)
+    assert resolve(StatedSettings(), flash, sft_of_qwen(16)) == replace(fits, attention=FLASH, padding_free=True)
 
 
 def test_eight_cards_of_80_gb_run_eight_processes_with_flash_attention_and_without_padding() -> None:
     expected = DeviceSettings("bf16", FLASH, tf32=False, gradient_checkpointing=False, padding_free=True, processes=8)
-    assert resolve(Stated(), LARGE, sft_of_qwen(32)) == expected
+    assert resolve(StatedSettings(), LARGE, sft_of_qwen(32)) == expected
     assert str(expected) == "bf16, flash_attention_2 attention, padding free, 8 process(es)"
     llama = known_configuration("meta-llama/Llama-3.2-3B")
     load = Load((3_212_749_824,), 0, llama.hidden_size, llama.num_hidden_layers, 8 * 1024)
-    assert resolve(Stated(), LARGE, load).gradient_checkpointing
+    assert resolve(StatedSettings(), LARGE, load).gradient_checkpointing
     zero: dict[str, Any] = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
-    assert not resolve(Stated(), LARGE, load, zero).gradient_checkpointing, "an eighth of the optimiser on each"
+    assert not resolve(StatedSettings(), LARGE, load, zero).gradient_checkpointing, "an eighth of the optimiser on each"
 
 
 @pytest.mark.parametrize("load", [None, sft_of_qwen(32), sft_of_qwen(10**6)])
@@ -47,29 +47,29 @@ def test_without_a_gpu_nothing_changes(load: Load | None) -> None:
     expected = DeviceSettings(
         "float32", None, tf32=False, gradient_checkpointing=False, padding_free=False, processes=1
     )
-    assert resolve(Stated(), CPU, load) == expected
-    assert resolve(Stated(), CPU, load, {"zero_optimization": {}, "bf16": {"enabled": True}}) == expected
+    assert resolve(StatedSettings(), CPU, load) == expected
+    assert resolve(StatedSettings(), CPU, load, {"zero_optimization": {}, "bf16": {"enabled": True}}) == expected
 
 
 def test_a_gpu_without_bf16_keeps_float32() -> None:
-    assert resolve(Stated(), OLD) == replace(resolve(Stated(), CPU), processes=1)
-    assert resolve(Stated(), OLD, Load((10**9,), 0, 1024, 24, 1024)).gradient_checkpointing
+    assert resolve(StatedSettings(), OLD) == replace(resolve(StatedSettings(), CPU), processes=1)
+    assert resolve(StatedSettings(), OLD, Load((10**9,), 0, 1024, 24, 1024)).gradient_checkpointing
 
 
 def test_what_is_stated_wins_on_every_device() -> None:
-    stated = Stated("float32", "eager", gradient_checkpointing=True, padding_free=True, processes=3)
+    stated = StatedSettings("float32", "eager", gradient_checkpointing=True, padding_free=True, processes=3)
     for device in (SMALL, LARGE, OLD, CPU):
         found = resolve(stated, device, sft_of_qwen(1))
         assert replace(found, tf32=False) == DeviceSettings("float32", "eager", False, True, True, 3)
         assert found.tf32 == device.tf32, "float32 on a GPU that has TF32"
-    off = Stated(gradient_checkpointing=False, padding_free=False)
+    off = StatedSettings(gradient_checkpointing=False, padding_free=False)
     found = resolve(off, LARGE, sft_of_qwen(10**6))
     assert (found.gradient_checkpointing, found.padding_free) == (False, False)
-    assert resolve(Stated("bf16"), CPU).precision == "bf16"
+    assert resolve(StatedSettings("bf16"), CPU).precision == "bf16"
 
 
 def test_float32_in_deepspeed_is_kept() -> None:
-    found = resolve(Stated(), LARGE, deepspeed={"zero_optimization": {"stage": 2}})
+    found = resolve(StatedSettings(), LARGE, deepspeed={"zero_optimization": {"stage": 2}})
     assert (found.precision, found.attention, found.padding_free) == ("float32", None, False)
     assert found.tf32
 
@@ -93,9 +93,9 @@ def test_the_gpu_with_the_least_memory_counts() -> None:
 
 def test_the_table_of_the_documentation_is_what_the_function_returns() -> None:
     devices = (CPU, replace(SMALL, flash_attention=False), LARGE)
-    plain = [resolve(Stated(), device, sft_of_qwen(1)) for device in devices]
-    crowded = [resolve(Stated(), device, sft_of_qwen(10**6)) for device in devices]
-    rounded = [resolve(Stated(precision="float32"), device) for device in devices]
+    plain = [resolve(StatedSettings(), device, sft_of_qwen(1)) for device in devices]
+    crowded = [resolve(StatedSettings(), device, sft_of_qwen(10**6)) for device in devices]
+    rounded = [resolve(StatedSettings(precision="float32"), device) for device in devices]
 
     def word(value: bool) -> str:
         return "yes" if value else "no"

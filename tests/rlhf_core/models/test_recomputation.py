@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM, LlamaModel
 
 from rlhf_core.models.device import CPU, Device, grant
 from rlhf_core.models.generation import generate
-from rlhf_core.models.loading import fit_device
+from rlhf_core.models.loading import set_device_defaults
 from rlhf_core.models.lora import Adapter
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import DecoderPolicy
@@ -139,7 +139,7 @@ def tf32_gpu() -> Any:
 def test_tf32_is_on_inside_float32_transformers_and_in_their_backward_pass_alone(tf32_gpu: None) -> None:
     torch.manual_seed(0)
     language_model = LlamaForCausalLM(configuration()).eval()
-    fit_device(language_model)
+    set_device_defaults(language_model)
     scalar = ScalarModel.from_language_model(language_model, projections={"query": 4})
     policy = DecoderPolicy(language_model, pad_id=PAD, eos_id=EOS)
     seen: dict[str, set[bool]] = {}
@@ -167,7 +167,7 @@ def test_tf32_is_on_inside_float32_transformers_and_in_their_backward_pass_alone
 
 def test_tf32_ends_where_a_forward_pass_fails(tf32_gpu: None) -> None:
     model = LlamaForCausalLM(configuration()).eval()
-    fit_device(model)
+    set_device_defaults(model)
     with pytest.raises(IndexError):
         model(torch.tensor([[10**6]]))
     assert not torch.backends.cuda.matmul.allow_tf32
@@ -175,9 +175,9 @@ def test_tf32_ends_where_a_forward_pass_fails(tf32_gpu: None) -> None:
 
 def test_bf16_models_and_the_cpu_have_no_tf32(tf32_gpu: None) -> None:
     model = LlamaForCausalLM(configuration()).to(torch.bfloat16)
-    fit_device(model)
+    set_device_defaults(model)
     grant(CPU)
     plain = LlamaForCausalLM(configuration())
-    fit_device(plain)
+    set_device_defaults(plain)
     for each in (model, plain):
         assert not any(module._forward_pre_hooks for module in each.modules())

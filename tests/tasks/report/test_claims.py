@@ -130,7 +130,7 @@ def test_a_file_or_claim_with_a_wrong_field_is_refused(tmp_path: Path) -> None:
     part = {"kind": "greater", "rows": "par", "than": 50}
     with pytest.raises(RecipeError, match="unknown setting 'margn'; did you mean 'margin'"):
         read_claims(write_claims(tmp_path, part, margn=4.0), "par")
-    with pytest.raises(RecipeError, match="'gemma' is not a row of the row map; did you mean 'gemma2-2b'"):
+    with pytest.raises(RecipeError, match=r"'gemma' is not a row of row_map/par\.yaml; did you mean 'gemma2-2b'"):
         read_claims(write_claims(tmp_path, part, sft_by_prefix={"": "gemma"}), "par")
     with pytest.raises(RecipeError, match=r"titles: 'proxyreward' is not a metric .* did you mean 'proxy_reward'"):
         read_claims(write_claims(tmp_path, part, titles={"proxyreward": "proxy"}), "par")

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.params.pages import read_settings
 from tasks.report.claim_kinds import Selected
-from tasks.report.claims import claims_of, paper_claims
+from tasks.report.claims import claims_of, paper_claims_figure
 from tasks.report.figures_alarm import figures
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import write_jsonl
@@ -62,7 +62,7 @@ def write_selection(results: Path, task: str, seed: int, apart: dict[str, int]) 
 
 
 def verdicts(results: Path, seeds: tuple[int, ...] = SEEDS) -> dict[str, str]:
-    (block,) = paper_claims("alarm", ResultTree(results, seeds)).blocks
+    (block,) = paper_claims_figure("alarm", ResultTree(results, seeds)).blocks
     return {row["text"]: row["verdict"] for row in block["rows"]}
 
 
@@ -116,7 +116,7 @@ def test_mean_win_rates_of_the_ablation_are_against_the_rows_of_other_aspects(tm
             last = 0.1 + 0.4 * seed if place == 1 else 1.0 - 0.2 * place
             write_policy(tmp_path, name, seed, holistic=[1.0 - 0.2 * place, 1.0 - 0.2 * place, last])
         write_policy(tmp_path, "qa-holistic", seed, holistic=[9.0])
-    (block,) = paper_claims("alarm", ResultTree(tmp_path, SEEDS)).blocks
+    (block,) = paper_claims_figure("alarm", ResultTree(tmp_path, SEEDS)).blocks
     (claim,) = [
         row for row in block["rows"] if row["text"] == "QA: the aspect that is chosen leads by the holistic reward"
     ]

@@ -13,7 +13,7 @@ from tasks import tables
 from tasks.graph.rows import load_rows
 from tasks.report import figures_par
 from tasks.report.__main__ import write_report
-from tasks.report.claims import claims_of, paper_claims
+from tasks.report.claims import claims_of, paper_claims_figure
 from tasks.report.measured import measured_table
 from tasks.report.outcomes_par import BACKBONES, half_width
 from tasks.report.outputs import ResultTree
@@ -29,7 +29,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judged_claims(results: Path, seeds: tuple[int, ...] = SEEDS) -> dict[str, Any]:
-    (block,) = paper_claims("par", ResultTree(results, seeds)).blocks
+    (block,) = paper_claims_figure("par", ResultTree(results, seeds)).blocks
     return {row["text"]: row for row in block["rows"]}
 
 

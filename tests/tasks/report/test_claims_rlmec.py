@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.report.claim_numbers import steps_to_answer
-from tasks.report.claims import paper_claims
+from tasks.report.claims import paper_claims_figure
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import write_jsonl
 
@@ -36,7 +36,7 @@ def write_run(results: Path, name: str, seed: int, right: int, kind: str = "poli
 
 
 def verdicts(results: Path, seeds: tuple[int, ...] = SEEDS) -> dict[str, str]:
-    (block,) = paper_claims("rlmec", ResultTree(results, seeds)).blocks
+    (block,) = paper_claims_figure("rlmec", ResultTree(results, seeds)).blocks
     return {row["text"]: row["verdict"] for row in block["rows"]}
 
 
@@ -87,5 +87,5 @@ def test_steps_to_the_answer_are_those_of_wrong_solutions(tmp_path: Path) -> Non
 
 
 def test_nothing_run_names_what_is_needed(tmp_path: Path) -> None:
-    figure = paper_claims("rlmec", ResultTree(tmp_path, (0,)))
+    figure = paper_claims_figure("rlmec", ResultTree(tmp_path, (0,)))
     assert (figure.blocks, figure.missing) == ([], ["the rows of Table 3"])

@@ -88,8 +88,9 @@ def test_the_plain_reward_comes_first_and_rows_are_compared_with_it(root: Path) 
     assert bounded.effect is not None
     assert bounded.effect.estimate == 26
     assert (bounded.above, dense.above) == (2, 0)
-    assert found.right == 0.74
-    assert found.true == 0.6
+    assert found.predicted_labels == 0.74
+    assert found.true_labels == 0.6
+    assert "and 3 prompts." in found.strength
 
 
 def test_the_proxys_rise_is_in_deviations_of_each_worlds_reward_model(root: Path) -> None:
@@ -97,7 +98,7 @@ def test_the_proxys_rise_is_in_deviations_of_each_worlds_reward_model(root: Path
     assert found is not None
     assert [run.measures["proxy_gain"] for run in found.rows[0].runs.values()] == [2, 2]
     assert found.rows[0].proxy_rise == (2 / 2 + 2 / 4) / 2
-    assert "its proxy rises by 0.8 deviations" in found.rows[0].means
+    assert "its proxy rises by 0.8 deviations" in found.rows[0].sentence
     fitted = root / f"results/testbed/demo/normaliser/whole/{SEEDS[0]}/result/metrics.json"
     write_json(fitted, {"sequence_mean": 1.0})
     with pytest.raises(DataError, match="sequence_std"):
@@ -135,7 +136,7 @@ def test_a_plain_reward_that_is_not_hacked_is_not_called_hacked(tmp_path: Path) 
     assert found is not None
     assert found.headline.startswith("The plain reward is not hacked: 55 %")
     assert "PAR (bounded) ends lower, at 51 %, but is not hacked" in found.beside
-    assert found.rows[0].means.startswith("not hacked")
+    assert found.rows[0].sentence.startswith("not hacked")
 
 
 @pytest.mark.parametrize("plain", [(17.2, 2), (17.2, 1), (17.2, 0), (61.0, 0), (61.0, 2)])

@@ -56,7 +56,7 @@ def test_a_runs_number_does_not_depend_on_other_worlds(results: Path, metric: st
     both = measurements(runs_of(results, "bandit"), metric)["bandit"]
     outputs = {"bandit": {0: runs_of(results, "bandit").outputs["bandit"][0]}}
     one = runs_of(results, "bandit")
-    assert measurements(TableRuns(outputs, one.references, one.calibrations), metric)["bandit"] == {0: both[0]}
+    assert measurements(TableRuns(outputs, one.sft_outputs, one.calibrations), metric)["bandit"] == {0: both[0]}
 
 
 def test_a_run_is_length_controlled_by_the_draw_of_its_own_seed(results: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_win_rate_over_the_sft_model_by_a_judge_counts_its_unparsable_verdic
 
 def test_without_calibration_there_is_no_length_controlled_rate_against_the_baseline(results: Path) -> None:
     found = runs_of(results, "bandit")
-    assert measurements(TableRuns(found.outputs, found.references), "alpaca_lc") == {}
+    assert measurements(TableRuns(found.outputs, found.sft_outputs), "alpaca_lc") == {}
 
 
 def test_a_row_is_broken_that_is_below_the_sft_model_at_its_best(results: Path) -> None:
