@@ -34,7 +34,7 @@ from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
 from tasks.commands.processes import flow_of
-from tasks.dvc import plan
+from tasks.dvc import pipelines
 from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
@@ -117,8 +117,10 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
     with note_running_process(root):
         log, code_digest, began = get_run_logger(), loaded_code_digest(), time.time()
         name, scale = request.paper, request.scale
-        papers = plan.asked_papers(root, name, scale=scale, full=request.full)
-        dvc_files = plan.asked_files(root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds)
+        papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
+        dvc_files = pipelines.asked_files(
+            root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds
+        )
         selected: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
         # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
         live_experiment = next(iter(papers), "") if request.sync else ""
@@ -148,7 +150,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         return completed_state(summary)
 
 
-def run_linked_request(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
+def run_request_with_links(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
     """Runs the request from start to end, linked to the start page of `rewardsmith up`; refuses an edited tree if the
     deployment names a commit."""
     refuse_edited_tree(root)
@@ -198,7 +200,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             remote: the DVC remote by which the pool's results come.
         """
         request = RunRequest(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
-        return run_linked_request(Path(root).resolve(), request, pool=pool, remote=remote)
+        return run_request_with_links(Path(root).resolve(), request, pool=pool, remote=remote)
 
     return run
 
@@ -227,7 +229,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
     parser.add_argument("--scale", default="testbed", help="testbed (default), hh, feedback, reasoning, small or paper")
-    parser.add_argument("--no-report", action="store_true", help="do not write the report page")
+    parser.add_argument("--no-report", action="store_true", help="do not write the report page and the tables so far")
     parser.add_argument("--no-sync", action="store_true", help="do not write the results into MLflow")
     parser.add_argument("--pool", default="", help="run the stages in this Prefect work pool")
     parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
@@ -240,7 +242,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
         # The suite without --full is the demo, whose stages are in the root's dvc.yaml. Before the demo's first run
         # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
         # starts. For other requests `run_stale` begins the imports.
-        files_to_scan = [] if options.pool or paper != SUITE or options.full else [plan.ROOT_FILE]
+        files_to_scan = [] if options.pool or paper != SUITE or options.full else [pipelines.ROOT_FILE]
         with (
             preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),
             tags(host_tag()),

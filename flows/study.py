@@ -83,7 +83,8 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
 
 
 def _train(world: WorldTree, registration: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
-    """Trains a world; returns its record. A row that diverged is recorded with its last evaluation before it did.
+    """Trains a world; returns its record. A row that diverged is recorded with its last evaluation before it did, if it
+    had one.
 
     Raises:
         RunFailed: a stage failed for a reason other than divergence.

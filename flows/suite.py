@@ -1,4 +1,4 @@
-"""The demo, or the five papers: runs stages side by side, a stage that papers share once, then MLflow and the report.
+"""The demo, or in full or at another scale the five papers, each stage once; then the report and MLflow.
 
 python -m flows.suite                     the demo
 python -m flows.suite --full              every row and seed of the five papers
@@ -14,7 +14,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.paper import command_line, run_linked_request, run_name
+from flows.paper import command_line, run_name, run_request_with_links
 from rlhf_core.errors import RecipeError
 from tasks.dvc.ended_runs import RunRequest
 from tasks.graph.names import SUITE
@@ -41,15 +41,15 @@ def suite(
     Args:
         full: every row and seed of the five papers instead of the demo.
         seeds: only these seeds.
-        scale: size of models and data.
-        report: write the report page afterwards.
+        scale: size of models and data; at another than testbed the five papers run.
+        report: write the report page, and the tables so far, afterwards.
         sync: write the results into MLflow afterwards.
         root: the repository.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
         remote: the DVC remote by which the pool's results come.
     """
     request = RunRequest(SUITE, scale, full, rows=(), seeds=tuple(seeds or ()), report=report, sync=sync)
-    return run_linked_request(Path(root).resolve(), request, pool=pool, remote=remote)
+    return run_request_with_links(Path(root).resolve(), request, pool=pool, remote=remote)
 
 
 def _suite(*, rows: Sequence[str], **options: Any) -> str:

@@ -4,19 +4,19 @@ Its result has of every row:
 
 - model/, metrics.json, history.jsonl (training steps), rollouts.jsonl (a few rollouts with the reward of every token
   and its breakdown), alarms.jsonl (signs of reward hacking), generations.jsonl and judgements.jsonl
-- checkpoints.jsonl: a line for each evaluation while training, with win rate and KL; weights are not in it
+- checkpoints.jsonl: a line for each evaluation while training, and at its end, with win rate and KL; no weights
 
 and of some:
 
 - peak_generations.jsonl and, from a judge, peak_judgements.jsonl: answers by the weights of the peak
 - hacking.jsonl: a line for each evaluation that the alarm read, with proxy reward, win rate and KL
 - win_rates.json: where a judge decides win rates, the reference, protocol, judge and counts of each
-- judge.json: who compares the answers with other rows' answers, of rows whose answers a judge compared with the SFT
-  model's, and of rows with a selection
+- judge.json: settings of the judge that tables ask later to compare the answers with other rows'; of rows that a judge
+  compared with the SFT model, and of rows with a selection
 - scores.jsonl: of rows with a selection, test answers by the holistic reward and every aspect
 - credit.jsonl: with sampled solutions, what tokens of wrong ones are credited with
 
-The record has phases.jsonl (of each step the speed of its phases, waiting for the aspects' tools, and memory) and
+record/ has phases.jsonl (of each step the speed of its phases, waiting for the aspects' tools, and memory) and
 evaluations.jsonl (of each evaluation that the alarm read the score of every prompt, so that alarms can be computed
 again).
 """
@@ -81,8 +81,8 @@ def _end_watch(
     hacking.jsonl.
 
     Returns:
-        metrics of alarms, peak and hacking; and the peak's answers against the SFT model's, None if they are not asked
-        for.
+        metrics of alarms, peak, hacking and final proxies; and the peak's answers against the SFT model's, None if they
+        are not asked for.
     """
     found: Metrics = {}
     peak: OverSft | None = None
@@ -151,7 +151,7 @@ def train_policy(
                 found, peak = _end_watch(run, watch, scale, evaluation, over, summary, result)
                 summary |= found
             summary |= over.metrics
-            # before the games against the SFT model join the others, which it counts as games against the baseline
+            # before the next line adds judgements against the SFT model: this takes all for ones against the baseline
             _write_judged(result, run, evaluation, over, peak, above)
             evaluation.judgements.extend(over.judgements)
             summary |= _by_selection(result, run, evaluation, above)
@@ -165,7 +165,7 @@ def _write_judged(
 ) -> None:
     """Writes win_rates.json, peak_judgements.jsonl and judge.json where a judge decided; nothing where true rewards do.
 
-    The judge.json of a row with a selection is by `_by_selection`. The record gets another judge.json: the judge's
+    The judge.json of a row with a selection is by `_by_selection`. record/ gets another judge.json: the judge's
     address and the models that answered, with the dates of the answers.
     """
     evaluator, sft = run.evaluator, sft_name(above.sft)

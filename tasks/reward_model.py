@@ -169,7 +169,8 @@ def train_reward_model(
 
 
 def write_zero_shot_result(scale: ZeroShotScale, inputs: list[Path | str | None], data: Path, out: Path) -> None:
-    """Writes the settings of a zero-shot model in place of a trained one, with its accuracy on the validation pairs."""
+    """Writes the settings of a zero-shot model in place of a trained one, with its accuracy and calibration on the
+    validation pairs."""
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         write_zero_shot_settings(result, scale.zero_shot, data)
         pairs = read_rows(data / "preference.validation.jsonl", PreferencePair)
@@ -247,7 +248,8 @@ def fit(
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
-    """Returns the accuracy, calibration, loss and (if true clauses are known) fidelity of a head on a split.
+    """Returns the accuracy, calibration and loss of a head on a split, and, if true clauses are known, its fidelity and
+    how well its segments' boundaries are those of the clauses.
 
     The loss is Bradley-Terry's on the rewards, whatever loss the model was trained with.
     """
@@ -307,10 +309,10 @@ def scored_examples(
     end_token: int | None = None,
     head: str = "reward",
 ) -> list[ColouredExample]:
-    """Returns examples with the reward of every token and segment, for the report's coloured texts.
+    """Returns examples with the worth of every segment and each token's part of it, for the report's coloured texts.
 
-    Every label is "chosen", since most examples are the chosen responses of validation pairs; a data set may add
-    solutions. Raw rewards and weights of segments are added if the aggregation is an attention, which has projections.
+    Every label is "chosen", also of code solutions and of the wrong solutions that `solution_pairs` gives alone. An
+    attention, which has projections, adds each segment's own reward and its weight.
     """
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
     sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
@@ -336,7 +338,7 @@ def _mean(values: list[int]) -> float:
 
 def mismatches(finished: FinishedStage) -> Iterator[str]:
     """Yields for `rewardsmith verify` examples that the data does not have, tokens' rewards that do not follow from
-    their segments', and a share of the ceiling that does not follow from the accuracy."""
+    their segments', a ceiling that is not the data's, and a share of it that does not follow from the accuracy."""
     data, rows = finished.input_from("prepare"), finished.rows("examples.jsonl")
     accuracy, ceiling = (finished.metrics.get(name) for name in ("accuracy", "bayes_ceiling"))
     if accuracy is not None and ceiling:

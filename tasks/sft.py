@@ -71,7 +71,8 @@ def fine_tune(
     seed: int,
     out: Path,
 ) -> None:
-    """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history and generations."""
+    """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history, generations, judgements
+    and what published benchmarks measured."""
     prepare_process_group()
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
     training = spec.training
@@ -148,7 +149,7 @@ def fine_tune(
 
 
 def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` metrics that do not follow from the result's answers and judgements."""
+    """Yields for `rewardsmith verify` answers and metrics that do not follow from the rest of the result."""
     yield from answer_mismatches(finished)
     yield from judgement_mismatches(finished)
 

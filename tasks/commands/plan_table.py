@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.dvc.plan import asked_papers, unlisted_rows
+from tasks.dvc.pipelines import asked_papers, unlisted_rows
 from tasks.dvc.stale import requested_stages
 from tasks.graph.expected import clock, expected_bytes, expected_seconds, side_by_side_seconds
 from tasks.graph.names import SUITE

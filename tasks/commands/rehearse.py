@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tasks.commands.processes import flow_of, run_module, show_progress
-from tasks.dvc.plan import asked_papers
+from tasks.dvc.pipelines import asked_papers
 from tasks.graph.check import refuse_rows
 from tasks.graph.names import SUITE
 from tasks.graph.scale import Scale

@@ -45,7 +45,7 @@ def run(
     """
     from tasks.commands.run_end import print_run_end
     from tasks.dvc.ended_runs import RunRequest, nothing_to_do
-    from tasks.dvc.plan import refuse_asked
+    from tasks.dvc.pipelines import refuse_asked
 
     root = Path.cwd()
     if remote and not pool:

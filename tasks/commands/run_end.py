@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tasks.commands.compare import difference_text, mean_text, meanings
 from tasks.commands.fitted_table import print_fitted
-from tasks.dvc.plan import asked_parts
+from tasks.dvc.pipelines import asked_parts
 from tasks.graph.names import DEMO_PAPER, SUITE, run_options
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.report.baselines import NOT_RUN, RowGroup, RunEnd, run_end

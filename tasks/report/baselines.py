@@ -1,8 +1,9 @@
 """The rows that a run was asked for, each beside its baseline.
 
-A published table has a main row, with which its other rows are compared: their baseline. For a row in no table it is,
-on a settings page of variants, the first variant under the same prefix; on another page, the first row, or the main row
-of another row of that page, of the same kind and backbone. Of several, one that was asked for, else one with results.
+Most published tables have a main row, with which their other rows are compared: their baseline. For any other row it
+is, on a settings page of variants, the first variant under the same prefix. On another page, of the rows of the same
+kind and backbone, it is the first, or the main row of a table that has one of them. Of several, it is one that was
+asked for and has results, else one with results at other seeds, else the first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metr
 from tasks.running.failures import StageFailure, failures_since
 
 NOT_RUN = "not run"
-#: Settings that a row of a page shares with its baseline.
+#: Settings that rows of a page have alike that are compared although no table has them.
 ALIKE = ("kind", "backbone")
 
 
@@ -33,7 +34,7 @@ class RowGroup:
 
     Attributes:
         baseline: `<paper>/<row>`.
-        compared: the baseline first, where it has results.
+        compared: the baseline first, where it has the metric.
     """
 
     baseline: str
@@ -49,8 +50,8 @@ class RunEnd:
     """Content of the summary at the end of a run.
 
     Attributes:
-        groups: rows with results.
-        without: reason why a row has no result, by `<paper>/<row>`.
+        groups: rows with a metric to compare.
+        without: reason why a row has no result, or none to compare, by `<paper>/<row>`.
         failed: the failed stage of those of these rows that have one.
         beside: a row with results that the first row may be compared with, where no row has another beside it; else
             None.
@@ -94,7 +95,7 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
                 baseline = asked_for or _with_results(root, scale, paper, possible) or possible[0]
                 by_baseline.setdefault((baseline, metric), []).append(row)
             elif row.runs:
-                without[row.address] = "no win rate, average of benchmarks or accuracy"
+                without[row.address] = "its runs have no win rate, score, average of benchmarks or accuracy in common"
         for (baseline, metric), rows in by_baseline.items():
             first = row_runs(root, scale, paper, baseline, part.seeds)
             others = [row for row in rows if row.address != first.address]
@@ -156,13 +157,13 @@ def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
 
 
 def _main_rows(paper: str) -> dict[str, tuple[str, ...]]:
-    """Returns the main rows of the published tables that have a row, by row; empty for a study."""
+    """Returns, for each row in a published table, the main rows that it is compared with; none of your own rows."""
     if paper not in printed_tables.PAPERS:
         return {}
     found: dict[str, dict[str, None]] = {}
     for table in printed_tables.paper(paper).tables:
         for printed in mapped_rows(table):
-            if printed.recipe is not None and printed.main:  # the row of this project, and the name of its main row
+            if printed.recipe is not None and printed.main:  # the row that reproduces the printed one, and its main row
                 found.setdefault(printed.recipe.name, {})[printed.main] = None
     return {name: tuple(mains) for name, mains in found.items()}
 

@@ -102,7 +102,7 @@ class FindingRow:
         worlds = len(self.runs)
         hacked = f"hacked in {of_worlds(self.times_hacked, worlds)}" if self.times_hacked else "not hacked"
         if self.proxy_rise is not None:
-            return f"{hacked}; its proxy rises by {self.proxy_rise:.1f} deviations all the same"
+            return f"{hacked}; its proxy rises by {self.proxy_rise:.1f} standard deviations"
         return f"{hacked}; above the plain reward in {of_worlds(self.above, worlds)}"
 
 
@@ -139,7 +139,7 @@ class DemoFinding:
 
     Attributes:
         rows: the plain row first.
-        prompts: number of prompts behind each win rate.
+        prompts: number of prompts behind each final win rate.
         predicted_labels: share of held-out labels that the plain row's reward model predicts.
         true_labels: share of these labels that prefer the answer with the higher true reward; None where true rewards
             are not known.
@@ -160,9 +160,9 @@ class DemoFinding:
         """Returns what became of the plain reward, in a sentence."""
         plain = self.rows[0]
         said = (
-            f"The plain reward {hacked_text(plain.times_hacked, len(self.seeds))}: {plain.mean('final'):.0f} % of its "
+            f"The plain reward {hacked_text(plain.times_hacked, len(self.seeds))}: its policy's win rate over the SFT "
         )
-        return f"{said}policy's answers beat the SFT model's (50 % is no change)."
+        return f"{said}model is {plain.mean('final'):.0f} % (50 % is no change)."
 
     @property
     def beside(self) -> str:
@@ -199,8 +199,8 @@ class DemoFinding:
         seeds = " and ".join(map(str, self.seeds))
         return (
             f"{of_worlds(len(self.seeds))} (seeds {seeds}, spent: a demonstration, not a verdict). Each world has its "
-            f"own facts, data and models, and {self.prompts} prompts. Intervals are 95 % over worlds: few worlds make "
-            "them wide. Rows differ in KL: one that moved less had less to lose; at "
+            f"own facts, data and models, and {self.prompts} prompts for the final win rate. Intervals are 95 % over "
+            "worlds: few worlds make them wide. Rows differ in KL: one that moved less had less to lose; at "
             f"{NATS:g} nats they are compared at equal KL."
         )
 

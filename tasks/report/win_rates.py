@@ -1,14 +1,15 @@
 """Win rates of runs over an opponent's answers: the SFT model's, another row's or AlpacaEval's baseline.
 
-Where answers have true rewards these decide; elsewhere the judge's games in judgements.jsonl do, counted by the
-protocol that win_rates.json names.
+Over the SFT model and other rows true rewards decide where they are known; else a judge's games do, counted by the
+protocol that win_rates.json, of two rows judge.json, names. Over AlpacaEval's baseline a judge always decides.
 
 A length-controlled win rate needs a difficulty of each prompt. It is a feature of a regression, which learns whether
-higher means easier or harder:
+higher means easier or harder. With true rewards it is the true reward of the opponent's answer, standardised. With a
+judge it is fitted,
 
-1. With true rewards it is the true reward of the opponent's answer, standardised.
-2. With a judge it is fitted, jointly over every policy of the paper that the same judge compared with the same SFT
-   model in that world. AlpacaEval's published difficulties belong to its own baseline and judge.
+- over the SFT model, jointly over every policy of the paper that the same judge compared with it in that world;
+- over another row, over the rows of the table;
+- over AlpacaEval's baseline, to the data's calibration rows, unless these are published ones with difficulties.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class TableRuns:
     Attributes:
         outputs: {row name: {seed: output}}.
         sft_outputs: for each row the outputs of the SFT model that it starts from, by seed.
-        calibrations: judged variants of AlpacaEval's baseline by seed; a seed without any has no `alpaca_lc`.
+        calibrations: rows of alpaca_calibration.jsonl by seed: longer and shorter versions of AlpacaEval's baseline
+            answers, judged against these; a seed without any has no `alpaca_lc`.
         paper, tree: where the paper's other rows are; without them a judge's win rates have no difficulties.
         played: cache of `tasks.report.row_games`: {other row: {(row, seed): (tally, the other row's output)}}.
     """
@@ -215,7 +217,8 @@ def length_note(runs: TableRuns, name: str, metric: str) -> str | None:
 
 
 def undecided_prompts(runs: TableRuns, name: str, metric: str) -> tuple[int, int]:
-    """Returns how many prompts behind a row's metric are unparsable and how many one-sided (`Tally`), over seeds."""
+    """Returns how many prompts (or games, or turns, see `UNPARSABLE_COUNTS`) behind a row's metric are unparsable and
+    how many one-sided (`Tally`), over seeds."""
     for start in (OVER, LC_OVER):
         if metric.startswith(start):
             played = runs.played.get(metric.removeprefix(start), {})
@@ -262,7 +265,7 @@ def win_rate_source(tree: ResultTree, paper: str) -> str:
 
 
 def blank_reason(outputs: Mapping[int, StageOutput], metric: str, calibrated: bool) -> str | None:
-    """Returns why a row that was run lacks a judged metric or one of true rewards; None for other metrics.
+    """Returns why a row that was run lacks a judged metric or one of true rewards; None where nothing says why.
 
     Args:
         outputs: the row's runs.
@@ -271,7 +274,7 @@ def blank_reason(outputs: Mapping[int, StageOutput], metric: str, calibrated: bo
     """
     for start in (OVER, LC_OVER):
         if metric.startswith(start):
-            return f"no judge compared the answers with those of '{metric.removeprefix(start)}'"
+            return f"no verdict on the answers beside those of '{metric.removeprefix(start)}'"
     output = next(iter(outputs.values()))
     true = knows_true_rewards(output)
     benchmark = OVER_SFT.get(metric) or {"alpaca_wr": "alpaca", "alpaca_lc": "alpaca", "arena_wr": "arena"}.get(metric)

@@ -34,7 +34,8 @@ class StageFailure:
 def failures_since(tree: Path, began: float) -> dict[str, StageFailure]:
     """Returns the stages that have failed since a time, in seconds since the epoch, by output directory."""
     notes = map(read_private, sorted((tree / FOLDER).glob("*.json")))
-    return {str(note.get("out")): _failure(note) for note in notes if _seconds(note.get("time")) >= int(began)}
+    # a note's time is in whole seconds, so that of a failure may be before `began` by less than one
+    return {str(note.get("out")): _failure(note) for note in notes if _seconds(note.get("time")) + 1 > began}
 
 
 def _failure(note: Mapping[str, Any]) -> StageFailure:

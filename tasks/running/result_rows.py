@@ -68,7 +68,7 @@ class ColouredExample(ReportExample):
         rewards: of each token: its part of the worth of its segment, None outside segments.
         segments: (start, end, worth) of each.
         weights: of each segment in the response's reward, where the aggregation is an attention.
-        segment_rewards: of each segment the raw reward, before its weight, where the aggregation is an attention.
+        segment_rewards: of each segment its own reward, before its weight, where the aggregation is an attention.
     """
 
     label: str

@@ -11,7 +11,7 @@ import pytest
 
 from flows import paper
 from flows.scheduler import RunSummary
-from tasks.dvc import plan
+from tasks.dvc import pipelines
 from tasks.dvc.ended_runs import RunRequest
 from tasks.graph.names import SUITE
 
@@ -37,8 +37,8 @@ def run(
     monkeypatch.setattr(paper, "run_stale", run_stale)
     monkeypatch.setattr(paper, "follow_ups", follow_ups)
     monkeypatch.setattr(paper, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
-    monkeypatch.setattr(plan, "pipeline_files", lambda *_, **__: [])
-    monkeypatch.setattr(plan, "suite_files", lambda *_, **__: [])
-    monkeypatch.setattr(plan, "suite_papers", lambda *_, **__: ["segment"])
+    monkeypatch.setattr(pipelines, "pipeline_files", lambda *_, **__: [])
+    monkeypatch.setattr(pipelines, "suite_files", lambda *_, **__: [])
+    monkeypatch.setattr(pipelines, "suite_papers", lambda *_, **__: ["segment"])
     request = RunRequest("segment" if made == "paper" else SUITE, "testbed", rows=(), report=True, sync=True, **choice)
     paper.run_request(root, request)

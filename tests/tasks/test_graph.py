@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
 from tasks import sft
-from tasks.dvc.plan import refuse_asked
+from tasks.dvc.pipelines import refuse_asked
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import check_all
 from tasks.graph.matrix import HEADLINE_ROWS

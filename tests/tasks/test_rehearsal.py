@@ -18,7 +18,7 @@ from rlhf_core.models.architecture import known_models
 from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.rewards.zero_shot import ZeroShotSettings, load_zero_shot
 from rlhf_core.teachers.prompts import REWRITE, teacher_prompt
-from tasks.dvc.plan import asked_papers
+from tasks.dvc.pipelines import asked_papers
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import Item
 from tasks.graph.names import SUITE

@@ -90,7 +90,7 @@ def test_the_plain_reward_comes_first_and_rows_are_compared_with_it(root: Path) 
     assert (bounded.above, dense.above) == (2, 0)
     assert found.predicted_labels == 0.74
     assert found.true_labels == 0.6
-    assert "and 3 prompts." in found.strength
+    assert "and 3 prompts for the final win rate." in found.strength
 
 
 def test_the_proxys_rise_is_in_deviations_of_each_worlds_reward_model(root: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_proxys_rise_is_in_deviations_of_each_worlds_reward_model(root: Path
     assert found is not None
     assert [run.measures["proxy_gain"] for run in found.rows[0].runs.values()] == [2, 2]
     assert found.rows[0].proxy_rise == (2 / 2 + 2 / 4) / 2
-    assert "its proxy rises by 0.8 deviations" in found.rows[0].sentence
+    assert "its proxy rises by 0.8 standard deviations" in found.rows[0].sentence
     fitted = root / f"results/testbed/demo/normaliser/whole/{SEEDS[0]}/result/metrics.json"
     write_json(fitted, {"sequence_mean": 1.0})
     with pytest.raises(DataError, match="sequence_std"):
@@ -134,7 +134,7 @@ def test_a_plain_reward_that_is_not_hacked_is_not_called_hacked(tmp_path: Path) 
         write_world(tmp_path, seed, **{PLAIN: [50.0, 52.0, 55.0]})
     found = read_finding(tmp_path)
     assert found is not None
-    assert found.headline.startswith("The plain reward is not hacked: 55 %")
+    assert found.headline.startswith("The plain reward is not hacked: its policy's win rate over the SFT model is 55 %")
     assert "PAR (bounded) ends lower, at 51 %, but is not hacked" in found.beside
     assert found.rows[0].sentence.startswith("not hacked")
 
@@ -194,7 +194,7 @@ def test_the_terminal_keeps_to_its_width(
     lines = out.splitlines()
     assert ("not shown at this width: KL at end, tokens" in out) == (width == 60)
     assert max(map(len, lines)) <= width
-    row = next(line for line in lines if line.startswith("PAR (bounded)"))
+    row = next(line for line in lines if line.startswith("PAR (bounded)  "))
     assert re.split(r"\s{2,}", row) == cells
     assert any(line.startswith("Next: ") for line in lines)
 

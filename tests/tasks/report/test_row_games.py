@@ -104,4 +104,4 @@ def test_without_a_judge_the_cell_is_blank(tmp_path: Path) -> None:
         (folder / "judge.json").unlink()
     found = cell(table_3(results, tmp_path / "tables"), "va-without-end", "alpaca_wr")
     assert (found["status"], found["mean"]) == ("not measured", None)
-    assert json.dumps(found["why"]) == "\"no judge compared the answers with those of 'response'\""
+    assert json.dumps(found["why"]) == "\"no verdict on the answers beside those of 'response'\""

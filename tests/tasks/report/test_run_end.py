@@ -135,6 +135,8 @@ def test_a_failed_row_is_said_to_have_failed_with_its_error(
     *before, last = ended_since(now + 60)
     assert "my-study/again: not run" in before
     assert last == f"Next: {command}"
+    print_run_end(root, "my-study", [], [0], scale="testbed", full=False)
+    assert "my-study/again: not run" in capsys.readouterr().out, "a run that finds nothing to do has no failures"
     write_failure(root, "sft", address="sft-phi3-mini-0", out="results/testbed/shared/sft/phi3-mini/0", failure=failure)
     (root / ".work/failures/a_policy-again-0.json").unlink()
     assert said in ended_since(now - 60), "of a stage above the row"
