@@ -159,7 +159,8 @@ def run_request_with_links(root: Path, request: RunRequest, *, pool: str, remote
 
 
 def run_name() -> str:
-    """Returns the name of the present flow run: the rows and seeds that it was asked for."""
+    """Returns the name of the present flow run: paper, rows and seeds that it was asked for, and another scale than the
+    testbed."""
     from prefect.runtime import flow_run
 
     request = flow_run.parameters
@@ -241,7 +242,7 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
             require_prefect_server()
         # The suite without --full is the demo, whose stages are in the root's dvc.yaml. Before the demo's first run
         # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
-        # starts. For other requests `run_stale` begins the imports.
+        # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
         files_to_scan = [] if options.pool or paper != SUITE or options.full else [pipelines.ROOT_FILE]
         with (
             preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),
