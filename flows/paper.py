@@ -61,11 +61,11 @@ def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> N
 
 
 def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
-    """Returns the call that makes a paper's tables so far, or none if its tables stage finished.
+    """Returns the call that makes a paper's tables so far; none if its tables stage finished, or nothing has run.
 
     The tables stage waits for every row and seed, so a run of some of them does not ask for it, and it is skipped when
-    a row fails. Several dvc.yaml files may have a stage of this name (the demo-sized tables, the full ones); every one
-    asked for must have finished. A folder that is none of the five papers has no tables.
+    a row fails. Several dvc.yaml files may have a stage of this name (tables of the headline rows, of the matrix); all
+    that were asked for must have finished. A folder that is none of the five papers has no tables.
     """
     if paper not in printed_tables.PAPERS:
         return []
@@ -190,7 +190,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
         """Brings the paper's results up to date.
 
         Args:
-            full: every row and seed of the paper instead of its headline rows.
+            full: every row and seed, at testbed too, where else only its rows of the demo or of demo-all run, if any.
             rows: only these rows, with the models they need.
             seeds: only these seeds.
             scale: size of models and data.
@@ -223,7 +223,7 @@ def interrupted() -> int:
 
 def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
     """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
-    a user's error."""
+    a user's error, 130 for Ctrl-C."""
     call = " ".join(["python", "-m", *flow_of(paper)])
     parser = argparse.ArgumentParser(prog=call, description=f"The flow of the paper {paper}")
     parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
@@ -240,10 +240,11 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     try:
         if options.pool:
             require_prefect_server()
-        # The suite without --full is the demo, whose stages are in the root's dvc.yaml. Before the demo's first run
+        # At testbed the suite without --full is the demo, whose stages are in the root's dvc.yaml. Before its first run
         # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
         # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
-        files_to_scan = [] if options.pool or paper != SUITE or options.full else [pipelines.ROOT_FILE]
+        demo = paper == SUITE and options.scale == DEFAULT_SCALE and not options.full
+        files_to_scan = [pipelines.ROOT_FILE] if demo and not options.pool else []
         with (
             preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),
             tags(host_tag()),

@@ -112,7 +112,7 @@ def fine_tune(
 
             with (
                 name_file_in_numeric_errors(data / "sft.jsonl"),
-                # the data counts by its sequences: other parts of it do not change the training
+                # the key has the sequences in place of the data: stages whose data differs elsewhere share the training
                 reuse_training(STAGE, VERSION, [spec_path, tokenizer], sequences, seed) as shared_checkpoints,
             ):
                 history = train_resumably(

@@ -172,7 +172,7 @@ def suite_papers(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> tuple
 
 def suite_files(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> list[str]:
     """Returns the dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of
-    the demo-sized rows; written anew where params/ gives others.
+    the demo; written anew where params/ gives others.
 
     Raises:
         RecipeError: no paper has rows at the scale.

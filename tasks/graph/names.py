@@ -162,7 +162,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     return found[0]
 
 
-#: Folders of a paper's tables: of the full matrix, of what was run of it so far, of the demo-sized rows.
+#: Folders of a paper's tables: of the full matrix, of what was run of it so far, of the headline rows.
 FULL, TABLES_SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
 
 

@@ -24,7 +24,7 @@ from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metr
 from tasks.running.failures import StageFailure, failures_since
 
 NOT_RUN = "not run"
-#: Settings that rows of a page have alike that are compared although no table has them.
+#: A row that no published table has is compared with rows of its page that have the same values of these settings.
 ALIKE = ("kind", "backbone")
 
 
@@ -52,7 +52,7 @@ class RunEnd:
     Attributes:
         groups: rows with a metric to compare.
         without: reason why a row has no result, or none to compare, by `<paper>/<row>`.
-        failed: the failed stage of those of these rows that have one.
+        failed: for each row of `without` that a failed stage kept from a result, that stage's failure.
         beside: a row with results that the first row may be compared with, where no row has another beside it; else
             None.
     """
@@ -141,7 +141,7 @@ def _with_results(root: Path, scale: str, paper: str, names: Sequence[str]) -> s
 def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
     """Returns the rows of the same paper that a row may be compared with; the row itself where it is the baseline."""
     addresses, mains_of = row_addresses(root, paper), _main_rows(paper)
-    if name not in addresses:  # a backbone as it is, which no page has as a row
+    if name not in addresses:  # the SFT model, named by its backbone, which no page of rows has
         return (name,)
     if name in mains_of:
         return mains_of[name]
@@ -157,7 +157,8 @@ def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
 
 
 def _main_rows(paper: str) -> dict[str, tuple[str, ...]]:
-    """Returns, for each row in a published table, the main rows that it is compared with; none of your own rows."""
+    """Returns, for each row in a published table, the main rows that it is compared with; empty for a folder that is
+    none of the five papers'."""
     if paper not in printed_tables.PAPERS:
         return {}
     found: dict[str, dict[str, None]] = {}
