@@ -35,7 +35,7 @@ from tasks.running.typed_results import read_rows
 
 #: Benchmarks whose answers a judge compares with those of the benchmark's baseline.
 JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")
-#: What a saved training state has of a run, and its names there; those have to stay as they are.
+#: Parts of a run -> their names in saved training states, which must not change: older states are loaded.
 _NOTED = {
     "history": "history",
     "evaluations": "checkpoints",
