@@ -1,6 +1,6 @@
 """A paper's flow: brings its stages up to date, then writes its tables, its MLflow runs and the report.
 
-A paper is any folder of params/ with rows: one of the five papers, the demo, the laboratory or your own.
+A paper is any folder of params/ with rows, such as one of the five papers, the demo, the laboratory or your own.
 
     python -m flows.paper my-project    the rows of params/my-project/rows.yaml, which has no module flows/my-project.py
 
@@ -54,7 +54,7 @@ def link_page_and_report(create: Callable[..., object]) -> None:
 
 
 def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> None:
-    """Links the run to a paper's runs in MLflow, if MLflow has them."""
+    """Links the run to a paper's runs in MLflow, if they are on an MLflow server."""
     if link := link_to_runs(root, paper):
         key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # Prefect allows only these characters in a key
         create(key=key, link=link, link_text=f"runs of {paper} in MLflow")
@@ -109,7 +109,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         remote: the DVC remote by which the pool's results come.
 
     Returns:
-        the run's state; its data is a line with the number of stages by outcome, then a line for each alarm.
+        the run's state; its data is a line with the number of stages by outcome, then one for each stage with alarms.
 
     Raises:
         RunFailed: a stage failed, or the report or MLflow after the stages.
@@ -134,7 +134,8 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         ]
         report_calls = report_page_calls(request, log)
         # Calls of one `follow_ups` run side by side. The report reads a file with the link to each MLflow experiment:
-        # unless this run's stages have written these files, the MLflow calls, which write them, come first.
+        # unless `flows.live_tracker` has written these files during this run, the MLflow calls, which write them, come
+        # first.
         if not all(experiment_link_written_since(root, one, began) for one in papers):
             problems += follow_ups(root, *mlflow_calls)
             mlflow_calls = []
@@ -190,7 +191,8 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
         """Brings the paper's results up to date.
 
         Args:
-            full: every row and seed, at testbed too, where else only its rows of the demo or of demo-all run, if any.
+            full: every row and seed. Without it, only the paper's rows of the demo or demo-all run at testbed; every
+                row if these have none, and at other scales.
             rows: only these rows, with the models they need.
             seeds: only these seeds.
             scale: size of models and data.

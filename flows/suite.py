@@ -1,4 +1,4 @@
-"""The demo, or in full or at another scale the five papers, each stage once; then the report and MLflow.
+"""The demo, or in full or at another scale those of the five papers that have rows there; then the report and MLflow.
 
 python -m flows.suite                     the demo
 python -m flows.suite --full              every row and seed of the five papers
@@ -41,8 +41,9 @@ def suite(
     Args:
         full: every row and seed of the five papers instead of the demo.
         seeds: only these seeds.
-        scale: size of models and data; at another than testbed the five papers run.
-        report: write the report page, and the tables so far, afterwards.
+        scale: size of models and data; at another than testbed those of the five papers run that have rows there.
+        report: write the report page afterwards, and the tables so far of each of the five papers whose tables stage
+            did not finish.
         sync: write the results into MLflow afterwards.
         root: the repository.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.

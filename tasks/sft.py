@@ -72,7 +72,7 @@ def fine_tune(
     out: Path,
 ) -> None:
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history, generations, judgements
-    and what published benchmarks measured."""
+    and what published benchmarks were measured on."""
     prepare_process_group()
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
     training = spec.training
@@ -149,7 +149,8 @@ def fine_tune(
 
 
 def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` answers and metrics that do not follow from the rest of the result."""
+    """Yields for `rewardsmith verify` answers and metrics that do not follow from the rest of the result or
+    from the stage's inputs."""
     yield from answer_mismatches(finished)
     yield from judgement_mismatches(finished)
 

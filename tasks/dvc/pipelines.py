@@ -164,7 +164,8 @@ def _headline_papers(root: Path, *, scale: str, full: bool) -> tuple[str, ...]:
 
 
 def suite_papers(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> tuple[str, ...]:
-    """Returns the papers of the suite: the demo's; in full or at another scale, the five. Others run by name."""
+    """Returns the papers of the suite: the demo's; in full or at another scale, the five, of which some scales have
+    none of the rows. Others run by name."""
     if full or scale != DEFAULT_SCALE:
         return tuple(paper for paper in printed_tables.PAPERS if page_files(root / "params" / paper, "rows"))
     return tuple(run_settings(root).demo)

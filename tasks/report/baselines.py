@@ -1,9 +1,9 @@
 """The rows that a run was asked for, each beside its baseline.
 
-Most published tables have a main row, with which their other rows are compared: their baseline. For any other row it
-is, on a settings page of variants, the first variant under the same prefix. On another page, of the rows of the same
-kind and backbone, it is the first, or the main row of a table that has one of them. Of several, it is one that was
-asked for and has results, else one with results at other seeds, else the first.
+Most published tables have a main row, with which their other rows are compared: their baseline. An SFT model is its
+own baseline. For any other row it is, on a settings page of variants, the first variant under the same prefix. On
+another page, of the rows of the same kind and backbone, it is the first, or the main row of a table that has one of
+them. Of several, it is one that was asked for and has results, else the first with results at any seed, else the first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metr
 from tasks.running.failures import StageFailure, failures_since
 
 NOT_RUN = "not run"
-#: A row that no published table has is compared with rows of its page that have the same values of these settings.
+#: A row that no published table has is compared with rows of its page that have the same values of these settings,
+#: unless the page is one of variants.
 ALIKE = ("kind", "backbone")
 
 
@@ -34,7 +35,7 @@ class RowGroup:
 
     Attributes:
         baseline: `<paper>/<row>`.
-        compared: the baseline first, where it has the metric.
+        compared: the baseline first, where it is compared by the same metric.
     """
 
     baseline: str

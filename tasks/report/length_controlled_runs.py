@@ -1,7 +1,7 @@
 """Length-controlled win rates of single runs, as tables and figures show them.
 
-The difficulties of instructions do not come from the runs. The fit itself is in
-`rlhf_core.evaluation.length_controlled`.
+The difficulties of instructions are given (`tasks.report.win_rates` says where they come from), not found by a run's
+fit, which is in `rlhf_core.evaluation.length_controlled`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Win rates of runs over an opponent's answers: the SFT model's, another row's or AlpacaEval's baseline.
 
 Over the SFT model and other rows true rewards decide where they are known; else a judge's games do, counted by the
-protocol that win_rates.json, of two rows judge.json, names. Over AlpacaEval's baseline a judge always decides.
+protocol that win_rates.json names (judge.json where two rows are compared). Over AlpacaEval's baseline a judge always
+decides.
 
 A length-controlled win rate needs a difficulty of each prompt. It is a feature of a regression, which learns whether
 higher means easier or harder. With true rewards it is the true reward of the opponent's answer, standardised. With a
@@ -64,7 +65,8 @@ class TableRuns:
         sft_outputs: for each row the outputs of the SFT model that it starts from, by seed.
         calibrations: rows of alpaca_calibration.jsonl by seed: longer and shorter versions of AlpacaEval's baseline
             answers, judged against these; a seed without any has no `alpaca_lc`.
-        paper, tree: where the paper's other rows are; without them a judge's win rates have no difficulties.
+        paper, tree: where the paper's other rows are; without them a judge's win rates over the SFT model have no
+            difficulties.
         played: cache of `tasks.report.row_games`: {other row: {(row, seed): (tally, the other row's output)}}.
     """
 
@@ -149,7 +151,7 @@ def answers_of(output: StageOutput, *, peak: bool = False) -> Rows:
 
 
 def tally_over_sft(output: StageOutput, sft: StageOutput, benchmark: str, *, peak: bool = False) -> Tally | None:
-    """Returns a run's verdicts over its SFT model; None where neither true rewards nor a judge gives any."""
+    """Returns a run's verdicts over its SFT model; None where there is no judge and no true reward."""
     name = ("peak_" if peak else "") + ("" if benchmark == "alpaca" else f"{benchmark}_") + "win_rate_vs_sft"
     if name in output.win_rate_facts:
         protocol = Protocol(**output.win_rate_facts[name]["protocol"])
@@ -198,7 +200,8 @@ def difficulties_of(
 
 
 def length_note(runs: TableRuns, name: str, metric: str) -> str | None:
-    """Returns a note on the source of the difficulties behind a row's length-controlled win rate.
+    """Returns a note on the source of the difficulties behind a row's length-controlled win rate over the SFT model or
+    AlpacaEval's baseline.
 
     None for other metrics, for the SFT model itself, and where the difficulties come from true rewards or from the
     data's own calibration.
