@@ -21,6 +21,9 @@ from tasks.studies.shown import trains
 from tasks.studies.trial_records import EVEN, OVER_SFT
 from tasks.studies.tuned import broken_rows, has_tuned_settings, tuned_rows
 
+#: Percent of right slices less percent of wrong ones that an aspect model calls right; below, it tells nothing.
+TOLD_APART = 5.0
+
 #: The mark of a value at a KL target, and what it says.
 ASSUMED = "*"
 WHAT_IS_ASSUMED = "read before the row's first evaluation in some world, from the win rate of 50 % assumed at KL 0"
@@ -68,7 +71,7 @@ def caveats_of(
         **{f"end {what}": [text] for what, text in other_ends(spec, hypothesis, known).items()},
         f"assumed at {hypothesis.kl}": _assumed(spec, hypothesis, known),
         "origins": other_origins(spec, hypothesis, known),
-        "aspects": _useless_aspects(spec.weighted_cells(hypothesis), known),
+        "aspects": _useless_aspects(spec.weighted_cells(hypothesis), rows, known),
         "cells": opposite_cells(spec, hypothesis, known),
         f"slopes over {hypothesis.over}": opposite_slopes(spec, hypothesis, known),
         "fragile": fragile_effects(spec, hypothesis, known),
@@ -113,23 +116,44 @@ def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
     return hypothesis.row, hypothesis.than or spec.main
 
 
-def _useless_aspects(cells: Iterable[str], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the aspect models that in some cells are right less often than their larger class alone would be."""
+def _useless_aspects(cells: Iterable[str], rows: Iterable[str], records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the aspect models that rows are paid by and that, in some cells, call as many wrong slices right as right
+    ones, within `TOLD_APART`."""
     found: dict[str, list[tuple[str, float, float]]] = {}
     for cell in cells if records else ():
         above = [record["cells"][cell].get("above", {}) for record in records]
         for stage in above[0]:
+            room, _, aspect = stage.partition("/")
             measured = [each.get(stage, {}).get("metrics", {}) for each in above]
-            if stage.startswith("aspect_model/") and all({"accuracy", "majority"} <= each.keys() for each in measured):
-                right, larger = (100 * fmean(each[name] for each in measured) for name in ("accuracy", "majority"))
-                if right < larger:
-                    found.setdefault(stage.partition("/")[2], []).append((cell, right, larger))
+            slices = all({"accuracy", "f1_right", "share_right"} <= each.keys() for each in measured)
+            if room == "aspect_model" and slices and _may_pay(records, cell, rows, aspect):
+                shares = [_called_right(each) for each in measured]
+                right, wrong = (100 * fmean(each) for each in zip(*shares, strict=True))
+                if right - wrong < TOLD_APART:
+                    found.setdefault(aspect, []).append((cell, right, wrong))
     return [
-        f"the aspect model '{name}' tells nothing in {', '.join(cell for cell, *_ in worse)}: right on "
-        f"{fmean(right for _, right, _ in worse):.0f} % of slices, where the larger class is "
-        f"{fmean(larger for *_, larger in worse):.0f} %"
-        for name, worse in found.items()
+        f"the aspect model '{name}' tells nothing in {', '.join(cell for cell, *_ in useless)}: it calls "
+        f"{fmean(right for _, right, _ in useless):.0f} % of right slices right and "
+        f"{fmean(wrong for *_, wrong in useless):.0f} % of wrong ones"
+        for name, useless in found.items()
     ]
+
+
+def _may_pay(records: Sequence[Mapping[str, Any]], cell: str, rows: Iterable[str], aspect: str) -> bool:
+    """Returns whether an aspect may be part of the reward of one of the rows in a cell: it is, by the name of a
+    component, or no component has the name of any aspect model."""
+    trained = [record["cells"][cell]["rows"].get(row, {}) for record in records for row in rows]
+    components = {name.removeprefix("train_proxy/") for run in trained for name in run.get("metrics", {})}
+    aspects = {stage.removeprefix("aspect_model/") for record in records for stage in record["cells"][cell]["above"]}
+    return aspect in components or not components & aspects
+
+
+def _called_right(metrics: Mapping[str, float]) -> tuple[float, float]:
+    """Returns the shares of right and of wrong slices that an aspect model calls right."""
+    share, f1, errors = metrics["share_right"], metrics["f1_right"], 1 - metrics["accuracy"]
+    # of all slices; F1 is 2 told / (2 told + errors)
+    told = f1 * errors / (2 * (1 - f1)) if f1 < 1 else share
+    return told / share, 1 - (metrics["accuracy"] - told) / (1 - share)
 
 
 def _assumed(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -297,15 +297,24 @@ def test_a_target_that_is_no_distance_is_refused(target: float) -> None:
         at_kl(curve((1.0, 60.0)), [target])
 
 
-def aspects(accuracy: float, *, segment: float) -> dict[str, Any]:
-    """A record of two cells; in the second the aspect model has an accuracy and the row a win rate."""
+def slices_told(right: float, wrong: float) -> dict[str, Any]:
+    """Metrics of an aspect model that calls these shares of right slices, 70 %, and of wrong ones right."""
+    told, overlooked = 0.7 * right, 0.3 * wrong
+    f1 = 2 * told / (0.7 + told + overlooked)
+    return {"metrics": {"accuracy": told + 0.3 - overlooked, "f1_right": f1, "share_right": 0.7}}
+
+
+def aspects(wrong: float, *, segment: float, paid: str = "factuality") -> dict[str, Any]:
+    """A record of two cells; in the second the aspect model calls 30 % of right slices right and a share of wrong ones,
+    and the row has a win rate."""
     cells = {}
-    for cell, right, rate in (("sum", 0.9, 60.0), ("mean", accuracy, segment)):
+    for cell, told, rate in (("sum", slices_told(0.9, 0.2), 60.0), ("mean", slices_told(0.3, wrong), segment)):
         common = {"seconds": 1.0, "training": TRAINING, "origin": {"settings": "s"}}
         wins = {"bandit": 55.0, "segment": rate}
-        rows = {name: {**common, "metrics": {"win_rate_vs_sft": value}} for name, value in wins.items()}
-        above = {"aspect_model/factuality": {"metrics": {"accuracy": right, "majority": 0.7}}, "sft/a": {"metrics": {}}}
-        cells[cell] = {"rows": rows, "above": above}
+        metrics = {name: {"win_rate_vs_sft": value, f"train_proxy/{paid}": 0.1} for name, value in wins.items()}
+        rows = {name: {**common, "metrics": own} for name, own in metrics.items()}
+        above = {"aspect_model/factuality": told, "aspect_model/relevance": slices_told(1.0, 0.0)}
+        cells[cell] = {"rows": rows, "above": {**above, "sft/a": {"metrics": {}}}}
     return {"world": 1, "machine": {"threads": 2}, "cells": cells}
 
 
@@ -325,14 +334,20 @@ def texts_of(*words: Any) -> list[str]:
 
 
 def test_a_useless_aspect_model_and_cells_of_opposite_sign_are_said() -> None:
-    said = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.3, segment=50.0)], None)
-    assert (
-        "the aspect model 'factuality' tells nothing in mean: right on 30 % of slices, where the larger class is 70 %"
-        in said
+    said = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.27, segment=50.0)], None)
+    useless = (
+        "the aspect model 'factuality' tells nothing in mean: it calls 30 % of right slices right and 27 % of wrong"
     )
+    assert f"{useless} ones" in said
     assert "cells differ in sign: +5.0 in sum, −5.0 in mean" in said
-    sound = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.8, segment=56.0)], None)
-    assert not [each for each in sound if "aspect model" in each or "sign" in each]
+    sound = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.1, segment=56.0)], None)
+    assert not [each for each in sound if "aspect model" in each or "sign" in each], "it tells some apart, if few"
+
+
+@pytest.mark.parametrize(("paid", "said"), [("relevance", 0), ("factuality", 1), ("my-component", 1)])
+def test_of_aspect_models_those_that_no_compared_row_is_paid_by_are_not_named(paid: str, said: int) -> None:
+    texts = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.3, segment=56.0, paid=paid)], None)
+    assert len([text for text in texts if "aspect model" in text]) == said
 
 
 def test_cells_in_which_rows_were_not_tuned_are_said() -> None:
