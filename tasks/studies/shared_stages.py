@@ -18,10 +18,10 @@ from tasks.graph.items import Item, result_of
 from tasks.params.pages import Address, read_settings
 from tasks.studies.tree import WorldTree
 
-#: Settings of generated data that change preferences and true rewards, and those that change labels of aspects; neither
-#: changes a text or prompt.
+#: Settings of generated data that change preferences and true rewards, and those that change labels of aspects or how
+#: many answers have any; neither changes a text or prompt that other stages read.
 PREFERENCES = (("annotator",), ("dials", "aggregation"), ("dials", "emphasis"))
-ASPECTS = (("aspect_errors",),)
+ASPECTS = (("aspect_errors",), ("rows", "labelled_train"))
 RELABELLING = (*PREFERENCES, *ASPECTS)
 #: Settings of data that the training of a stage does not read.
 NOT_READ = {"sft": RELABELLING, "reward_model": ASPECTS, "aspect_model": PREFERENCES}
