@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from tasks.params.studies import Hypothesis, StudySpec
 
-#: Ratio of two rows' KL, and of their responses' lengths, from which on a comparison says so.
-MOST_KL, MOST_LENGTH = 2.0, 1.5
+#: What is compared -> its metric, the ratio of two rows' means from which on a comparison says so, and the words.
+ENDS = {
+    "KL": ("kl", 2.0, "'{row}' ends at KL {own:.1f}, '{other}' at {others:.1f}"),
+    "length": ("response_length", 1.5, "responses of '{row}' have {own:.0f} tokens, of '{other}' {others:.0f}"),
+}
 
 
 def other_ends(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Returns the KL at which both rows of a hypothesis end, and the length of their responses, where they are far
-    apart, by what it is: means over worlds and counted cells, of rows that have them everywhere. A hypothesis at a KL
-    reads no ends."""
+    apart, by what it is: means over worlds and all counted cells; else, of each cell in which they are. A hypothesis at
+    a KL reads no ends."""
     if hypothesis.kl is not None:
         return {}
-    rows, known = (hypothesis.row, hypothesis.than or spec.main), list(records)
-
-    def means(metric: str) -> list[float] | None:
-        values = [
-            [record["cells"][cell]["rows"][row].get("metrics", {}).get(metric) for record in known
-             for cell in spec.weighted_cells(hypothesis)]
-            for row in rows
-        ]  # fmt: skip
-        if any(not own or any(not isinstance(value, int | float) for value in own) for own in values):
-            return None
-        return [fmean(own) for own in values]
-
+    rows, cells, known = (hypothesis.row, hypothesis.than or spec.main), spec.weighted_cells(hypothesis), list(records)
     found = {}
-    if (kl := means("kl")) is not None and max(kl) > MOST_KL * max(0.0, min(kl)):
-        found["KL"] = f"'{rows[0]}' ends at KL {kl[0]:.1f}, '{rows[1]}' at {kl[1]:.1f}"
-    length = means("response_length")
-    if length is not None and max(length) >= MOST_LENGTH * min(length) and min(length) > 0:
-        found["length"] = f"responses of '{rows[0]}' have {length[0]:.0f} tokens, of '{rows[1]}' {length[1]:.0f}"
+    for what, (metric, ratio, words) in ENDS.items():
+
+        def said(where: Sequence[str], metric: str = metric, ratio: float = ratio, words: str = words) -> str | None:
+            means = _means(known, where, rows, metric)
+            if means is None or not max(means) > 0 or max(means) < ratio * max(0.0, min(means)):
+                return None
+            return words.format(row=rows[0], other=rows[1], own=means[0], others=means[1])
+
+        if not (text := said([*cells])):
+            alone: dict[str, list[str]] = {}
+            for cell in cells:
+                alone.setdefault(said([cell]) or "", []).append(cell)
+            alone.pop("", None)
+            text = "; ".join(f"{words} in {', '.join(where)}" for words, where in alone.items())
+        if text:
+            found[what] = text
     return found
+
+
+def _means(
+    records: Sequence[Mapping[str, Any]], cells: Sequence[str], rows: Sequence[str], metric: str
+) -> list[float] | None:
+    """Returns a metric's mean of each row over worlds and cells; None where a run has no value."""
+    values = [
+        [record["cells"][cell]["rows"][row].get("metrics", {}).get(metric) for record in records for cell in cells]
+        for row in rows
+    ]
+    if any(not own or any(not isinstance(value, int | float) for value in own) for own in values):
+        return None
+    return [fmean(own) for own in values]

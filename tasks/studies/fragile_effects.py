@@ -14,7 +14,9 @@ Run = Mapping[str, Any]
 
 
 def fragile_effects(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns where an effect at the end of training is not shown: in some of its cells alone, at best evaluations.
+    """Returns where an effect at the end of training is not shown: in some of its cells alone, at best evaluations. Of
+    one that is not shown at the end, either, but larger than its standard error, returns whether it had the other sign
+    at the evaluation before.
 
     Shown is an effect whose 95 % interval over worlds leaves out 0. Slopes, and rows read at a KL, have no such words.
     """
@@ -22,8 +24,12 @@ def fragile_effects(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[M
         return []
     known, cells = list(records), [*spec.weighted_cells(hypothesis)]
     rows = (hypothesis.row, hypothesis.than or spec.main)
-    if not _shown(_effect(known, cells, rows, lambda run: _end(run, spec.metric))):
-        return []
+    end = _effect(known, cells, rows, lambda run: _end(run, spec.metric))
+    if not _shown(end):
+        before = _effect(known, cells, rows, lambda run: _before(run, spec.metric))
+        if end is None or before is None or not _turned(end, before):
+            return []
+        return [f"of the other sign at the evaluation before the last ({_text(before)})"]
     found = []
     if len(cells) > 1:
         alone = {cell: _effect(known, [cell], rows, lambda run: _end(run, spec.metric)) for cell in cells}
@@ -43,6 +49,14 @@ def _end(run: Run, metric: str) -> float | None:
 def _best(run: Run, metric: str) -> float | None:
     values = [point[metric] for point in run.get("curve", {}).get("points", []) if metric in point]
     return max(values, default=None)
+
+
+def _before(run: Run, metric: str) -> float | None:
+    """Returns the metric at the evaluation before the last."""
+    points = sorted(
+        (point["step"], point[metric]) for point in run.get("curve", {}).get("points", []) if metric in point
+    )
+    return points[-2][1] if len(points) > 1 else None
 
 
 def _effect(
@@ -66,6 +80,12 @@ def _effect(
 def _shown(effect: Effect | None) -> bool:
     interval = None if effect is None else effect.interval()
     return interval is not None and not interval.lower <= 0 <= interval.upper
+
+
+def _turned(end: Effect, before: Effect) -> bool:
+    """Returns whether an effect larger than its standard error had the other sign before."""
+    larger = end.standard_error is not None and abs(end.estimate) > end.standard_error
+    return larger and end.estimate * before.estimate < 0
 
 
 def _text(effect: Effect) -> str:

@@ -94,6 +94,20 @@ def test_an_effect_that_is_not_shown_at_all_and_a_slope_have_no_such_words() -> 
     assert fragile_effects(SPEC, SPEC.hypotheses["grows"], worlds_of(EVEN_LEADS, [1.0, -1.0, 1.0, -1.0])) == []
 
 
+@pytest.mark.parametrize(("before", "said"), [(-1.0, True), (1.0, False)])
+def test_an_effect_that_is_not_shown_says_whether_it_had_the_other_sign_before(before: float, said: bool) -> None:
+    """Of the lead at the end, +2.0 ± 1.2, the evaluation before it had another sign, or not."""
+    worlds = worlds_of({cell: [0.5, 5.0, 0.5, 2.0] for cell in SPEC.cells}, [before] * 4)
+    for one in worlds:
+        for cell in one["cells"].values():
+            for run in cell["rows"].values():
+                run["curve"]["points"][1]["win_rate_vs_sft"] = run["metrics"]["win_rate_vs_sft"]
+    found = fragile_effects(SPEC, SPEC.hypotheses["beats"], worlds)
+    assert [text.startswith("of the other sign at the evaluation before the last (−1.0") for text in found] == [
+        True
+    ] * said
+
+
 # ---- settings that were not tuned
 
 
@@ -220,6 +234,16 @@ def test_rows_that_end_far_apart_are_named_with_kl_and_length(segment: dict[str,
     assert [*other_ends(SPEC, SPEC.hypotheses["beats"], [ends]).values()] == said
 
 
+def test_rows_that_end_far_apart_in_some_cells_alone_are_named_with_these() -> None:
+    def metrics(cell: str, row: str) -> dict[str, float]:
+        own = {"short-sum": 1.0, "short-mean": 9.0}.get(cell, 4.0)
+        return {"kl": own if row == "segment" else 4.0, "response_length": 40.0}
+
+    found = other_ends(SPEC, SPEC.hypotheses["beats"], [record(metrics)])
+    said = "'segment' ends at KL 1.0, 'bandit' at 4.0 in short-sum; 'segment' ends at KL 9.0, 'bandit' at 4.0 in short-mean"
+    assert found == {"KL": said}
+
+
 def test_rows_that_are_read_at_one_kl_are_not_compared_at_their_ends() -> None:
     own = {**STUDY["hypotheses"], "beats": {**STUDY["hypotheses"]["beats"], "kl": 4}}
     spec: StudySpec = typed(StudySpec, {**STUDY, "hypotheses": own, "kl_targets": [4]}, "studies/credit.yaml")
@@ -269,6 +293,8 @@ def test_caveats_are_said_once_for_the_comparisons_that_have_them(
             stages["rows"]["segment"]["metrics"]["response_length"] = 90.0 if cell.startswith("long") else 40.0
             for row in {*stages["rows"]} - {"segment"}:
                 stages["rows"][row]["metrics"]["response_length"] = 50.0
+            if cell.startswith("long"):
+                stages["rows"]["segment"]["training"]["tokens"] = 160_000
 
     long = {"says": "In long responses", "row": "segment", "at": {"length": "long"}}
     state = loaded(tmp_path, far, hypotheses={**STUDY["hypotheses"], "long": long})
@@ -277,11 +303,15 @@ def test_caveats_are_said_once_for_the_comparisons_that_have_them(
         "all comparisons": (UNREADABLE,),
         "segment less bandit": (
             "neither 'segment' nor 'bandit' was tuned",
-            "responses of 'segment' have 90 tokens, of 'bandit' 50 (where length is long)",
+            "responses of 'segment' have 90 tokens, of 'bandit' 50 in long-sum, long-mean",
+            "'segment' learned from 1.8 times as many tokens as 'bandit' (where length is long)",
         ),
-        "segment less token": ("neither 'segment' nor 'token' was tuned",),
+        "segment less token": (
+            "neither 'segment' nor 'token' was tuned",
+            "responses of 'segment' have 90 tokens, of 'token' 50 in long-mean",
+        ),
     }
-    assert caveat_count(state.spec, state.findings) == 4
+    assert caveat_count(state.spec, state.findings) == 6
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
     assert "\nCaveats of segment less bandit\n    neither 'segment' nor 'bandit' was tuned\n" in shown
