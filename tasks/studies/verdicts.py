@@ -23,6 +23,7 @@ from tasks.params.studies import Hypothesis, StudySpec, read_study
 from tasks.studies.caveats import Caveat, caveats_of, compared
 from tasks.studies.claim_at_start import claim_changed_since_start
 from tasks.studies.committed import read_records, unknown_records
+from tasks.studies.drafts import draft_changes
 from tasks.studies.equal_kl import hypothesis_value
 from tasks.studies.provenance import code_of_starts, differences
 from tasks.studies.registration import Registration, record_file, registration_of
@@ -114,7 +115,7 @@ class StudyState:
         unused: files among its records that none of its worlds has.
         uncommitted: records that are not committed yet, and so not counted.
         started: the day of its first start, None before it.
-        notes: in what code, versions or threads of its worlds differ.
+        notes: in what code, versions or threads of its worlds, or drafts of its file, differ.
         exploratory: its worlds ran at commits that are not in this history, so nothing shows that it was
             registered before: no hypothesis is tested, and it says nothing of its claim.
     """
@@ -273,6 +274,7 @@ def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
             *code_of_starts(begun, every),
             *tuning_notes,
             *claim_changed_since_start(root, own.study, spec.claim),
+            *draft_changes(root, own.study),
         ),
         bool(lost),
     )

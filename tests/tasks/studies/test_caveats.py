@@ -240,8 +240,8 @@ def test_rows_that_end_far_apart_in_some_cells_alone_are_named_with_these() -> N
         return {"kl": own if row == "segment" else 4.0, "response_length": 40.0}
 
     found = other_ends(SPEC, SPEC.hypotheses["beats"], [record(metrics)])
-    said = "'segment' ends at KL 1.0, 'bandit' at 4.0 in short-sum; 'segment' ends at KL 9.0, 'bandit' at 4.0 in short-mean"
-    assert found == {"KL": said}
+    in_sum = "'segment' ends at KL 1.0, 'bandit' at 4.0 in short-sum"
+    assert found == {"KL": f"{in_sum}; 'segment' ends at KL 9.0, 'bandit' at 4.0 in short-mean"}
 
 
 def test_rows_that_are_read_at_one_kl_are_not_compared_at_their_ends() -> None:
