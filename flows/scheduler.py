@@ -33,7 +33,7 @@ from flows.progress import Display, progress
 from flows.run_notes import tasks_without_place
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage_process
+from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage_process, stage_log
 from flows.work_pool import WorkPool
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
@@ -285,7 +285,8 @@ class _Run:
             return
         self.summary.failed[address] = str(result or state.message)
         log.error("%s", self.summary.failed[address])
-        self.display.finished(address, f"FAILED, log in .work/logs/{self.stale[address].file_name}.log", None)
+        where = stage_log(self.stale[address].file_name) if self.pool is None else self.pool.log_of(address)
+        self.display.finished(address, f"FAILED, log: {where}", None)
         for reader in self._downstream(address):
             if self.waiting.pop(reader, None) is not None:
                 self.summary.skipped[reader] = f"reads from {address}, which failed"

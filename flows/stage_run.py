@@ -142,9 +142,29 @@ def explain_failure(address: str, status: int, tail: str) -> StageFailed:
     return StageFailed(f"stage {address} failed with exit code {status}{hint}: {last}", exit_code=status, retry=retry)
 
 
-def write_failure(root: Path, name: str, *, address: str, out: str, failure: StageFailed) -> None:
-    """Leaves `.work/failures/<stage>.json`, which tracking and the plan read."""
-    path = root / WORK / "failures" / f"{name}.json"
+def stage_log(name: str) -> str:
+    """Returns the log of a stage that runs on this machine, relative to the root."""
+    return f"{WORK}/logs/{name}.log"
+
+
+def failure_note(root: Path, name: str) -> Path:
+    """Returns where a failed stage is noted until it succeeds."""
+    return root / WORK / "failures" / f"{name}.json"
+
+
+def write_failure(
+    root: Path, name: str, *, address: str, out: str, failure: StageFailed, log: str | None = None
+) -> None:
+    """Leaves `.work/failures/<stage>.json`, which tracking and the plan read.
+
+    Args:
+        root: the repository.
+        name: the stage as a file name.
+        address, out: the stage as DVC names it, and its output directory.
+        failure: what happened.
+        log: where its log is, that of this machine unless given.
+    """
+    path = failure_note(root, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "stage": address,
@@ -153,7 +173,7 @@ def write_failure(root: Path, name: str, *, address: str, out: str, failure: Sta
         "retry": failure.retry,
         "message": str(failure),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "log": f"{WORK}/logs/{name}.log",
+        "log": log or stage_log(name),
     }
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -204,7 +224,7 @@ def run_stage_process(
     Raises:
         StageFailed: the stage failed.
     """
-    log_path = root / WORK / "logs" / f"{name}.log"
+    log_path = root / stage_log(name)
     log_path.parent.mkdir(parents=True, exist_ok=True)
     outcome = log_path.with_suffix(".outcome")
     outcome.unlink(missing_ok=True)
@@ -252,7 +272,7 @@ def run_stage_process(
         except OSError as error:
             log(f"the failure of {address} cannot be noted: {error}")
         raise failure
-    (root / WORK / "failures" / f"{name}.json").unlink(missing_ok=True)
+    failure_note(root, name).unlink(missing_ok=True)
     how = outcome.read_text(encoding="utf-8") if outcome.exists() else RAN
     outcome.unlink(missing_ok=True)
     return StageDone(address, how, round(time.monotonic() - started, 2))

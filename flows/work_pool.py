@@ -30,7 +30,14 @@ from flows.run_notes import add_tags, host_tag
 from flows.same_code import SameCode, require_prefect_server
 from flows.slots import Grant, Slots
 from flows.stage import PASSING, stage
-from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage_process
+from flows.stage_run import (
+    RunningStages,
+    StageDone,
+    StageFailed,
+    failure_note,
+    run_stage_process,
+    write_failure,
+)
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.one_stage import RAN, RESTORED
 from tasks.dvc.remote import Remote, RemoteFailed
@@ -142,8 +149,26 @@ class WorkPool:
             running: says when the coordinator ends; the flow run goes on then.
 
         Raises:
-            StageFailed: the stage failed or its worker died, or the server or the remote is silent for LOST_SECONDS.
+            StageFailed: the stage failed or its worker died, or the server or the remote is silent for LOST_SECONDS; it
+                is noted in this clone as a stage of this machine is.
         """
+        stage = self.stages[address]
+        try:
+            done = self._result(address, running, log)
+        except StageFailed as failure:
+            if not running.cancelled:
+                given = {"address": address, "out": stage.out, "log": self.log_of(address)}
+                write_failure(self.root, stage.file_name, **given, failure=failure)
+            raise
+        failure_note(self.root, stage.file_name).unlink(missing_ok=True)
+        return done
+
+    def log_of(self, address: str) -> str:
+        """Returns where the log of a stage is, in words."""
+        return f"the flow run of {address} in pool '{self.name}'"
+
+    def _result(self, address: str, running: RunningStages, log: Any) -> StageDone:
+        """Brings one stage's result here."""
         known = self._restored(address, running, log)
         while known or self._learned(address, running):
             if self._fetch_outputs(address, log):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +22,12 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.same_code import SameCode, check_clean, require_prefect_server
 from flows.stage import PASSING
-from flows.stage_run import RunningStages, StageFailed
+from flows.stage_run import RunningStages, StageFailed, failure_note
 from flows.work_pool import ALL_GPUS, WorkPool, job_variables
 from flows.working_tree import marked_groups
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.stages import Stage
+from tasks.running.artifacts import read_json
 from tests import small_repository
 from tests.small_repository import PROJECT, command
 from tests.team import POOL, Server, Team, calls, differing, kill, stage_runs, wait_for
@@ -121,9 +123,10 @@ def test_a_worker_of_other_code_is_named_with_both() -> None:
 
 
 @pytest.fixture
-def pool() -> WorkPool:
+def pool(tmp_path: Path) -> WorkPool:
     """A work pool of processes that no server has, for the coordinator's decisions."""
     made = object.__new__(WorkPool)
+    made.root = tmp_path
     made.name, made.kind, made.places = POOL, "process", 1
     made.code = SameCode("a" * 40, {"python": "3.11.7"})
     made._lock = threading.RLock()
@@ -178,13 +181,22 @@ def test_a_stage_that_no_worker_can_run_is_named_with_the_workers_there_are(
 def test_the_end_of_a_flow_run_says_whether_another_one_can_help(
     pool: WorkPool, monkeypatch: pytest.MonkeyPatch, state: Any, message: str, retry: bool
 ) -> None:
-    ended = SimpleNamespace(name="own", state=state)
+    ended: Any = SimpleNamespace(name="own", state=state)
     pool.stages = {"policy-a": stale(0)}
-    for name, given in (("_learned", False), ("_flow_run", ended), ("_end", ended)):
-        monkeypatch.setattr(pool, name, lambda *_, given=given: given)
+    given = {"_learned": False, "_flow_run": ended, "_end": ended, "_fetch_outputs": False}
+    for name in given:
+        monkeypatch.setattr(pool, name, lambda *_, name=name: given[name])
     with pytest.raises(StageFailed, match=message) as failure:
         pool.run("policy-a", RunningStages(), None)
     assert failure.value.retry is retry
+    noted = read_json(failure_note(pool.root, "policy-a"))
+    assert noted["message"] == str(failure.value), "as of a stage of this machine: MLflow and the run's end read it"
+    assert noted["log"] == "the flow run of policy-a in pool 'gpus'"
+
+    given["_end"] = SimpleNamespace(name="own", state=Completed(), total_run_time=timedelta(seconds=1))
+    given["_learned"] = given["_fetch_outputs"] = True
+    pool.run("policy-a", RunningStages(), None)
+    assert not failure_note(pool.root, "policy-a").exists()
 
 
 @pytest.mark.parametrize(
