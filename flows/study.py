@@ -10,8 +10,8 @@ count. A world runs from committed code and settings; a pilot may run with uncom
 A world is one independent draw of all that is random, from one seed. A dial is a setting of the world that the study
 varies, and a cell is one combination of levels of the dials. Twins are one row trained twice in one world; a study of
 twins has seeds of its own. A world is trained in its tree, a folder of .work/studies/ with a DVC repository of its own
-(without git), which is deleted once the world's record is written. The log of starts names each start `verdict` (a
-registered world, which counts) or `pilot` (which does not).
+(without git), which is deleted once the world's record is written, unless `--keep`. The log of starts names each start
+`verdict` (a registered world, which counts) or `pilot` (which does not).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from prefect import flow, get_run_logger, tags
 from flows.paper import end_on_signal, interrupted
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, run_stale
-from flows.working_tree import mark_processes_for_clean_up
+from flows.working_tree import end_orphans, mark_processes_for_clean_up
 from rlhf_core.errors import RecipeError, RewardsmithError, prints_errors
 from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.exclusive import only_one
@@ -121,7 +121,8 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     spec, registration = read_study(file), registration_of(folder, file)
     refuse_edited_log(folder)
     refuse_study_changed_since_start(folder, registration)
-    # A pilot may run before hypotheses and tuning are settled; `write_tree` checks the pilot's rows and settings.
+    # `check_study` refuses hypotheses and rows that could not be compared or tuned, which a pilot may still have;
+    # `write_tree` checks the pilot's rows and settings.
     if not pilots:
         refuse_uncommitted_code(folder)
         check_study(folder, name, spec)
@@ -166,7 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.worlds < 1:
         parser.error(f"--worlds is {options.worlds}; it must be at least 1")
     signal.signal(signal.SIGTERM, end_on_signal)
-    mark_processes_for_clean_up(Path.cwd())  # if this run is killed, the next one ends what it has started
+    root = Path.cwd()
+    end_orphans(root)  # stages run in trees of their own, whose clean-up does not find the server of a killed run
+    mark_processes_for_clean_up(root)  # if this run is killed, the next one ends what it has started
     try:
         with tags(host_tag()):
             print(study(options.name, options.worlds, options.pilot, options.keep))

@@ -2,6 +2,7 @@
 
     python -m flows.tune credit --trials 16 --seed 100 --seed 101
     python -m flows.tune credit --write          put each row's best settings into studies/credit.yaml
+    python -m flows.tune credit-again --from credit   with the trials that another study has of its rows
 
 A trial is one row at one point; a point is one value for each setting of the search space. The same command continues
 an interrupted tuning; trials that are in reference/tuning/<study>.json are not run again.
@@ -21,7 +22,7 @@ from prefect import flow, get_run_logger, tags
 from flows.paper import end_on_signal, interrupted
 from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, RunSummary, run_stale
-from flows.working_tree import mark_processes_for_clean_up
+from flows.working_tree import end_orphans, mark_processes_for_clean_up
 from rlhf_core.errors import prints_errors
 from tasks.commands.tuning_table import print_tuning
 from tasks.params.studies import read_study, study_file
@@ -35,6 +36,7 @@ from tasks.studies.trial_records import (
     pending,
     read_tuning,
     record_to_continue,
+    taken_over,
     trials_of,
     tuning_file,
     write_tuning,
@@ -131,6 +133,24 @@ def tune(name: str, trials: int = TRIALS, seeds: tuple[int, ...] = SEEDS, keep: 
     return f"{plan.study}: {trials_of_rows} are in {tuning_file(plan.study)}"
 
 
+def take_over_trials(root: Path, name: str, other: str) -> Record:
+    """Writes the trials that another study has of rows of the same names, settings and cells as a study's own; returns
+    the record.
+
+    Raises:
+        DataError: there are none, the study has trials of its own, or theirs are of other settings.
+    """
+    file = study_file(root, name)
+    check_not_started(root, file.stem)
+    theirs = read_tuning(root, other)
+    plan = tuning_plan(root, file.stem, read_study(file), max(1, trials_of(theirs)))
+    record = taken_over(root, plan, other)
+    _check_settings(root, plan, record)
+    _tidy(root, plan, keep=False)
+    write_tuning(root, record)
+    return record
+
+
 def tune_study(root: Path, name: str, trials_per_row: int, seeds: Sequence[int], *, keep: bool = False) -> Record:
     """Runs the trials of a study that have not run; returns the record of all trials.
 
@@ -144,14 +164,18 @@ def tune_study(root: Path, name: str, trials_per_row: int, seeds: Sequence[int],
         with tags(host_tag()):
             tune(name, trials_per_row, tuple(seeds), keep, str(root))
         return record_to_continue(root, plan, seeds)
-    # Nothing is left to run. A digest leaves out the trial's point, so one trial of each row shows whether the row's
-    # other settings are as they were.
-    first_trials = [(row, 0) for row in plan.optimisers]
+    _check_settings(root, plan, record)
+    _tidy(root, plan, keep)
+    return record
+
+
+def _check_settings(root: Path, plan: TuningPlan, record: Record) -> None:
+    """Refuses recorded trials of other settings. A digest leaves out the trial's point, so one trial of each row shows
+    whether the row's other settings are as they were."""
+    first_trials = [(row, 0) for row in record["rows"]]
     for seed in record["seeds"]:
         world = write_trial_world(root, plan, seed, first_trials)
         check_digests(record, seed, settings_digests(world, plan))
-    _tidy(root, plan, keep)
-    return record
 
 
 def _tidy(root: Path, plan: TuningPlan, keep: bool) -> None:
@@ -165,16 +189,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Tunes from the arguments; returns the exit status: 1 for a run that failed, 2 for a user's error."""
     parser = argparse.ArgumentParser(prog="python -m flows.tune", description=__doc__.split("\n")[0])
     parser.add_argument("name", help="the study, studies/<name>.yaml")
-    parser.add_argument("--trials", type=int, default=TRIALS, metavar="N", help="points that each row is tried at")
+    parser.add_argument(
+        "--trials", type=int, metavar="N", help=f"points that each row is tried at, {TRIALS} unless given"
+    )
     parser.add_argument("--seed", type=int, action="append", metavar="SEED", help="a tuning seed, 100 to 199")
+    parser.add_argument("--from", dest="other", metavar="STUDY", help="take over the trials that a study has of rows")
     parser.add_argument("--write", action="store_true", help="put each row's best settings into the study's file")
     parser.add_argument("--keep", action="store_true", help="keep the worlds' trees and weights")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, end_on_signal)
     root = Path.cwd()
+    end_orphans(root)  # stages run in trees of their own, whose clean-up does not find the server of a killed run
     mark_processes_for_clean_up(root)  # if this run is killed, the next one ends what it has started
     try:
-        record = tune_study(root, options.name, options.trials, options.seed or SEEDS, keep=options.keep)
+        if options.other is not None:
+            taken = take_over_trials(root, options.name, options.other)
+            trials, seeds = options.trials or trials_of(taken), options.seed or taken["seeds"]
+        else:
+            trials, seeds = options.trials or TRIALS, options.seed or SEEDS
+        record = tune_study(root, options.name, trials, seeds, keep=options.keep)
     except KeyboardInterrupt:
         return interrupted()
     rows = tuned_rows(record)

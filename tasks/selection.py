@@ -1,10 +1,12 @@
 """Stage `selection`: compares aspects with the holistic reward on answers of the initial policy, and chooses some.
 
-The initial policy is the SFT model. It answers each training prompt twice: greedily, and by a pure sample, drawn at
-temperature 1 without top-k or top-p; the paper calls the pure samples D_p. selection.json has:
+The initial policy is the SFT model. It answers training prompts (the first `prompts` of the settings) twice: greedily,
+and by a pure sample, drawn at temperature 1 without top-k or top-p; the paper calls the pure samples D_p.
+selection.json has:
 
 - the chosen aspects, and of each aspect its settings, its statistics over pure samples, its inconsistency, and its win
-  rate: the percentage of prompts on which it prefers the greedy answer; both with bootstrap intervals
+  rate: the percentage of those prompts on which it prefers one answer (50 without any) on which that is the greedy one;
+  both with bootstrap intervals
 - the statistics of the holistic reward over pure samples, by which policies normalise it
 
 answers.jsonl has both answers to each prompt with all their scores. Measures and rules are in

@@ -63,8 +63,13 @@ def show_study(name: StudyName) -> None:
 
 def tune(
     study: Annotated[str, typer.Argument(help="The study: studies/<name>.yaml.")],
-    trials: Annotated[int, typer.Option(min=1, help="Points at which each row is tried.")] = 16,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Points at which each row is tried, 16 unless given.")
+    ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="A tuning seed, 100 to 199 (may be repeated).")] = None,
+    other: Annotated[
+        str | None, typer.Option("--from", help="Take over the trials that this study has of the same rows.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put each row's best settings into the study's file.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the trials' weights in .work/tuning/.")] = False,
     verbose: Verbose = False,
@@ -74,6 +79,10 @@ def tune(
     Search spaces: `params/tuning.yaml`. What was tried: `reference/tuning/<study>.json`; it is not tried again.
     Example: `rewardsmith tune credit --trials 16 --seed 100 --seed 101`. Seed 100 unless given.
     """
-    call = ["--trials", str(trials), *(word for one in seed or [] for word in ("--seed", str(one)))]
+    call = [
+        *(["--trials", str(trials)] if trials else []),
+        *(word for one in seed or [] for word in ("--seed", str(one))),
+    ]
+    call += [*(["--from", other] if other else [])]
     call += [*(["--write"] if write else []), *(["--keep"] if keep else [])]
     raise typer.Exit(run_module("flows.tune", [study, *call], verbose=verbose))

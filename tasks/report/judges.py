@@ -1,6 +1,7 @@
 """Judges that are asked while a table is made, and the prompts that they are asked about.
 
-Their settings are those of a run's judge.json. An endpoint's answers come from its cache when the table is made again.
+Their settings are those of a run's judge.json. An endpoint's answers come from its cache, if it has one (`cache_path`),
+when the table is made again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class Judges:
-    """The judge of each setting, built when it is first asked; heavy modules are imported only then."""
+    """The judge of each setting, built when it is first asked; heavy modules are imported only then.
+
+    Args:
+        results: of a scale, such as results/testbed.
+    """
 
     def __init__(self, results: Path) -> None:
         self.results = results
@@ -33,7 +38,8 @@ class Judges:
 
 
 def drawn_prompts(prompts: Collection[str], settings: Mapping[str, Any]) -> list[str]:
-    """Returns the prompts that two rows are compared on, drawn once where the settings want fewer than there are."""
+    """Returns the ids of the prompts that two rows are compared on: all, or as many as `rows` of the settings says,
+    drawn by a fixed seed, so that all pairs of rows with the same prompts have the same ones."""
     if settings["rows"] is None or settings["rows"] >= len(prompts):
         return sorted(prompts)
     return sorted(random.Random("pairs").sample(sorted(prompts), int(settings["rows"])))

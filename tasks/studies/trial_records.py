@@ -22,6 +22,8 @@ from tasks.studies.tree import WorldTree
 from tasks.studies.trials import Trial, TrialRows, TuningPlan
 
 TUNING = Path("reference") / "tuning"
+#: Key of a row whose trials were taken over from a study.
+TAKEN_FROM = "taken_from"
 #: Metrics that compare with the SFT model, which itself has this value.
 OVER_SFT, EVEN = "win_rate_vs_sft", 50.0
 Record = dict[str, Any]
@@ -45,6 +47,27 @@ def write_tuning(root: Path, record: Record) -> Path:
     return file
 
 
+def taken_over(root: Path, plan: TuningPlan, other: str) -> Record:
+    """Returns the trials that another study has of rows of the plan's study, as its own.
+
+    Raises:
+        DataError: the study has trials of its own, the other one has none of its rows, or they are of another metric,
+            or of other cells or points.
+    """
+    own, file = tuning_file(plan.study).as_posix(), tuning_file(other).as_posix()
+    if (root / own).exists():
+        raise DataError("the study has trials", file=own, remedy="Delete the file to take over another study's trials")
+    known = read_tuning(root, other) or {"rows": {}}
+    rows = {row: {**made, TAKEN_FROM: other} for row, made in known["rows"].items() if row in plan.optimisers}
+    if not rows:
+        tuned = sorted(tuning.stem for tuning in (root / TUNING).glob("*.json"))
+        problem = f"study '{other}' has no trials of rows of '{plan.study}'{hint(other, tuned, more=3)}"
+        raise DataError(problem, file=file, remedy="Name a study that was tuned with rows of the same names")
+    record = {**known, "study": plan.study, "rows": rows}
+    _check(file, record, plan)
+    return record
+
+
 def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Record:
     """Returns the record that tuning continues: of the plan's trials, and of all seeds that it was ever called with.
 
@@ -52,14 +75,8 @@ def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Re
         DataError: recorded trials are of another metric, or of rows, cells or points that the study no longer has.
     """
     known = read_tuning(root, plan.study) or {}
-    file = tuning_file(plan.study).as_posix()
-    if known and known["metric"] != plan.spec.metric:
-        remedy = "Restore it in the study, or delete the file to tune anew"
-        raise DataError(
-            f"is {known['metric']}, the study has {plan.spec.metric}", file=file, field="metric", remedy=remedy
-        )
-    for row, made in known.get("rows", {}).items():
-        _check_row(file, row, made, plan)
+    if known:
+        _check(tuning_file(plan.study).as_posix(), known, plan)
     rows: dict[str, Any] = {}
     for row, kind in plan.optimisers.items():
         new = _stated(plan, row, kind) | {"trials": []}
@@ -68,6 +85,17 @@ def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Re
         made += [{"point": point, "runs": {}} for point in plan.points_of(row)[len(made) :]]
     seeds = sorted({*known.get("seeds", []), *seeds})
     return {"study": plan.study, "metric": plan.spec.metric, "seeds": seeds, "rows": rows}
+
+
+def _check(file: str, known: Mapping[str, Any], plan: TuningPlan) -> None:
+    """Refuses recorded trials that are not the plan's."""
+    if known["metric"] != plan.spec.metric:
+        remedy = "Restore it in the study, or delete the file to tune anew"
+        raise DataError(
+            f"is {known['metric']}, the study has {plan.spec.metric}", file=file, field="metric", remedy=remedy
+        )
+    for row, made in known.get("rows", {}).items():
+        _check_row(file, row, made, plan)
 
 
 def _stated(plan: TuningPlan, row: str, kind: str) -> dict[str, Any]:

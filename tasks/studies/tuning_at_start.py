@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from tasks.studies.git_history import blob_at, blob_of, is_ancestor
 from tasks.studies.start_log import VERDICT, starts
-from tasks.studies.trial_records import read_tuning, tuning_file
+from tasks.studies.trial_records import TAKEN_FROM, read_tuning, tuning_file
 
 
 def tuning_at_start(root: Path, study: str) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
@@ -28,7 +28,7 @@ def tuning_at_start(root: Path, study: str) -> tuple[Mapping[str, Any] | None, t
     first = next((line for line in starts(root) if line["study"] == study and line["kind"] == VERDICT), None)
     file = tuning_file(study).as_posix()
     if first is None:
-        return read_tuning(root, study), ()
+        return _with_origin(read_tuning(root, study))
     here, commit = blob_of(root, file), str(first["commit"])
     at_start = blob_at(root, commit, file)
     if at_start is None and is_ancestor(root, commit, "HEAD"):
@@ -37,4 +37,15 @@ def tuning_at_start(root: Path, study: str) -> tuple[Mapping[str, Any] | None, t
     if at_start is not None and here != at_start:
         remedy = f"Restore it: git checkout {commit[:10]} -- {file}. Tune a study of another name for other trials"
         raise DataError(f"was changed after the first start of study '{study}'", file=file, remedy=remedy)
-    return read_tuning(root, study), ()
+    return _with_origin(read_tuning(root, study))
+
+
+def _with_origin(record: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+    """Returns a record of tuning, and which rows have trials of another study."""
+    taken: dict[str, list[str]] = {}
+    for row, made in (record or {"rows": {}})["rows"].items():
+        taken.setdefault(made.get(TAKEN_FROM, ""), []).append(f"'{row}'")
+    taken.pop("", None)
+    return record, tuple(
+        f"tuning trials of {', '.join(rows)} are those of study '{other}'" for other, rows in taken.items()
+    )

@@ -55,10 +55,10 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
-def tune(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def tune(root: Path, *options: str, study: str = "tiny") -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
     environment = clean_environment(PYTHONPATH=path, REWARDSMITH_PROGRESS="true", OMP_NUM_THREADS="1")
-    call = [sys.executable, "-P", "-m", "flows.tune", "tiny", "--trials", "2", *options]
+    call = [sys.executable, "-P", "-m", "flows.tune", study, "--trials", "2", *options]
     return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=1700)
 
 
@@ -78,6 +78,19 @@ def test_a_study_is_tuned_once(root: Path) -> None:
         assert trial["runs"]["100"]["as-it-is"]["diverged"].startswith("file results/")
         assert "gradient norm nan" in trial["runs"]["100"]["as-it-is"]["diverged"]
     assert not (root / ".work" / "tuning" / "tiny").exists()
+
+    write_yaml(root / "studies" / "tiny-again.yaml", {**STUDY, "title": "Again"})
+    taken = tune(root, "--from", "tiny", study="tiny-again")
+    assert taken.returncode == 0, taken.stdout + taken.stderr
+    assert " ran in " not in taken.stdout
+    theirs = json.loads((root / "reference" / "tuning" / "tiny-again.json").read_text())["rows"]
+    assert theirs == {row: {**made, "taken_from": "tiny"} for row, made in record["rows"].items()}
+    longer = {**STUDY, "settings": {**STUDY["settings"], "stages": {"reward_model": {**TINY, "epochs": 3}}}}
+    write_yaml(root / "studies" / "tiny-longer.yaml", longer)
+    refused = tune(root, "--from", "tiny", study="tiny-longer")
+    assert refused.returncode == 2
+    assert "was of other settings of the row, its data or what it is trained from" in refused.stderr
+    assert not (root / "reference" / "tuning" / "tiny-longer.json").exists()
 
     again = tune(root, "--write")
     assert " ran in " in first.stdout

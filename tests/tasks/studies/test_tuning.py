@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ from tasks.studies.trial_records import (
     _run,
     pending,
     record_to_continue,
+    taken_over,
     trials_of,
     tuning_file,
     write_tuning,
 )
 from tasks.studies.trials import TuningPlan, settings_digests, tuning_plan
 from tasks.studies.tuned import broken_rows, overrides, tuned_rows, write_overrides
+from tasks.studies.tuning_at_start import tuning_at_start
 
 PROJECT = Path(__file__).parents[3]
 STUDY: dict[str, Any] = {
@@ -265,6 +268,47 @@ def test_trials_at_other_points_are_refused(tmp_path: Path) -> None:
     write_tuning(tmp_path, record)
     with pytest.raises(DataError, match=r"rows\.segment.*trial 2 was of .*9\.0.*params/tuning.yaml"):
         record_to_continue(tmp_path, plan(), [100])
+
+
+def again(**changes: Any) -> TuningPlan:
+    return replace(plan(**changes), study="again")
+
+
+def test_trials_of_rows_of_the_same_names_are_taken_over(tmp_path: Path) -> None:
+    write_tuning(tmp_path, filled(METRICS))
+    record = taken_over(tmp_path, again(rows={row: STUDY["rows"][row] for row in ("bandit", "segment")}), "noise")
+    assert (record["study"], [*record["rows"]]) == ("again", ["bandit", "segment"])
+    assert record["rows"]["segment"] == {**filled(METRICS)["rows"]["segment"], "taken_from": "noise"}
+    write_tuning(tmp_path, record)
+    continued = record_to_continue(tmp_path, again(), [100])
+    assert pending(continued, 100, range(4)) == [("dpo", n) for n in range(4)], "rows of other names are tuned anew"
+    assert tuning_at_start(tmp_path, "again")[1] == ("tuning trials of 'bandit', 'segment' are those of study 'noise'",)
+    with pytest.raises(DataError, match=r"again\.json.*the study has trials.*Delete the file"):
+        taken_over(tmp_path, again(), "noise")
+
+
+OTHER_ROWS = {
+    "rows": {"first": STUDY["rows"]["bandit"], "second": STUDY["rows"]["segment"]},
+    "main": "first",
+    "hypotheses": {"a": {"says": "s", "row": "second"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "changes", "said"),
+    [
+        ("nois", {}, r"study 'nois' has no trials of rows of 'again'.*noise"),
+        ("noise", OTHER_ROWS, "study 'noise' has no trials of rows of"),
+        ("noise", {"metric": "true_reward"}, r"noise\.json.*'metric': is win_rate_vs_sft, the study has true_reward"),
+        ("noise", {"tuned_at": ["low"]}, r"noise\.json.*rows\.bandit\.cells.*the study has \['low'\]"),
+    ],
+)
+def test_trials_of_other_rows_cells_or_metrics_are_not_taken_over(
+    tmp_path: Path, other: str, changes: dict[str, Any], said: str
+) -> None:
+    write_tuning(tmp_path, filled(METRICS))
+    with pytest.raises(DataError, match=said):
+        taken_over(tmp_path, again(**changes), other)
 
 
 def raised(message: str) -> str:
