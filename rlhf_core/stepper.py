@@ -189,11 +189,16 @@ def deepspeed_config() -> Mapping[str, Any] | None:
     return _deepspeed
 
 
+def deepspeed_in_bf16() -> bool:
+    """Returns whether DeepSpeed turns models into bf16, whatever their weights are."""
+    return _deepspeed is not None and bool(_deepspeed.get("bf16", {}).get("enabled"))
+
+
 def freeze(model: nn.Module) -> None:
     """Stops training a model; it takes bf16 where trained models do, so that both compute alike."""
     model.requires_grad_(False)
     model.eval()
-    if _deepspeed is not None and _deepspeed.get("bf16", {}).get("enabled"):
+    if deepspeed_in_bf16():
         set_precision(model, torch.bfloat16)
 
 
@@ -223,7 +228,7 @@ def stepper_of(
         return MasterStepper(model, optimiser, max_grad_norm)
     if _deepspeed is None:
         return PlainStepper(model, optimiser(trained), max_grad_norm)
-    if in_half and not _deepspeed.get("bf16", {}).get("enabled"):
+    if in_half and not deepspeed_in_bf16():
         raise RecipeError("the backbone's precision is bf16: enable bf16 in the DeepSpeed configuration, too")
     from rlhf_core.zero import ZeroStepper
 

@@ -18,7 +18,7 @@ from rlhf_core.models.recomputation import recompute_layers
 from rlhf_core.models.response_states import can_pack, pack_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.config import OptimiserConfig
-from rlhf_core.stepper import deepspeed_config
+from rlhf_core.stepper import deepspeed_config, deepspeed_in_bf16
 from rlhf_core.supervised.config import TrainingConfig
 
 
@@ -69,7 +69,7 @@ def apply_device_settings(
     first = bodies[0]
     names = {dtype: name for name, dtype in PRECISIONS.items()}
     stated = StatedSettings(
-        precision=names.get(first.dtype, str(first.dtype)),
+        precision="bf16" if deepspeed_in_bf16() else names.get(first.dtype, str(first.dtype)),
         attention=first.config._attn_implementation,
         gradient_checkpointing=config.gradient_checkpointing,
         padding_free=config.padding_free,

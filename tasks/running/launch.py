@@ -38,6 +38,16 @@ def wanted_processes() -> int:
     return whole_number(PROCESSES_VARIABLE, str(usable_gpus() or 1))
 
 
+def launched_processes() -> int:
+    """Returns how many processes a stage starts by torchrun: several, or the one that REWARDSMITH_PROCESSES or a GPU
+    asks for under DeepSpeed, which needs a process group; 0 for none."""
+    processes = wanted_processes()
+    if processes > 1:
+        return processes
+    asked = PROCESSES_VARIABLE in os.environ or _named_gpus() > 0
+    return 1 if asked and deepspeed_file() and "RANK" not in os.environ else 0
+
+
 def usable_gpus() -> int:
     """Returns how many GPUs CUDA_VISIBLE_DEVICES names and torch sees."""
     if _named_gpus() < 2:
@@ -150,5 +160,10 @@ def deepspeed_settings() -> dict[str, Any] | None:
     Raises:
         RecipeError: a file that cannot be read, or settings that this project sets itself.
     """
-    named = os.environ.get(DEEPSPEED_VARIABLE) or os.environ.get(ACCELERATE_VARIABLE)
+    named = deepspeed_file()
     return read_deepspeed(Path(named)) if named else None
+
+
+def deepspeed_file() -> str | None:
+    """Returns the DeepSpeed configuration that the environment names, None for none."""
+    return os.environ.get(DEEPSPEED_VARIABLE) or os.environ.get(ACCELERATE_VARIABLE)

@@ -247,13 +247,11 @@ def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool
         if noted := arithmetic():
             print(f"note: {', '.join(noted)} changes arithmetic; the result's record says so", file=sys.stderr)
         if several_processes:
-            from tasks.running.launch import wanted_processes
+            from tasks.running.launch import launch, launched_processes
 
             if "--out" in sys.argv[:-1]:
                 hide_gpus(Path(sys.argv[sys.argv.index("--out") + 1]))
-            if (processes := wanted_processes()) > 1:
-                from tasks.running.launch import launch
-
+            if processes := launched_processes():
                 sys.exit(launch(processes))
         main(None)
         if several_processes:

@@ -24,7 +24,7 @@ CONFIGURATIONS = sorted((ROOT / "infra" / "deepspeed").glob("*.json"))
 COARSE = ("wr", "chars", "tokens", "true_reward", "kl", "longer", "mtbench", "invalid", "gsm8k", "arithmetic")
 
 
-def in_two(pipeline: Pipeline, name: str, out: Path, **more: str) -> dict[str, float]:
+def in_processes(pipeline: Pipeline, name: str, out: Path, **more: str) -> dict[str, float]:
     module, line = pipeline.arguments(name, out)
     environment = {
         **os.environ,
@@ -46,7 +46,7 @@ def in_two(pipeline: Pipeline, name: str, out: Path, **more: str) -> dict[str, f
     "name", ["sft", *(pytest.param(name, marks=pytest.mark.platform) for name in ("reward_model", "ppo", "par", "dpo"))]
 )
 def test_a_stage_in_two_processes_gives_the_metrics_of_one(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
-    found, expected = in_two(pipeline, name, tmp_path / "two"), pipeline.metrics(name)
+    found, expected = in_processes(pipeline, name, tmp_path / "two"), pipeline.metrics(name)
     assert found.keys() == expected.keys()
     exact = {key for key in expected if not any(part in key for part in COARSE)}
     assert {key: found[key] for key in exact} == pytest.approx(
@@ -62,9 +62,20 @@ def test_a_stage_in_two_processes_gives_the_metrics_of_one(pipeline: Pipeline, t
 def test_the_policy_stage_runs_sharded_in_bf16(pipeline: Pipeline, tmp_path: Path, stage: int) -> None:
     config = tmp_path / "zero.json"
     config.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}))
-    found = in_two(pipeline, "ppo", tmp_path / "two", REWARDSMITH_DEEPSPEED=str(config))
+    found = in_processes(pipeline, "ppo", tmp_path / "two", REWARDSMITH_DEEPSPEED=str(config))
     assert found.keys() == pipeline.metrics("ppo").keys()
     assert (tmp_path / "two" / "result" / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.platform
+def test_one_process_runs_sharded(pipeline: Pipeline, tmp_path: Path) -> None:
+    """ZeRO 3 in bf16, which the record tells."""
+    config = ROOT / "infra" / "deepspeed" / "zero3.json"
+    more = {launch.PROCESSES_VARIABLE: "1", launch.DEEPSPEED_VARIABLE: str(config)}
+    found = in_processes(pipeline, "sft", tmp_path / "one", **more)
+    assert found.keys() == pipeline.metrics("sft").keys()
+    record = json.loads((tmp_path / "one" / "record" / "record.json").read_text())
+    assert (record["resolved"]["processes"], record["resolved"]["precision"]) == (1, "bf16")
 
 
 def test_an_error_of_the_caller_keeps_its_exit_code_in_two_processes(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.device import CPU, Device, grant
+from rlhf_core.stepper import use_deepspeed
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.backbone import SegmenterSpec
 from tasks.params.settings import typed
@@ -146,12 +147,45 @@ def test_a_stage_has_a_process_for_each_of_its_gpus(
     assert launch.wanted_processes() == 1
 
 
+@pytest.mark.parametrize(
+    ("devices", "stated", "sharded", "expected"),
+    [("0", None, True, 1), ("", "1", True, 1), ("", "2", True, 2), ("", "2", False, 2), ("", None, True, 0),
+     ("0", "1", False, 0)],
+)  # fmt: skip
+def test_deepspeed_has_a_process_group_also_in_one_process(
+    monkeypatch: pytest.MonkeyPatch, devices: str, stated: str | None, sharded: bool, expected: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    config = "zero3.json" if sharded else None
+    monkeypatch.delenv(launch.ACCELERATE_VARIABLE, raising=False)
+    for name, value in ((launch.PROCESSES_VARIABLE, stated), (launch.DEEPSPEED_VARIABLE, config)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert launch.launched_processes() == expected
+    monkeypatch.setenv("RANK", "0")
+    assert launch.launched_processes() == 0
+
+
 def test_the_testbed_sees_no_gpu_before_its_processes_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     stage.hide_gpus(Path("results/small/segment/policy/x/0"))
     assert launch._named_gpus() == 2
     stage.hide_gpus(Path("results/testbed/segment/policy/x/0"))
     assert launch.wanted_processes() == 1
+
+
+def test_float32_weights_are_trained_in_bf16_where_deepspeed_says_so(described: Any) -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    config = TrainingConfig(epochs=1, batch=2, microbatch=2, learning_rate=1e-3)
+    grant(CARD)
+    try:
+        for enabled, precision in ((False, "float32"), (True, "bf16")):
+            use_deepspeed({"bf16": {"enabled": enabled}, "zero_optimization": {"stage": 3}})
+            found = apply_supervised_device_settings(model, config, 8)
+            assert (found.precision, found.tf32) == (precision, not enabled)
+    finally:
+        use_deepspeed(None)
 
 
 def test_an_architecture_without_marked_layers_is_refused_where_recomputation_is_stated_and_named_where_not(
