@@ -145,8 +145,10 @@ def take_over_trials(root: Path, name: str, other: str) -> Record:
     theirs = read_tuning(root, other)
     plan = tuning_plan(root, file.stem, read_study(file), max(1, trials_of(theirs)))
     record = taken_over(root, plan, other)
-    _check_settings(root, plan, record)
-    _tidy(root, plan, keep=False)
+    try:
+        _check_settings(root, plan, record)
+    finally:
+        _tidy(root, plan, keep=False)
     write_tuning(root, record)
     return record
 

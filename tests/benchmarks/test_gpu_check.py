@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,22 @@ def test_the_rehearsal_runs_every_part(tmp_path: Path, capsys: pytest.CaptureFix
     text = (tmp_path / "gpu_check.md").read_text()
     assert text.startswith("**REHEARSAL")
     assert text in capsys.readouterr().out
+
+
+def test_the_document_has_the_figures_of_the_stages_that_ran_on_a_gpu() -> None:
+    runs = json.loads((ROOT / "reference" / "gpu_stages.json").read_text())["runs"]
+    text = " ".join((ROOT / "docs" / "performance.md").read_text().split())
+    whole = [run for run in runs if run["run"].startswith("36 steps")]
+    *gpu, cpu = whole
+    assert len({run["result_digest"] for run in gpu}) == 1 < len(gpu)
+    ends = [f"{run['win_rate_vs_sft']:.0f} %, " + word for run, word in ((gpu[0], f"KL {gpu[0]['kl']:.0f}"), (cpu, ""))]
+    assert f"ends at a win rate of {ends[0]} ({ends[1]}{cpu['kl']:.0f} on the CPU from the same models" in text
+    short = [run for run in runs if run["run"] == "6 steps"]
+    with_zero = [f"{run['win_rate_vs_sft']:.0f}" for run in short if run["deepspeed"]]
+    (without,) = (f"{run['win_rate_vs_sft']:.0f}" for run in short if not run["deepspeed"])
+    said = f"win rates of {min(with_zero)} to {max(with_zero)} % with ZeRO 0, 2, 3 and offload, {without} % without"
+    assert said in text
+    assert {f"{run['win_rate_vs_sft_se']:.0f}" for run in (*whole, *short)} == {"2"}
+    killed = [(run, again) for run, again in pairwise(runs) if "killed" in again["run"]]
+    assert [run["deepspeed"] for run, _ in killed] == ["zero 3", "zero 3, offload"]
+    assert all(run["result_digest"] == again["result_digest"] for run, again in killed)

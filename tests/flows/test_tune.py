@@ -85,12 +85,14 @@ def test_a_study_is_tuned_once(root: Path) -> None:
     assert " ran in " not in taken.stdout
     theirs = json.loads((root / "reference" / "tuning" / "tiny-again.json").read_text())["rows"]
     assert theirs == {row: {**made, "taken_from": "tiny"} for row, made in record["rows"].items()}
-    longer = {**STUDY, "settings": {**STUDY["settings"], "stages": {"reward_model": {**TINY, "epochs": 3}}}}
+    stages = {**STUDY["settings"]["stages"], "reward_model": {**TINY, "epochs": 3}}
+    longer = {**STUDY, "settings": {**STUDY["settings"], "stages": stages}}
     write_yaml(root / "studies" / "tiny-longer.yaml", longer)
     refused = tune(root, "--from", "tiny", study="tiny-longer")
     assert refused.returncode == 2
     assert "was of other settings of the row, its data or what it is trained from" in refused.stderr
     assert not (root / "reference" / "tuning" / "tiny-longer.json").exists()
+    assert not [*(root / ".work" / "tuning").iterdir()]
 
     again = tune(root, "--write")
     assert " ran in " in first.stdout
