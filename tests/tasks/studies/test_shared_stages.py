@@ -33,6 +33,8 @@ def test_cells_share_the_trainings_that_do_not_read_what_differs() -> None:
         ("reward_model/holistic-qa", cells[2:]): 1,
         **{(aspect, cells[start::2]): 1 for aspect in aspects for start in (0, 1)},
     }
+    fewer_labels = [one.cells for one in shared("gate-again")]
+    assert fewer_labels == [("noisy-accurate", "noisy-inaccurate")] * 2, "of SFT and the reward model"
     assert [one.cells for one in shared("credit")] == [("short-sum", "short-mean"), ("long-sum", "long-mean")]
     assert shared("shaping") == [], "its flaws pad compared responses, of which the tokenizer is made"
 
@@ -44,6 +46,7 @@ def test_cells_share_the_trainings_that_do_not_read_what_differs() -> None:
         ("dialogue", {"dials": {"aggregation": "weighted", "emphasis": 9.0}}),
         ("longform", {"annotator": {"temperature": 3.0, "flipped": 0.4}}),
         ("longform", {"aspect_errors": {"relevance": 0.4, "factuality": 0.4, "completeness": 0.4}}),
+        ("longform", {"rows": {"labelled_train": 20}}),
     ],
 )
 def test_settings_that_relabel_change_no_text_that_tokenizer_or_sft_learn_from(
