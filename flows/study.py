@@ -33,13 +33,14 @@ from flows.working_tree import end_orphans, mark_processes_for_clean_up
 from rlhf_core.errors import RecipeError, RewardsmithError, prints_errors
 from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.exclusive import only_one
+from tasks.studies.changed_since_start import refuse_study_changed_since_start
 from tasks.studies.checks import check_study
 from tasks.studies.committed import read_records
 from tasks.studies.divergence import diverged_stages
 from tasks.studies.provenance import refuse_record_of_uncommitted_code, refuse_uncommitted_code, uncommitted_code
 from tasks.studies.records import world_record, write_record
 from tasks.studies.registration import Registration, record_file, registration_of
-from tasks.studies.start_log import PILOT, VERDICT, note_start, refuse_edited_log, refuse_study_changed_since_start
+from tasks.studies.start_log import PILOT, VERDICT, note_start, refuse_edited_log
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.world_seeds import check_world_seed
 

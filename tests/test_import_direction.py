@@ -64,4 +64,4 @@ def test_private_names_of_dvc_are_used_in_one_module() -> None:
             if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
                 names.add(node.attr)
         found = {name for name in names if PRIVATE.fullmatch(name) or name == "__wrapped__"}
-        assert not found or path.name == "unofficial.py", f"{path.name} uses {sorted(found)} of DVC"
+        assert not found or path.name == "internals.py", f"{path.name} uses {sorted(found)} of DVC"

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.dvc.unofficial import commands_taken_by
+from tasks.dvc.internals import commands_taken_by
 from tasks.running import process_start
 
 #: Commands without a character that means something to a shell.

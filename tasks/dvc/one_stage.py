@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.dvc.cache_digests import damaged_outputs, drop_damaged_folder_lists, made_by_another_run, remove_with_cache
+from tasks.dvc.internals import drop_foreign_runs, exit_status, newest_run, open_repo, run_key
 from tasks.dvc.stale import Look
-from tasks.dvc.unofficial import drop_foreign_runs, exit_status, newest_run, open_repo, run_key
 
 #: The variables that mark the processes of a stage, and name the file of its outcome.
 MARK, OUTCOME_VARIABLE = "REWARDSMITH_STAGE", "REWARDSMITH_OUTCOME"

@@ -18,8 +18,8 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.dvc.cache_digests import damaged_outputs, has_locked_content, made_by_another_run, remove_with_cache
+from tasks.dvc.internals import open_repo, run_folder, run_key, run_value
 from tasks.dvc.lock_files import ROOT_FILE, locked_stage, locked_stages
-from tasks.dvc.unofficial import open_repo, run_folder, run_key, run_value
 
 
 class RemoteFailed(RewardsmithError):

@@ -12,9 +12,9 @@ from typing import Any
 
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.cache_digests import damaged_folder_list
+from tasks.dvc.internals import newest_run, open_repo, run_key
 from tasks.dvc.lock_files import readable_lock, readable_text, refuse_unreadable_locks
 from tasks.dvc.pipelines import ROOT_FILE, asked_files, asked_papers
-from tasks.dvc.unofficial import newest_run, open_repo, run_key
 from tasks.graph.dvc_files import CPU
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.dvc.cache_digests import drop_damaged_copy, drop_damaged_folder_lists
-from tasks.dvc.unofficial import open_repo
+from tasks.dvc.internals import open_repo
 
 
 def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:

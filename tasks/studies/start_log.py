@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from tasks.params.studies import FOLDER
 from tasks.running.commit import code_of
 from tasks.running.exclusive import in_turn
@@ -69,20 +69,6 @@ def _text(root: Path) -> str:
         return (root / LOG).read_text(encoding="utf-8") if (root / LOG).exists() else ""
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 ({error})", file=LOG.as_posix(), remedy=REMEDY) from None
-
-
-def refuse_study_changed_since_start(root: Path, own: Registration) -> None:
-    """Refuses a study whose file was changed after its first start.
-
-    Raises:
-        RecipeError: another version of the study was started before.
-    """
-    for line in starts(root):
-        if line["study"] == own.study and line["kind"] == VERDICT and line["digest"] != own.digest:
-            raise RecipeError(
-                f"studies/{own.study}.yaml was changed after its first start on {line['time'][:10]} (digest "
-                f"{line['digest'][:12]}, now {own.digest[:12]}); register the change as a study of another name"
-            )
 
 
 def refuse_edited_log(root: Path) -> None:

@@ -21,16 +21,19 @@ from rlhf_core.evaluation.statistics import gatekept, holm
 from rlhf_core.evaluation.worlds import ALPHA, Effect, against_constant
 from tasks.params.studies import Hypothesis, StudySpec, read_study
 from tasks.studies.caveats import Caveat, caveats_of, compared
-from tasks.studies.claim_at_start import claim_changed_since_start
+from tasks.studies.changed_since_start import (
+    claim_changed_since_start,
+    refuse_study_changed_since_start,
+    tuning_at_start,
+)
 from tasks.studies.committed import read_records, unknown_records
 from tasks.studies.drafts import draft_changes
 from tasks.studies.equal_kl import hypothesis_value
 from tasks.studies.provenance import code_of_starts, differences
 from tasks.studies.registration import Registration, record_file, registration_of
 from tasks.studies.row_settings import CellSettings, settings_at
-from tasks.studies.start_log import VERDICT, refuse_edited_log, refuse_study_changed_since_start, starts
+from tasks.studies.start_log import VERDICT, refuse_edited_log, starts
 from tasks.studies.tuned import broken_rows
-from tasks.studies.tuning_at_start import tuning_at_start
 
 #: Reason why a study whose commits are lost has no verdict.
 WHY_EXPLORATORY = "nothing in this history shows that the study was registered before its worlds ran"

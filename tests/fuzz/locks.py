@@ -16,9 +16,9 @@ import yaml
 
 from flows.working_tree import clear_dead_locks, set_aside_damaged_runs, set_aside_unreadable_locks
 from rlhf_core.errors import RewardsmithError
+from tasks.dvc.internals import commands_taken_by, open_repo
 from tasks.dvc.lock_files import ROOT_FILE, locked_stages
 from tasks.dvc.stale import read_state
-from tasks.dvc.unofficial import commands_taken_by, open_repo
 from tests import small_repository
 from tests.fuzz.damage import Area, as_commands, damage_file, damaged_json, damaged_yaml, remove
 

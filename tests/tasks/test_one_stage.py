@@ -14,9 +14,9 @@ import yaml
 from dvc.cli import main as dvc
 from dvc.repo import Repo
 
+from tasks.dvc.internals import run_value
 from tasks.dvc.one_stage import OUTCOME_VARIABLE, RAN, RESTORED, UNCHANGED, main, reproduce
 from tasks.dvc.stale import Look
-from tasks.dvc.unofficial import run_value
 from tests.small_repository import PROJECT
 
 #: A stage with a result and a record of its digest, as the project's stages write them.

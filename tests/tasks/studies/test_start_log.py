@@ -12,6 +12,7 @@ import pytest
 from rlhf_core.errors import DataError, RecipeError
 from tasks.commands.study import print_studies
 from tasks.report.atlas_page import write_atlas
+from tasks.studies.changed_since_start import refuse_study_changed_since_start
 from tasks.studies.registration import Registration, registration_of
 from tasks.studies.start_log import (
     LOG,
@@ -19,7 +20,6 @@ from tasks.studies.start_log import (
     note_start,
     parse_starts,
     refuse_edited_log,
-    refuse_study_changed_since_start,
     starts,
 )
 from tests.tasks.studies.synthetic_study import STUDY, commit_records, commit_study, git, write_worlds

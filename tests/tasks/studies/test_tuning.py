@@ -19,6 +19,7 @@ from tasks.graph.items import Item
 from tasks.params.studies import StudySpec, read_study
 from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
 from tasks.running.artifacts import write_json, write_jsonl
+from tasks.studies.changed_since_start import tuning_at_start
 from tasks.studies.divergence import DIVERGED
 from tasks.studies.origins import settings_of
 from tasks.studies.sobol_points import search_points
@@ -35,7 +36,6 @@ from tasks.studies.trial_records import (
 )
 from tasks.studies.trials import TuningPlan, settings_digests, tuning_plan
 from tasks.studies.tuned import broken_rows, overrides, tuned_rows, write_overrides
-from tasks.studies.tuning_at_start import tuning_at_start
 
 PROJECT = Path(__file__).parents[3]
 STUDY: dict[str, Any] = {

@@ -18,7 +18,7 @@ from dvc.lock import LockError
 from dvc.repo import Repo
 from dvc.utils.serialize import _yaml
 
-from tasks.dvc.unofficial import (
+from tasks.dvc.internals import (
     LOCK_SECONDS,
     commands_taken_by,
     exit_status,

@@ -1,6 +1,6 @@
 """Parts of DVC that have no public interface, one function each.
 
-DVC is pinned exactly because of this module. `tests/tasks/test_dvc_unofficial.py` has a test for every function, which
+DVC is pinned exactly because of this module. `tests/tasks/test_dvc_internals.py` has a test for every function, which
 names what stops working when DVC changes that part.
 """
 
