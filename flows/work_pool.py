@@ -158,7 +158,10 @@ class WorkPool:
         except StageFailed as failure:
             if not running.cancelled:
                 given = {"address": address, "out": stage.out, "log": self.log_of(address)}
-                write_failure(self.root, stage.file_name, **given, failure=failure)
+                try:
+                    write_failure(self.root, stage.file_name, **given, failure=failure)
+                except OSError as error:
+                    log.warning("the failure of %s cannot be noted: %s", address, error)
             raise
         failure_note(self.root, stage.file_name).unlink(missing_ok=True)
         return done

@@ -125,8 +125,8 @@ def _useless_aspects(cells: Iterable[str], rows: Iterable[str], records: Sequenc
         for stage in above[0]:
             room, _, aspect = stage.partition("/")
             measured = [each.get(stage, {}).get("metrics", {}) for each in above]
-            slices = all({"accuracy", "f1_right", "share_right"} <= each.keys() for each in measured)
-            if room == "aspect_model" and slices and _may_pay(records, cell, rows, aspect):
+            both_classes = all(0 < each.get("share_right", 0) < 1 for each in measured)  # pairs have no classes
+            if room == "aspect_model" and both_classes and _may_pay(records, cell, rows, aspect):
                 shares = [_called_right(each) for each in measured]
                 right, wrong = (100 * fmean(each) for each in zip(*shares, strict=True))
                 if right - wrong < TOLD_APART:

@@ -342,6 +342,10 @@ def test_a_useless_aspect_model_and_cells_of_opposite_sign_are_said() -> None:
     assert "cells differ in sign: +5.0 in sum, −5.0 in mean" in said
     sound = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.1, segment=56.0)], None)
     assert not [each for each in sound if "aspect model" in each or "sign" in each], "it tells some apart, if few"
+    one_class = aspects(0.3, segment=50.0)
+    one_class["cells"]["mean"]["above"]["aspect_model/factuality"]["metrics"]["share_right"] = 1.0
+    texts = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [one_class], None)
+    assert not [each for each in texts if "aspect model" in each]
 
 
 @pytest.mark.parametrize(("paid", "said"), [("relevance", 0), ("factuality", 1), ("my-component", 1)])
