@@ -115,7 +115,7 @@ def _compare(
     of_response = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
     pairs = Pairs.of(of_response["greedy"], of_response["sampled"], aspect.aspect.higher_is_better)
     measured = consistency(holistic, pairs, rounds=scale.rounds, level=scale.level, seed=seed)
-    # over the values of all slices, as a normaliser needs them; the means below are over answers
+    # over the values of all spans, as a normaliser needs them; the means below are over answers
     statistics = _statistics([value for scored in sampled for value in scored.values], f"aspect '{aspect.name}'")
     if ASPECT_NORMALISERS[aspect.spec.normaliser].needs_training_answers:
         trained_on = aspect.score(training, [row["response"] for row in training])
