@@ -9,9 +9,9 @@ count. A world runs from committed code and settings; a pilot may run with uncom
 
 A world is one independent draw of all that is random, from one seed. A dial is a setting of data, a stage or a policy
 that the study varies within each world, and a cell is one combination of levels of the dials. Twins are one row trained
-twice in one world; a study of twins has seeds of its own. A world is trained in its tree, a folder of .work/studies/ with a DVC repository of its own
-(without git), which is deleted once the world's record is written, unless `--keep`. The log of starts names each start
-`verdict` (a registered world, which counts) or `pilot` (which does not).
+twice in one world; a study of twins has seeds of its own. A world is trained in its tree, a folder of .work/studies/
+with a DVC repository of its own (without git), which is deleted once the world's record is written, unless `--keep`.
+The log of starts names each start `verdict` (a registered world, which counts) or `pilot` (which does not).
 """
 
 from __future__ import annotations
