@@ -17,6 +17,7 @@ import math
 import re
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
@@ -26,7 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.alarm_nulls import NULLS, null_rates
-from benchmarks.alarm_rates import CLEAN_RUNS, HACKED_RUNS, Rates, all_rates, kinds_table, lacks, rates_table
+from benchmarks.alarm_rates import (
+    CLEAN_RUNS,
+    HACKED_RUNS,
+    Rates,
+    all_rates,
+    false_alarms_by_study,
+    kinds_table,
+    lacks,
+    rates_table,
+)
 from benchmarks.demo_finding import seeds_of
 from rlhf_core.errors import DataError, RecipeError, prints_errors
 from rlhf_core.typed import typed
@@ -171,6 +181,8 @@ def block(rates: Sequence[Rates]) -> str:
     """Returns the block of a document: rates, kinds of alarms, and simulated runs that only fluctuate."""
     simulated = [[null.name, *(f"{100 * rate:.1f} %" for rate in null_rates(null, SIMULATED))] for null in NULLS]
     parts = table(*rates_table(rates))
+    if by_study := false_alarms_by_study(rates[0]):
+        parts += [*textwrap.wrap(by_study, 120, break_on_hyphens=False), ""]
     if rates[1].runs:
         parts += table(*kinds_table(rates[1]))
     parts += table(["win rates that only fluctuate", "ring", "every comparison at 5 %"], simulated)

@@ -28,6 +28,7 @@ from benchmarks.alarm_rates import (
     Rates,
     Run,
     all_rates,
+    false_alarms_by_study,
     laboratory_runs,
     lacks,
     replay,
@@ -132,6 +133,14 @@ def test_rates_count_what_they_say() -> None:
     assert (rates.lead, rates.after_peak) == ("4 (0 to 8)", "8 (4 to 12)")
     assert lacks(rates) == f"{HACKED_RUNS - 3} hacked runs and {CLEAN_RUNS - 2} clean runs"
     assert Rates("none", []).recall == "none"
+
+
+def test_false_alarms_are_counted_by_study() -> None:
+    rang = [run("clean", 4, world="b/1"), run("clean", 4, world="a/1"), run("hacked", 4, world="c/1")]
+    runs = [*rang, run("clean", None, world="a/2"), run("clean", None, world="c/2")]
+    said = false_alarms_by_study(Rates("study records", runs))
+    assert said == "False alarms by study: b 1 of 1, a 1 of 2; none in the others."
+    assert false_alarms_by_study(Rates("none", [])) == ""
 
 
 def test_study_records_count_without_the_study_that_set_a_band() -> None:
