@@ -191,8 +191,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
         """Brings the paper's results up to date.
 
         Args:
-            full: every row and seed. Without it, only the paper's rows of the demo or demo-all run at testbed; every
-                row if these have none, and at other scales.
+            full: every row and seed; without it, at testbed, only the paper's rows of the demo or demo-all, if any.
             rows: only these rows, with the models they need.
             seeds: only these seeds.
             scale: size of models and data.

@@ -42,8 +42,7 @@ def suite(
         full: every row and seed of the five papers instead of the demo.
         seeds: only these seeds.
         scale: size of models and data; at another than testbed those of the five papers run that have rows there.
-        report: write the report page afterwards, and the tables so far of each of the five papers whose tables stage
-            did not finish.
+        report: write the report page afterwards, and the tables so far of papers whose tables stage did not finish.
         sync: write the results into MLflow afterwards.
         root: the repository.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
