@@ -21,8 +21,8 @@ from tasks.studies.shown import trains
 from tasks.studies.trial_records import EVEN, OVER_SFT
 from tasks.studies.tuned import broken_rows, has_tuned_settings, tuned_rows
 
-#: Percent of right slices less percent of wrong ones that an aspect model calls right; below, it tells nothing.
-TOLD_APART = 5.0
+#: Percent of right slices less percent of wrong ones that an aspect model calls right; below, it tells little.
+TOLD_APART = 30.0
 
 #: The mark of a value at a KL target, and what it says.
 ASSUMED = "*"
@@ -117,9 +117,9 @@ def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
 
 
 def _useless_aspects(cells: Iterable[str], rows: Iterable[str], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the aspect models that rows are paid by and that, in some cells, call as many wrong slices right as right
-    ones, within `TOLD_APART`."""
-    found: dict[str, list[tuple[str, float, float]]] = {}
+    """Returns the aspect models that rows are paid by and that, in some worlds, call hardly more of right slices right
+    than of wrong ones (`TOLD_APART`)."""
+    found: dict[str, list[str]] = {}
     for cell in cells if records else ():
         above = [record["cells"][cell].get("above", {}) for record in records]
         for stage in above[0]:
@@ -128,15 +128,12 @@ def _useless_aspects(cells: Iterable[str], rows: Iterable[str], records: Sequenc
             both_classes = all(0 < each.get("share_right", 0) < 1 for each in measured)  # pairs have no classes
             if room == "aspect_model" and both_classes and _may_pay(records, cell, rows, aspect):
                 shares = [_called_right(each) for each in measured]
-                right, wrong = (100 * fmean(each) for each in zip(*shares, strict=True))
-                if right - wrong < TOLD_APART:
-                    found.setdefault(aspect, []).append((cell, right, wrong))
-    return [
-        f"the aspect model '{name}' tells nothing in {', '.join(cell for cell, *_ in useless)}: it calls "
-        f"{fmean(right for _, right, _ in useless):.0f} % of right slices right and "
-        f"{fmean(wrong for *_, wrong in useless):.0f} % of wrong ones"
-        for name, useless in found.items()
-    ]
+                useless = sum(right - wrong < TOLD_APART for right, wrong in shares)
+                right, wrong = (fmean(each) for each in zip(*shares, strict=True))
+                called = f"(right: {right:.0f} % of right slices, {wrong:.0f} % of wrong ones)"
+                said = f"{useless} of {len(shares)} worlds of {cell} {called}"
+                found.setdefault(aspect, []).extend([said] if useless else [])
+    return [f"the aspect model '{name}' tells little in {', '.join(where)}" for name, where in found.items() if where]
 
 
 def _may_pay(records: Sequence[Mapping[str, Any]], cell: str, rows: Iterable[str], aspect: str) -> bool:
@@ -149,11 +146,11 @@ def _may_pay(records: Sequence[Mapping[str, Any]], cell: str, rows: Iterable[str
 
 
 def _called_right(metrics: Mapping[str, float]) -> tuple[float, float]:
-    """Returns the shares of right and of wrong slices that an aspect model calls right."""
+    """Returns the percentages of right and of wrong slices that an aspect model calls right."""
     share, f1, errors = metrics["share_right"], metrics["f1_right"], 1 - metrics["accuracy"]
     # of all slices; F1 is 2 told / (2 told + errors)
     told = f1 * errors / (2 * (1 - f1)) if f1 < 1 else share
-    return told / share, 1 - (metrics["accuracy"] - told) / (1 - share)
+    return 100 * told / share, 100 * (1 - (metrics["accuracy"] - told) / (1 - share))
 
 
 def _assumed(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -304,11 +304,11 @@ def slices_told(right: float, wrong: float) -> dict[str, Any]:
     return {"metrics": {"accuracy": told + 0.3 - overlooked, "f1_right": f1, "share_right": 0.7}}
 
 
-def aspects(wrong: float, *, segment: float, paid: str = "factuality") -> dict[str, Any]:
-    """A record of two cells; in the second the aspect model calls 30 % of right slices right and a share of wrong ones,
-    and the row has a win rate."""
+def aspects(wrong: float, *, segment: float, right: float = 0.3, paid: str = "factuality") -> dict[str, Any]:
+    """A record of two cells; in the second the aspect model calls shares of right and of wrong slices right, and the
+    row has a win rate."""
     cells = {}
-    for cell, told, rate in (("sum", slices_told(0.9, 0.2), 60.0), ("mean", slices_told(0.3, wrong), segment)):
+    for cell, told, rate in (("sum", slices_told(0.9, 0.2), 60.0), ("mean", slices_told(right, wrong), segment)):
         common = {"seconds": 1.0, "training": TRAINING, "origin": {"settings": "s"}}
         wins = {"bandit": 55.0, "segment": rate}
         metrics = {name: {"win_rate_vs_sft": value, f"train_proxy/{paid}": 0.1} for name, value in wins.items()}
@@ -335,13 +335,15 @@ def texts_of(*words: Any) -> list[str]:
 
 def test_a_useless_aspect_model_and_cells_of_opposite_sign_are_said() -> None:
     said = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.27, segment=50.0)], None)
-    useless = (
-        "the aspect model 'factuality' tells nothing in mean: it calls 30 % of right slices right and 27 % of wrong"
-    )
-    assert f"{useless} ones" in said
+    shares = "(right: {} % of right slices, {} % of wrong ones)"
+    little = f"the aspect model 'factuality' tells little in {{}} worlds of mean {shares}"
+    assert little.format("1 of 1", 30, 27) in said
     assert "cells differ in sign: +5.0 in sum, −5.0 in mean" in said
-    sound = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [aspects(0.1, segment=56.0)], None)
-    assert not [each for each in sound if "aspect model" in each or "sign" in each], "it tells some apart, if few"
+    sound = aspects(0.1, segment=56.0, right=0.9)
+    texts = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [sound], None)
+    assert not [each for each in texts if "aspect model" in each or "sign" in each]
+    worlds = [{**world, "world": index} for index, world in enumerate([sound, aspects(0.1, segment=56.0)])]
+    assert little.format("1 of 2", 60, 10) in texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], worlds, None)
     one_class = aspects(0.3, segment=50.0)
     one_class["cells"]["mean"]["above"]["aspect_model/factuality"]["metrics"]["share_right"] = 1.0
     texts = texts_of(TWO_CELLS, TWO_CELLS.hypotheses["a"], [one_class], None)
