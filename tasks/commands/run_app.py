@@ -100,7 +100,6 @@ def plan(
     price: Annotated[float | None, typer.Option(min=0, help="Price of one GPU for an hour, with --workers.")] = None,
 ) -> None:
     """Show what `run` would do and why, what comes from the cache, and how long it should take."""
-    from tasks.commands.cluster_plan import print_cluster_plan
     from tasks.commands.plan_table import print_plan
 
     root = Path.cwd()
@@ -109,6 +108,8 @@ def plan(
     if price is not None and not workers:
         raise typer.BadParameter("it goes with --workers, whose price it is", param_hint="--price")
     if workers:
+        from tasks.commands.cluster_plan import print_cluster_plan  # it imports torch
+
         print_cluster_plan(root, paper, rows, seed or [], scale=scale, full=full, workers=workers, price=price)
         return
     print_plan(root, paper, rows, seed or [], scale=scale, full=full, all_stages=all_stages)

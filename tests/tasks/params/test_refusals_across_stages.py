@@ -268,3 +268,18 @@ def test_the_check_of_all_settings_imports_nothing_heavy(tree: Path) -> None:
     call, environment = [sys.executable, "-c", code], {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(call, cwd=tree, env=environment, capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_a_plan_is_refused_before_anything_heavy_is_imported(tree: Path) -> None:
+    page = tree / "params" / "segment" / "rows.yaml"
+    page.write_text(
+        page.read_text(encoding="utf-8").replace("credit: even_split", "credit: evensplit", 1), encoding="utf-8"
+    )
+    code = "import sys\nfrom tasks.command_line import app as main\n"
+    code += "try:\n    main()\nexcept SystemExit as end:\n    print(end.code)\n"
+    code += "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    call = [sys.executable, "-c", code, "plan", "segment"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(call, cwd=tree, env=environment, capture_output=True, text=True, timeout=240)
+    assert "credit is 'evensplit'; did you mean 'even_split'?" in done.stderr
+    assert done.stdout.splitlines()[-2:] == ["2", "[]"]
