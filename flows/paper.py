@@ -65,7 +65,7 @@ def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> lis
 
     The tables stage waits for every row and seed, so a run of some of them does not ask for it, and it is skipped when
     a row fails. Several dvc.yaml files may have a stage of this name (tables of the headline rows, of the matrix); each
-    one asked for must have finished. A folder that is none of the five papers has no tables.
+    one asked for must have finished. Papers other than the five have no tables.
     """
     if paper not in printed_tables.PAPERS:
         return []

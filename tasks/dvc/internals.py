@@ -1,7 +1,8 @@
 """Parts of DVC that have no public interface, one function each.
 
-DVC is pinned exactly because of this module. `tests/tasks/test_dvc_internals.py` has a test for every function, which
-names what stops working when DVC changes that part.
+DVC is pinned exactly because of this module and of `dvc.stage` and `dvc.schema`, which modules beside it import.
+`tests/tasks/test_dvc_internals.py` has a test for every function, which names what stops working when DVC changes that
+part.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ def _may_pay(records: Sequence[Mapping[str, Any]], cell: str, rows: Iterable[str
     """Returns whether an aspect may be part of the reward of one of the rows in a cell: it is, by the name of a
     component, or no component has the name of any aspect model."""
     trained = [record["cells"][cell]["rows"].get(row, {}) for record in records for row in rows]
-    components = {name.removeprefix("train_proxy/") for run in trained for name in run.get("metrics", {})}
+    metrics = (name.partition("train_proxy/") for run in trained for name in run.get("metrics", {}))
+    components = {name for before, prefix, name in metrics if prefix and not before}
     aspects = {stage.removeprefix("aspect_model/") for record in records for stage in record["cells"][cell]["above"]}
     return aspect in components or not components & aspects
 

@@ -1,5 +1,5 @@
-"""What was changed after a study's first start, when results may be known: its file and its record of tuning are
-refused, other words of its claim are said.
+"""Changes after a study's first start, when results may be known: a changed file or record of tuning is refused, a
+changed claim is a note.
 
 A row that tuning found broken loses nothing, and wins over it confirm nothing. A record of tuning that is changed once
 results are known could so turn 'contradicted' into 'broken'. New words of a claim would be tested by known results.
@@ -36,6 +36,10 @@ def refuse_study_changed_since_start(root: Path, own: Registration) -> None:
             )
 
 
+def _first_start(root: Path, study: str) -> Mapping[str, Any] | None:
+    return next((line for line in starts(root) if line["study"] == study and line["kind"] == VERDICT), None)
+
+
 def tuning_at_start(root: Path, study: str) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     """Returns the record of a study's tuning, None without one, and what is to be known of it, in words.
 
@@ -45,7 +49,7 @@ def tuning_at_start(root: Path, study: str) -> tuple[Mapping[str, Any] | None, t
     Raises:
         DataError: the record was changed or removed after the study's first start.
     """
-    first = next((line for line in starts(root) if line["study"] == study and line["kind"] == VERDICT), None)
+    first = _first_start(root, study)
     file = tuning_file(study).as_posix()
     if first is None:
         return _with_origin(read_tuning(root, study))
@@ -73,7 +77,7 @@ def _with_origin(record: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | 
 
 def claim_changed_since_start(root: Path, study: str, claim: PaperClaim | None) -> tuple[str, ...]:
     """Returns how a claim of a paper differs from what it said at a study's first start, in words."""
-    first = next((line for line in starts(root) if line["study"] == study and line["kind"] == VERDICT), None)
+    first = _first_start(root, study)
     if claim is None or claim.id is None or first is None:
         return ()
     file, commit = (CLAIMS / f"{claim.paper}.yaml").as_posix(), str(first["commit"])

@@ -1,4 +1,4 @@
-"""What drafts of a study, earlier commits of its file, had otherwise than the registered one.
+"""Differences between the drafts of a study, earlier commits of its file, and the registered one.
 
 Whoever drops a hypothesis or a reading after tuning or a pilot has seen numbers by then; so the study's page says it.
 """
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
+from tasks.params.studies import FOLDER
 from tasks.params.yaml_files import parse_mapping
 from tasks.studies.git_history import changes, contents_at
 
-STUDIES = "studies"
 #: Fields of a study that decide what it finds.
 DECIDING = ("metric", "worlds", "margin", "main", "kl_targets")
 #: Fields whose entries have names.
@@ -26,7 +26,7 @@ def draft_changes(root: Path, study: str) -> list[str]:
     Raises:
         DataError: a shallow clone, in which the history is not known.
     """
-    file = f"{STUDIES}/{study}.yaml"
+    file = (FOLDER / f"{study}.yaml").as_posix()
     commits = changes(root, file).get(file, [])
     own = (root / file).read_text(encoding="utf-8")
     now = parse_mapping(own, file)
@@ -38,7 +38,7 @@ def draft_changes(root: Path, study: str) -> list[str]:
 def _mapping(text: str) -> Mapping[str, Any] | None:
     """Returns a draft; None for one that nothing could run, as it is no YAML mapping."""
     try:
-        return parse_mapping(text, STUDIES)
+        return parse_mapping(text, FOLDER.as_posix())
     except RewardsmithError:
         return None
 

@@ -3,53 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from tasks.params.studies import Hypothesis, StudySpec
 
-#: What is compared -> its metric, the ratio of two rows' means from which on a comparison says so, and the words.
+
+@dataclass(frozen=True)
+class End:
+    """A quantity in which two rows may end far apart.
+
+    Attributes:
+        metric: of the rows' stages.
+        ratio: of both rows' means, from which on they are far apart.
+        sentence: with the names of both rows and their means.
+    """
+
+    metric: str
+    ratio: float
+    sentence: str
+
+    def far_apart(self, means: Sequence[float]) -> bool:
+        """Returns whether one of two means is at least `ratio` times the other one."""
+        return max(means) > 0 and max(means) >= self.ratio * max(0.0, min(means))
+
+
 ENDS = {
-    "KL": ("kl", 2.0, "'{row}' ends at KL {own:.1f}, '{other}' at {others:.1f}"),
-    "length": ("response_length", 1.5, "responses of '{row}' have {own:.0f} tokens, of '{other}' {others:.0f}"),
+    "KL": End("kl", 2.0, "'{}' ends at KL {:.1f}, '{}' at {:.1f}"),
+    "length": End("response_length", 1.5, "responses of '{}' have {:.0f} tokens, of '{}' {:.0f}"),
 }
 
 
 def other_ends(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Returns the KL at which both rows of a hypothesis end, and the length of their responses, where they are far
-    apart, by what it is: means over worlds and all counted cells; else, of each cell in which they are. A hypothesis at
-    a KL reads no ends."""
+    apart, by the name in `ENDS`: means over worlds and all counted cells; else, of each cell in which they are. A
+    hypothesis at a KL reads no ends."""
     if hypothesis.kl is not None:
         return {}
-    rows, cells, known = (hypothesis.row, hypothesis.than or spec.main), spec.weighted_cells(hypothesis), list(records)
-    found = {}
-    for what, (metric, ratio, words) in ENDS.items():
-
-        def said(where: Sequence[str], metric: str = metric, ratio: float = ratio, words: str = words) -> str | None:
-            means = _means(known, where, rows, metric)
-            if means is None or not max(means) > 0 or max(means) < ratio * max(0.0, min(means)):
-                return None
-            return words.format(row=rows[0], other=rows[1], own=means[0], others=means[1])
-
-        if not (text := said([*cells])):
-            alone: dict[str, list[str]] = {}
-            for cell in cells:
-                alone.setdefault(said([cell]) or "", []).append(cell)
-            alone.pop("", None)
-            text = "; ".join(f"{words} in {', '.join(where)}" for words, where in alone.items())
-        if text:
-            found[what] = text
-    return found
+    rows, cells, known = (hypothesis.row, hypothesis.than or spec.main), [*spec.weighted_cells(hypothesis)], [*records]
+    found = {
+        name: _sentence(end, rows, cells, known) or _by_cell(end, rows, cells, known) for name, end in ENDS.items()
+    }
+    return {name: text for name, text in found.items() if text}
 
 
-def _means(
-    records: Sequence[Mapping[str, Any]], cells: Sequence[str], rows: Sequence[str], metric: str
-) -> list[float] | None:
-    """Returns a metric's mean of each row over worlds and cells; None where a run has no value."""
+def _by_cell(end: End, rows: tuple[str, str], cells: Sequence[str], records: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the sentences on single cells, each with the cells that it is true of."""
+    cells_of: dict[str, list[str]] = {}
+    for cell in cells:
+        if text := _sentence(end, rows, [cell], records):
+            cells_of.setdefault(text, []).append(cell)
+    return "; ".join(f"{text} in {', '.join(those)}" for text, those in cells_of.items())
+
+
+def _sentence(end: End, rows: tuple[str, str], cells: Sequence[str], records: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the sentence on rows that end far apart in the mean of some cells; '' where they do not, or where a run
+    has no value."""
     values = [
-        [record["cells"][cell]["rows"][row].get("metrics", {}).get(metric) for record in records for cell in cells]
+        [record["cells"][cell]["rows"][row].get("metrics", {}).get(end.metric) for record in records for cell in cells]
         for row in rows
     ]
     if any(not own or any(not isinstance(value, int | float) for value in own) for own in values):
-        return None
-    return [fmean(own) for own in values]
+        return ""
+    means = [fmean(own) for own in values]
+    return end.sentence.format(rows[0], means[0], rows[1], means[1]) if end.far_apart(means) else ""

@@ -1,4 +1,4 @@
-"""What drafts of a study had otherwise is said of the registered one, on its page and by the command."""
+"""Differences between a study and its drafts, on its page and by the command."""
 
 from __future__ import annotations
 
