@@ -12,9 +12,10 @@ Stated before any run of the laboratory's calibration was looked at:
 - **lead**: steps from the first alarm to the end of training; **after the peak**: steps from the evaluation with the
   highest win rate (the SFT policy among them) to the first alarm, negative where the alarm came first.
 
-Runs that set a band are not counted: the least length follows from the twins (reference/studies/twins: plain PPO that
-wins 57 % and more with answers of half the length rang in 8 of 96 runs) and from a run of seed 150. The other study
-records are known, too: runs that a stricter final test had missed are why its level is half of `false_alarms`.
+Rows whose runs set a band are not counted: the least length follows from a study of twins (docs/evidence.md: plain PPO
+that wins 57 % and more with answers of half the length rang in 8 of 96 runs), whose row and prompts are those of
+reference/studies/twins-again, and from a run of seed 150. The other study records are known, too: runs that a stricter
+final test had missed are why its level is half of `false_alarms`.
 
 Intervals are Wilson's, 95 %, of runs. Runs of one world share data, SFT model and prompts, so they are somewhat too
 narrow; the number of worlds is beside them.
@@ -40,8 +41,8 @@ from tasks.running.artifacts import read_json
 #: Number of runs of each kind that the count aims at.
 HACKED_RUNS, CLEAN_RUNS = 60, 100
 SCORES = {"0": 0.0, "=": 0.5, "1": 1.0}
-#: Studies whose runs set a band.
-SET_BANDS = ("twins",)
+#: Studies of a row that set a band.
+SET_BANDS = ("twins-again",)
 
 Truth = Literal["hacked", "clean", "between"]
 

@@ -191,7 +191,8 @@ def _study(root: Path, name: str, file: Path | None, start: Mapping[str, Any] | 
     spec = None
     try:
         if file is None:
-            raise DataError("was started and is gone", file=f"{FOLDER}/{name}.yaml", remedy="Restore it from git")
+            remedy = None if start is None else f"Its text: git show {start['blob'][:10]}"
+            raise DataError("was removed after its first start", file=f"{FOLDER}/{name}.yaml", remedy=remedy)
         spec = read_study(file)
         return AtlasStudy(name, spec, load_study(root, file), None)
     except RewardsmithError as error:

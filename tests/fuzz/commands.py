@@ -77,7 +77,7 @@ def _verified() -> str:
 
 
 def _make_studied(root: Path) -> None:
-    fabricated_clone(root, ("tokens",))
+    fabricated_clone(root, ("tokens-again",))
     (root / "docs").mkdir()
     (root / "docs" / "own.md").write_text("<!-- findings: all -->\n<!-- end of findings -->\n")
 

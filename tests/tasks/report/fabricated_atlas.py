@@ -26,8 +26,8 @@ LEVELS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "attention": {"attention": (56, 4), "va": (58, 0), "response": (54, 0), "token": (52, 0)},
     "credit": {"bandit": (55, 0), "segment": (55, 3), "token": (53, 1), "segment-as-bandit": (55, 0), "gold": (56, 3)},
     "gate": {"gate": (58, 0.4), "sum": (57, 0), "holistic": (54, 0)},
-    "shaping": {"vanilla": (41, 0), "kl-controlled": (57, 0), "clip": (55, 0), "lsc": (62, 0), "par": (64, 0)},
-    "tokens": {"imitation": (48, 0), "tokens": (46, -2), "sequence": (41, 0)},
+    "shaping-again": {"vanilla": (41, 0), "kl-controlled": (57, 0), "clip": (55, 0), "lsc": (62, 0), "par": (64, 0)},
+    "tokens-again": {"imitation": (48, 0), "tokens": (46, -2), "sequence": (41, 0)},
 }  # fmt: skip
 #: Nats per response at the end of training.
 DISTANCE = {"vanilla": 14.0, "kl-controlled": 5.0, "clip": 11.0, "lsc": 7.0, "par": 6.0}
@@ -79,7 +79,7 @@ def _complete(made: dict[str, Any], name: str, spec: StudySpec, index: int, cell
             run |= {"curve": {}, "training": {}}
             run["origin"]["stage"] = "best_of_n"
         else:
-            run["curve"]["points"] = _points(value, DISTANCE.get(row, 6.0), noise) if name == "shaping" else []
+            run["curve"]["points"] = _points(value, DISTANCE.get(row, 6.0), noise) if name == "shaping-again" else []
             for last in run["curve"]["points"][-1:]:  # the evaluation that the metrics are of
                 last.update({metric: run["metrics"][metric] for metric in last if metric in run["metrics"]})
     if name == "gate":
@@ -106,4 +106,4 @@ def _points(end: float, distance: float, noise: random.Random) -> list[Mapping[s
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    print(write_atlas(fabricated_clone(folder / "clone", unfinished=("tokens",)), folder / "report"))
+    print(write_atlas(fabricated_clone(folder / "clone", unfinished=("tokens-again",)), folder / "report"))

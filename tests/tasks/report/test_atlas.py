@@ -203,9 +203,9 @@ def test_a_study_that_was_started_counts_whatever_became_of_its_file(tmp_path: P
         commit_study(tmp_path, other, "b")
     assert claimed(tmp_path)[1] == [("a", "confirmed"), ("b", "refused")]
     shown = section(write_atlas(tmp_path, tmp_path / "report"), "b")
-    assert {"gone": "was started and is gone", "another claim": "was changed after its first start"}.get(
-        change, ""
-    ) in shown
+    removed, changed = "was removed after its first start", "was changed after its first start"
+    said = {"gone": f"{removed}. Its text: git show {late.blob[:10]}", "another claim": changed}
+    assert said.get(change, "") in shown
 
 
 def test_a_start_whose_file_git_does_not_have_is_named(tmp_path: Path) -> None:

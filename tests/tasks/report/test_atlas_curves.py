@@ -84,7 +84,7 @@ def test_the_picture_names_rows_and_axes(spec: StudySpec, records: Records) -> N
 
 
 def test_the_page_of_a_study_with_kl_targets_has_the_picture(tmp_path: Path) -> None:
-    page = write_atlas(fabricated_clone(tmp_path / "clone", ("gate", "shaping")), tmp_path / "report")
+    page = write_atlas(fabricated_clone(tmp_path / "clone", ("gate", "shaping-again")), tmp_path / "report")
     _, gate, shaping = page.read_text(encoding="utf-8").split('<section class="study"')
     assert 'class="ways"' not in gate
     assert shaping.count("<svg") == 2
@@ -92,13 +92,13 @@ def test_the_page_of_a_study_with_kl_targets_has_the_picture(tmp_path: Path) -> 
 
 
 def test_a_row_that_is_not_drawn_is_named(tmp_path: Path) -> None:
-    clone = fabricated_clone(tmp_path / "clone", ("shaping",))
-    file = min((clone / "reference" / "studies" / "shaping").glob("*.json"))
+    clone = fabricated_clone(tmp_path / "clone", ("shaping-again",))
+    file = min((clone / "reference" / "studies" / "shaping-again").glob("*.json"))
     edit(file, lambda record: record["cells"]["length"]["rows"]["clip"]["curve"].update(points=[]))
     shown = write_atlas(clone, tmp_path / "report").read_text(encoding="utf-8")
     assert "Not drawn: clip in length, world " in shown
 
 
 def test_an_unfinished_study_shows_no_curve(tmp_path: Path) -> None:
-    clone = fabricated_clone(tmp_path / "clone", ("shaping",), unfinished=("shaping",))
+    clone = fabricated_clone(tmp_path / "clone", ("shaping-again",), unfinished=("shaping-again",))
     assert "<svg" not in write_atlas(clone, tmp_path / "report").read_text(encoding="utf-8")

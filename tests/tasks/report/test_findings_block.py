@@ -28,7 +28,7 @@ BLANK = "# Page\n\n<!-- findings: {} -->\n<!-- end of findings -->\n\nBelow\n"
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone in which one study is complete and one is not."""
     root = tmp_path_factory.mktemp("clone")
-    return fabricated_clone(root, ("tokens", "shaping"), unfinished=("shaping",))
+    return fabricated_clone(root, ("tokens-again", "shaping-again"), unfinished=("shaping-again",))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_complete_study_has_word_worlds_and_numbers(clone: Path, tmp_path: Pat
     page.write_text(BLANK.format("rlmec"), encoding="utf-8")
     assert write_blocks(clone, tmp_path) == [page]
     text = page.read_text(encoding="utf-8")
-    state = next(study for study in read_atlas(clone).studies if study.name == "tokens").state
+    state = next(study for study in read_atlas(clone).studies if study.name == "tokens-again").state
     assert state is not None
     effect = state.findings[0].effect
     assert effect is not None
@@ -81,7 +81,7 @@ def test_all_studies_are_lines_that_lead_to_their_papers_pages(clone: Path, tmp_
     page.write_text(BLANK.format("all"), encoding="utf-8")
     write_blocks(clone, tmp_path)
     complete, unfinished = re.findall(r"^- .*(?:\n  .*)*", page.read_text(encoding="utf-8"), re.MULTILINE)
-    study = next(study for study in read_atlas(clone).studies if study.name == "tokens")
+    study = next(study for study in read_atlas(clone).studies if study.name == "tokens-again")
     assert study.state is not None
     caveats = caveat_count(study.state.spec, study.state.findings)
     said = " ".join(complete.split())
@@ -124,14 +124,14 @@ def test_twins_without_a_test_are_not_counted_among_those_that_fail() -> None:
     ("value", "said"), [(-0.01, "−0.0"), (0.01, "+0.0"), (0.0, "0.0"), (-0.0, "0.0"), (-4.84, "−4.8"), (4.84, "+4.8")]
 )
 def test_a_small_number_keeps_its_sign(clone: Path, value: float, said: str) -> None:
-    spec = next(study.spec for study in read_atlas(clone).studies if study.name == "tokens")
+    spec = next(study.spec for study in read_atlas(clone).studies if study.name == "tokens-again")
     assert spec is not None
     assert amount(replace(spec, metric="win_rate_vs_sft"), value) == said
 
 
 def test_a_complete_study_has_the_means_of_its_cells_and_the_verdict_of_its_claim(clone: Path) -> None:
     atlas = read_atlas(clone)
-    study = next(study for study in atlas.studies if study.name == "tokens")
+    study = next(study for study in atlas.studies if study.name == "tokens-again")
     assert study.state is not None
     spec, block = study.state.spec, block_of(atlas, "rlmec")
     (claim,) = [claim for claim in atlas.claims if claim.paper == "rlmec"]

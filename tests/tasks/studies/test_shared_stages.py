@@ -36,7 +36,7 @@ def test_cells_share_the_trainings_that_do_not_read_what_differs() -> None:
     fewer_labels = [one.cells for one in shared("gate-again")]
     assert fewer_labels == [("noisy-accurate", "noisy-inaccurate")] * 2, "of SFT and the reward model"
     assert [one.cells for one in shared("credit")] == [("short-sum", "short-mean"), ("long-sum", "long-mean")]
-    assert shared("shaping") == [], "its flaws pad compared responses, of which the tokenizer is made"
+    assert shared("shaping-again") == [], "its flaws pad compared responses, of which the tokenizer is made"
 
 
 @pytest.mark.parametrize(
