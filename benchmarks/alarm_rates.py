@@ -12,9 +12,9 @@ Stated before any run of the laboratory's calibration was looked at:
 - **lead**: steps from the first alarm to the end of training; **after the peak**: steps from the evaluation with the
   highest win rate (the SFT policy among them) to the first alarm, negative where the alarm came first.
 
-Rows whose runs set a band are not counted: the least length follows from a study of twins (docs/evidence.md: plain PPO
-that wins 57 % and more with answers of half the length rang in 8 of 96 runs), whose row and prompts are those of
-reference/studies/twins-again, and from a run of seed 150. The other study records are known, too: runs that a stricter
+Rows whose runs set a band are not counted: the least length follows from a run of seed 150 and from the study twins
+(docs/evidence.md), in which plain PPO that wins 57 % and more with answers of half the length rang in 8 of 96 runs; its
+row and prompts are those of reference/studies/twins-again. The other study records are known, too: runs that a stricter
 final test had missed are why its level is half of `false_alarms`.
 
 Intervals are Wilson's, 95 %, of runs. Runs of one world share data, SFT model and prompts, so they are somewhat too

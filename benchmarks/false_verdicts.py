@@ -14,7 +14,7 @@ rows are equal. Printed for each case, number of worlds and test, with Monte-Car
 In the cases `row alone` and `main alone` one side collapses and its other runs are better by as much, so that expected
 scores are equal still. No test of a mean is sound there: of 8 worlds, 4 in 10 experiments see no collapse. They say how
 wrong verdicts are in that case, and have no aim. `A/A` lines give the share of sound sets of forty twins that
-`rlhf_core.evaluation.twins` refuses by its band.
+`rlhf_core.evaluation.twins` refuses, by the band of their mean square or by the uniformity of their p-values.
 
 `whole studies` have the same scores: a main row and three rows in four cells, the two levels of a dial twice, and five
 hypotheses, the first of which is the slope of a row's lead over the dial. A world's and a row's own part are those of
@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rlhf_core.evaluation.statistics import Floats
-from rlhf_core.evaluation.twins import chi_square_band, standardised_p
+from rlhf_core.evaluation.twins import calibration_of_p_values, standardised_p
 from rlhf_core.evaluation.worlds import ALPHA
 
 OUT = Path(".work/benchmarks/false_verdicts.csv")
@@ -369,7 +369,7 @@ def rates(case: Case, tables: int, worlds: int, *, shared: bool, seed: int, coun
 
 
 def refused_twins(sets: int, *, rows: int, degrees: float, collapse: float, seed: int, n: int = 40) -> float:
-    """Returns the share of sets of n twin differences outside the band of their mean square.
+    """Returns the share of sets of n twin differences that are refused (`Calibration.sound`).
 
     Args:
         rows: that the differences belong to, each with a variance of its own.
@@ -390,8 +390,7 @@ def refused_twins(sets: int, *, rows: int, degrees: float, collapse: float, seed
             reference = differences(int(degrees)) if 0 < degrees < math.inf else np.sqrt([known])
             variance = float(np.mean(reference**2))
             p_values += standardised_p(list(differences(n // rows)), variance, degrees)
-        low, high = chi_square_band(len(p_values))
-        refused += not low <= float(stats.chi2.isf(p_values, 1).mean()) <= high
+        refused += not calibration_of_p_values(p_values).sound
     return refused / sets
 
 

@@ -136,7 +136,12 @@ def standardised_p(differences: Sequence[float], variance: float = 0.0, degrees:
     return [float(p) for p in 2 * stats.t.sf(t, known[first:])]
 
 
-def _calibration(p_values: Sequence[float]) -> Calibration:
+def calibration_of_p_values(p_values: Sequence[float]) -> Calibration:
+    """Tests whether p-values of things that are alike are uniform, and the squares that they stand for of mean 1.
+
+    Raises:
+        DataError: there are none.
+    """
     from scipy import stats
 
     if not p_values:
@@ -160,7 +165,7 @@ def calibration(effects: Mapping[str, Effect]) -> Calibration:
         if effect.p is None:
             raise DataError(f"effect '{name}' has no test: {effect.reason}")
         found.append(effect.p)
-    return _calibration(found)
+    return calibration_of_p_values(found)
 
 
 def _checked_reference(reference: ByRow, row: str, tested: ByWorld) -> None:
@@ -193,4 +198,4 @@ def twin_calibration(twins: ByRow, reference: ByRow | None = None) -> Calibratio
         _checked_reference(reference, row, twins[row])
         known = run_variance(reference, row)
         p_values += standardised_p(differences, 2 * known.value, known.degrees)
-    return _calibration(p_values)
+    return calibration_of_p_values(p_values)

@@ -58,8 +58,9 @@ class AtlasStudy:
 
     @property
     def title(self) -> str:
-        """Returns the study's title, or its name where the file cannot be read."""
-        return self.name if self.spec is None else self.spec.title
+        """Returns the study's title, that at its first start where the file cannot be read, or else its name."""
+        spec = self.spec or self.started
+        return self.name if spec is None else spec.title
 
     @property
     def primary(self) -> StudyFinding | None:

@@ -28,6 +28,7 @@ from tasks.report.atlas_markdown import (
     finding_rows,
     means_table,
     table,
+    twins_table,
 )
 from tasks.report.atlas_words import sentence
 from tasks.report.measured_block import with_measured
@@ -90,12 +91,15 @@ def block_of(atlas: Atlas, name: str) -> str:
 
 
 def _all_studies(atlas: Atlas) -> str:
-    """Returns the count of claims and one line for each study, null and negative findings first."""
+    """Returns the count of claims and one line for each study, null and negative findings first, with A/A tables."""
     shown = sorted(atlas.studies, key=lambda study: ORDER.index(study.word))
     head = f"{claims_sentence(atlas.total_count)} In brackets: 95 % intervals, p, worlds."
     parts = [_filled(head), "\n".join(_item(_line(study)) for study in shown)]
     if any(study.word == "exploratory" for study in shown):
         parts.append(f"*Exploratory*: {WHY_EXPLORATORY}.")
+    for study in shown:
+        if study.state is not None and (lines := twins_table(study.state)):
+            parts.append("\n".join([f"**{study.title}**, each metric:", "", *lines]).strip())
     return "\n\n".join(parts) + "\n"
 
 

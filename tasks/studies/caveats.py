@@ -1,6 +1,6 @@
 """Caveats beside an effect: rows that were not tuned, or tuned in other cells, or are not alike; unequal budgets,
 settings, KL or lengths, little training, broken rows, useless aspect models, cells or slopes of opposite sign, effects
-that one cell or the last step carries, runs below their SFT model."""
+that one cell or the last step carries, rows no better than their SFT model, runs below it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.budgets import little_training, more_tokens, not_as_tuned, unequal, untuned
 from tasks.studies.end_of_training import other_ends
 from tasks.studies.equal_kl import at_kl
-from tasks.studies.fragile_effects import fragile_effects
+from tasks.studies.fragile_effects import fragile_effects, not_above_sft
 from tasks.studies.opposite_signs import opposite_cells, opposite_slopes
 from tasks.studies.origins import other_origins
 from tasks.studies.row_settings import CellSettings, other_settings
@@ -75,6 +75,7 @@ def caveats_of(
         "cells": opposite_cells(spec, hypothesis, known),
         f"slopes over {hypothesis.over}": opposite_slopes(spec, hypothesis, known),
         "fragile": fragile_effects(spec, hypothesis, known),
+        "not above SFT": not_above_sft(spec, hypothesis, known),
     }
     found += _numbered("", of_both)
     for row in rows:

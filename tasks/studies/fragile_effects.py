@@ -1,4 +1,5 @@
-"""Effects that depend on one choice: the cells that are averaged, or the step at which training ends."""
+"""Effects that say little: of rows that are no better than their SFT models, or by one choice, that of the cells which
+are averaged or of the step at which training ends."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from rlhf_core.evaluation.worlds import Effect, paired
+from rlhf_core.evaluation.worlds import Effect, against_constant, paired
 from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.trial_records import EVEN, OVER_SFT
 
 Run = Mapping[str, Any]
 
@@ -41,6 +43,22 @@ def fragile_effects(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[M
     return found
 
 
+def not_above_sft(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns that neither row is shown to end above its SFT model, with how far above both end: rows are also alike
+    where no training did any good. Slopes, and rows read at a KL, have no such words."""
+    if hypothesis.over is not None or hypothesis.kl is not None or not spec.metric.endswith(OVER_SFT):
+        return []
+    known, cells, said = list(records), [*spec.weighted_cells(hypothesis)], []
+    for row in (hypothesis.row, hypothesis.than or spec.main):
+        values = _means(known, cells, row, lambda run: _end(run, spec.metric))
+        above = against_constant({row: values}, row, EVEN) if values else None
+        interval = None if above is None else above.interval()
+        if above is None or interval is None or interval.lower > 0:
+            return []
+        said.append(f"'{row}' {_text(above)}")
+    return [f"neither row is shown to end above its SFT model ({'; '.join(said)})"]
+
+
 def _end(run: Run, metric: str) -> float | None:
     value = run.get("metrics", {}).get(metric)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
@@ -66,15 +84,22 @@ def _effect(
     value_of: Callable[[Run], float | None],
 ) -> Effect | None:
     """Returns the effect of some cells' mean over worlds; None where a run has no value."""
-    values: dict[str, dict[int | str, list[float]]] = {row: {} for row in rows}
+    values = {row: _means(records, cells, row, value_of) for row in rows}
+    return paired(values, *rows) if all(values.values()) and rows[0] != rows[1] else None
+
+
+def _means(
+    records: Sequence[Mapping[str, Any]], cells: Sequence[str], row: str, value_of: Callable[[Run], float | None]
+) -> dict[int | str, list[float]]:
+    """Returns a row's mean over some cells in each world; none where a run has no value."""
+    means: dict[int | str, list[float]] = {}
     for record in records:
-        for row in rows:
-            found = [value_of(record["cells"][cell]["rows"].get(row, {})) for cell in cells]
-            known = [value for value in found if value is not None]
-            if len(known) < len(cells):
-                return None
-            values[row][record["world"]] = [fmean(known)]
-    return paired(values, *rows) if records and rows[0] != rows[1] else None
+        found = [value_of(record["cells"][cell]["rows"].get(row, {})) for cell in cells]
+        known = [value for value in found if value is not None]
+        if len(known) < len(cells):
+            return {}
+        means[record["world"]] = [fmean(known)]
+    return means
 
 
 def _shown(effect: Effect | None) -> bool:

@@ -141,6 +141,7 @@ class AbandonedStudy:
         first: day of the first start.
         worlds, pilots: how many were started.
         records: how many of the worlds have a record.
+        removed: how many had one that a commit of this history removed.
         renamed: the study that has its text now, None without one.
     """
 
@@ -149,6 +150,7 @@ class AbandonedStudy:
     worlds: int
     pilots: int
     records: int
+    removed: int
     renamed: str | None
 
     @property
@@ -158,7 +160,8 @@ class AbandonedStudy:
         if not self.worlds:
             return f"dropped before its first world: {where}; pilots since {self.first}: {self.pilots}"
         started = f"{self.worlds} worlds and {self.pilots} pilots started since {self.first}"
-        return f"abandoned: {where}; {started}, {self.records} records of worlds"
+        removed = f", {self.removed} removed" if self.removed else ""
+        return f"abandoned: {where}; {started}, {self.records} records of worlds{removed}"
 
 
 def abandoned(root: Path) -> list[AbandonedStudy]:
@@ -173,12 +176,16 @@ def abandoned(root: Path) -> list[AbandonedStudy]:
     for line in starts(root):
         if line["study"] not in present:
             gone.setdefault(line["study"], []).append(line)
+    call = ("log", "--diff-filter=D", "--no-renames", "--name-only", "--format=", "HEAD", "--", RECORDS.as_posix())
+    once = {Path(file) for file in (git(root, *call) or "").splitlines()} if gone else set()
     found = []
     for study, lines in sorted(gone.items()):
         worlds = {(kind, number) for line in lines for kind in (line["kind"],) for number in line["worlds"]}
         registered = {number for kind, number in worlds if kind == VERDICT}
-        records = sum((root / RECORDS / study / f"{number}.json").exists() for number in registered)
+        files = [RECORDS / study / f"{number}.json" for number in registered]
+        kept = [file for file in files if (root / file).exists()]
+        removed = sum(file in once for file in files if file not in kept)
         renamed = next((digests[line["digest"]] for line in lines if line["digest"] in digests), None)
         first, pilots = min(line["time"] for line in lines)[:10], len(worlds) - len(registered)
-        found.append(AbandonedStudy(study, first, len(registered), pilots, records, renamed))
+        found.append(AbandonedStudy(study, first, len(registered), pilots, len(kept), removed, renamed))
     return found

@@ -17,7 +17,7 @@ from tasks.studies.caveat_groups import caveat_count, caveat_groups
 from tasks.studies.caveats import rows_at_kl
 from tasks.studies.end_of_training import other_ends
 from tasks.studies.equal_kl import at_kl
-from tasks.studies.fragile_effects import fragile_effects
+from tasks.studies.fragile_effects import fragile_effects, not_above_sft
 from tasks.studies.opposite_signs import opposite_slopes
 from tasks.studies.row_settings import UNREADABLE, other_settings
 from tasks.studies.verdicts import StudyState, load_study
@@ -180,6 +180,27 @@ def test_a_difference_in_some_cells_names_them() -> None:
     own["long-sum"] = settings()["long-sum"]
     (found,) = other_settings(SPEC, SPEC.hypotheses["beats"], None, own)
     assert found.endswith("clip 0.3 and 0.2 (in short-sum, short-mean, long-mean)")
+
+
+# ---- rows no better than their SFT model
+
+
+def test_two_rows_of_which_none_is_shown_to_end_above_its_sft_model_are_named() -> None:
+    leads = {cell: [4.0, -5.0, 6.0, -3.0] for cell in SPEC.cells}
+    worlds = worlds_of(leads, [1.0] * 4)
+    for index, world in enumerate(worlds):
+        for cell in world["cells"].values():
+            cell["rows"]["bandit"]["metrics"]["win_rate_vs_sft"] = 49.0 - index % 2
+    (said,) = not_above_sft(SPEC, SPEC.hypotheses["beats"], worlds)
+    in_brackets = "'segment' +0.5, −8.0 to +9.0; 'bandit' −1.5, −2.4 to −0.6"
+    assert said == f"neither row is shown to end above its SFT model ({in_brackets})"
+    assert not_above_sft(SPEC, SPEC.hypotheses["grows"], worlds) == [], "a slope"
+    assert not_above_sft(SPEC, SPEC.hypotheses["beats"], worlds[:1]) == [], "one world has no interval"
+    better = worlds_of(EVEN_LEADS, [1.0] * 4)
+    assert not_above_sft(SPEC, SPEC.hypotheses["beats"], better) == [], "segment is above"
+    for cell in worlds[2]["cells"].values():
+        del cell["rows"]["segment"]["metrics"]["win_rate_vs_sft"]
+    assert not_above_sft(SPEC, SPEC.hypotheses["beats"], worlds) == [], "a run without a value"
 
 
 # ---- slopes of opposite sign

@@ -190,6 +190,16 @@ def test_a_study_without_its_file_is_abandoned(
         assert "2 worlds and 1 pilots started since" in shown.read_text()
 
 
+def test_records_that_a_commit_removed_are_counted(clone: Path) -> None:
+    files = write_worlds(clone, own(clone), lambda i, c, r: 50.0, worlds=2)
+    deleted(clone)
+    git(clone, "rm", "-q", str(files[0].relative_to(clone)))
+    git(clone, "commit", "-qm", "Gone")
+    (found,) = abandoned(clone)
+    assert (found.records, found.removed) == (1, 1)
+    assert found.text.endswith("1 records of worlds, 1 removed")
+
+
 def test_a_study_that_had_pilots_alone_was_dropped(clone: Path) -> None:
     note_start(clone, own(clone), [100], "pilot")
     deleted(clone)
