@@ -13,8 +13,9 @@ rows are equal. Printed for each case, number of worlds and test, with Monte-Car
 
 In the cases `row alone` and `main alone` one side collapses and its other runs are better by as much, so that expected
 scores are equal still. No test of a mean is sound there: of 8 worlds, 4 in 10 experiments see no collapse. They say how
-wrong verdicts are in that case, and have no aim. `A/A` lines give the share of sound sets of forty twins that
-`rlhf_core.evaluation.twins` refuses, by the band of their mean square or by the uniformity of their p-values.
+wrong verdicts are in that case, and have no aim. `A/A` lines give the share of sets of forty twins that
+`rlhf_core.evaluation.twins` refuses, by the band of their mean square or by the uniformity of their p-values: of sound
+sets, and of some whose variance is a multiple of the eight differences before them.
 
 `whole studies` have the same scores: a main row and three rows in four cells, the two levels of a dial twice, and five
 hypotheses, the first of which is the slope of a row's lead over the dial. A world's and a row's own part are those of
@@ -47,6 +48,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +66,20 @@ FALSE_TABLES, COVERAGE = 0.05, 0.93
 #: Columns of the file; rates of a case; names of tables.
 COLUMNS = ("table", "row", "column", "value")
 RATES = ("false tables", "coverage", "false equivalents")
-ALONE, ALIKE, TWINS = "one side collapses", "both sides alike", "sound sets of twins"
+ALONE, ALIKE, TWINS = "one side collapses", "both sides alike", "sets of forty twins"
 UNCOLLAPSED = "no collapse"
+#: Arguments of `refused_twins` by the name of the case; 1 row with 8 degrees is a study of 48 worlds.
+TWIN_CASES: Mapping[str, Mapping[str, Any]] = {
+    **{
+        f"rows: {rows}, degrees: {degrees:g}, {UNCOLLAPSED}": {"rows": rows, "degrees": degrees}
+        for rows, degrees in ((1, math.inf), (1, 40), (1, 8), (5, 8), (5, 0))
+    },
+    "rows: 1, degrees: 40, 10% of runs collapse": {"rows": 1, "degrees": 40, "collapse": 0.1},
+    **{
+        f"variance {multiple:g} times that of the 8 before": {"rows": 1, "degrees": 8, "multiple": multiple}
+        for multiple in (0.2, 0.5, 2, 4, 9)
+    },
+}
 STUDIES = "whole studies"
 STUDY_RATES = ("false studies", "true primary", "false equivalents", "coverage", "two levels")
 SKEWED = "skewed differences"
@@ -297,7 +311,7 @@ def tables_of(cells: Iterable[Mapping[str, str]]) -> dict[str, str]:
         made[kind] = _markdown([kind, *shown], lines)
     sets = [(row, value) for (table, row, _), value in values.items() if table == TWINS]
     sound = [value for row, value in sets if row.endswith(UNCOLLAPSED)]
-    twins = [[f"{UNCOLLAPSED}, {len(sound)} cases", _range(sound)]]
+    twins = [[f"sound, {UNCOLLAPSED}, {len(sound)} cases", _range(sound)]]
     twins += [[row, value] for row, value in sets if not row.endswith(UNCOLLAPSED)]
     return made | {TWINS: _markdown([TWINS, "refused"], twins)}
 
@@ -368,13 +382,16 @@ def rates(case: Case, tables: int, worlds: int, *, shared: bool, seed: int, coun
     )
 
 
-def refused_twins(sets: int, *, rows: int, degrees: float, collapse: float, seed: int, n: int = 40) -> float:
+def refused_twins(
+    sets: int, *, rows: int, degrees: float, collapse: float = 0.0, multiple: float = 1.0, seed: int, n: int = 40
+) -> float:
     """Returns the share of sets of n twin differences that are refused (`Calibration.sound`).
 
     Args:
         rows: that the differences belong to, each with a variance of its own.
         degrees: of each row's reference variance; 0 for none, infinite for a known one.
         collapse: share of runs that lose 30 points, with seeds of 4 points.
+        multiple: variance of the differences as a multiple of that known before; 1 for sound ones.
     """
     generator = np.random.default_rng([seed, rows, int(100 * collapse)])
 
@@ -389,7 +406,7 @@ def refused_twins(sets: int, *, rows: int, degrees: float, collapse: float, seed
         for _ in range(rows):
             reference = differences(int(degrees)) if 0 < degrees < math.inf else np.sqrt([known])
             variance = float(np.mean(reference**2))
-            p_values += standardised_p(list(differences(n // rows)), variance, degrees)
+            p_values += standardised_p(list(math.sqrt(multiple) * differences(n // rows)), variance, degrees)
         refused += not calibration_of_p_values(p_values).sound
     return refused / sets
 
@@ -425,11 +442,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             named = dict(zip(SKEW_RATES, values, strict=True))
             cells += [_cell(f"{SKEWED}, {worlds} worlds", shape, *each) for each in named.items()]
             print(f"{SKEWED}, {shape}, {worlds} worlds: {', '.join(f'{n} {v:.4f}' for n, v in named.items())}")
-    for rows, degrees, collapse in ((1, math.inf, 0.0), (1, 40, 0.0), (5, 8, 0.0), (5, 0, 0.0), (1, 40, 0.1)):
-        share = refused_twins(given.twins, rows=rows, degrees=degrees, collapse=collapse, seed=given.seed)
+    for name, case in TWIN_CASES.items():
+        share = refused_twins(given.twins, **case, seed=given.seed)
         error = math.sqrt(share * (1 - share) / given.twins)
-        runs = f"{collapse:.0%} of runs collapse" if collapse else UNCOLLAPSED
-        name = f"rows: {rows}, degrees: {degrees:g}, {runs}"
         cells.append(_cell(TWINS, name, "refused", share))
         print(f"A/A, {name}: refused {share:.4f} ± {error:.4f}")
     with given.out.open("w", newline="", encoding="utf-8") as file:

@@ -35,7 +35,7 @@ from tasks.report.measured_block import with_measured
 from tasks.report.page import label
 from tasks.studies.caveat_groups import caveat_count
 from tasks.studies.claim_verdicts import OPEN
-from tasks.studies.twins import TwinTest, twin_tests
+from tasks.studies.twins import REFERENCE_WORLDS, TwinTest, twin_tests
 from tasks.studies.verdicts import EXPLORATORY_AND_WHY, WHY_EXPLORATORY, StudyFinding, StudyState
 
 ALL = "all"
@@ -122,14 +122,15 @@ def _line(study: AtlasStudy) -> str:
 
 
 def twins_sentence(tests: Sequence[TwinTest]) -> str:
-    """Returns in which metrics twins differ by as much as their standard errors say, and which metrics have no test."""
+    """Returns which metrics refuse that later twins vary as the first ones do, and which metrics have no test."""
     tested = [test for test in tests if test.calibration is not None]
     untested = [test.metric for test in tests if test.calibration is None]
     said = []
     if tested:
-        failed = [test.metric for test in tested if not test.calibrated]
-        which = f"all but {', '.join(failed)}" if failed else "all"
-        said.append(f"Twins differ by as much as their standard errors say in {which} of {len(tested)} metrics.")
+        refused = ", ".join(test.metric for test in tested if not test.calibrated) or "none"
+        said.append(
+            f"That twins vary as in the first {REFERENCE_WORLDS} worlds: refused by {refused} of {len(tested)} metrics."
+        )
     if untested:
         said.append(f"Differences of twins are not tested in {', '.join(untested)}.")
     return " ".join(said)

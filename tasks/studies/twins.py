@@ -23,7 +23,7 @@ from tasks.studies.verdicts import Records, StudyState
 REFERENCE_WORLDS = 8
 HEADINGS = (
     "metric", "differences", "deviation of a run", "mean squared standardised difference", "95 % of sound ones",
-    "uniform p-values, p", "as large as they should be",
+    "uniform p-values, p", "refused",
 )  # fmt: skip
 
 
@@ -61,11 +61,11 @@ class TwinTest:
             f"{low:.2f} to {high:.2f}",
             f"{own.uniform_p:.2g}",
         )
-        return (self.metric, str(len(own.p_values)), *numbers, "yes" if own.sound else "no")
+        return (self.metric, str(len(own.p_values)), *numbers, "no" if own.sound else "yes")
 
 
 def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
-    """Tests whether twins differ by as much as their standard errors say, in each metric of a complete study of twins.
+    """Tests whether twins vary as they do in the first worlds, in each metric of a complete study of twins.
 
     Returns:
         one test for each metric; none of another study, or before the last world.

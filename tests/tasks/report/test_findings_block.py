@@ -99,7 +99,7 @@ def test_findings_that_confirm_nothing_come_first(project: Atlas) -> None:
         pytest.skip("a copy without history")
     assert places["contradicted"] < places["undecided"] < places["confirmed"]
     (twins,) = re.findall(r"^- \*\*A row compared with itself, again.*(?:\n  .*)*", block, re.MULTILINE)
-    assert "in all of 4 metrics." in " ".join(twins.split())
+    assert "refused by none of 4 metrics." in " ".join(twins.split())
     assert len(re.findall(r"^\| kl \| 40 \|", block, re.MULTILINE)) == 1, "the table of twins"
 
 
@@ -113,11 +113,11 @@ def test_twins_without_a_test_are_not_counted_among_those_that_fail() -> None:
     right = TwinTest("rate", 1.0, Calibration((0.2, 0.8), 1.0, (0.5, 1.5), 0.9))
     wrong = TwinTest("kl", 1.0, Calibration((0.0, 0.0), 9.0, (0.5, 1.5), 0.9))
     untested = TwinTest("length", None, None, "no variance")
-    said = "Twins differ by as much as their standard errors say in "
-    assert twins_sentence([right]) == f"{said}all of 1 metrics."
-    assert twins_sentence([right, wrong]) == f"{said}all but kl of 2 metrics."
+    said = "That twins vary as in the first 8 worlds: refused by"
+    assert twins_sentence([right]) == f"{said} none of 1 metrics."
+    assert twins_sentence([right, wrong]) == f"{said} kl of 2 metrics."
     not_tested = "Differences of twins are not tested in length."
-    assert twins_sentence([right, wrong, untested]) == f"{said}all but kl of 2 metrics. {not_tested}"
+    assert twins_sentence([right, wrong, untested]) == f"{said} kl of 2 metrics. {not_tested}"
     assert twins_sentence([untested]) == not_tested
 
 

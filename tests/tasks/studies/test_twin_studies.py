@@ -114,7 +114,7 @@ def test_differences_that_are_larger_than_those_before_them_do_not_pass(tmp_path
     (test,) = twin_tests(complete(tmp_path, lambda index: 1.0 if index < 8 else 4.0))
     assert test.calibration is not None
     assert not test.calibration.sound
-    assert test.texts[-1] == "no"
+    assert test.texts[-1] == "yes"
 
 
 def test_no_table_before_the_last_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_the_findings_hold_the_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     print_study(tmp_path, "twins")
     printed = capsys.readouterr().out
     assert "differences: 40" in printed
-    assert "as large as they should be: yes" in printed
+    assert "refused: no" in printed
     assert "| win_rate_vs_sft | 40 |" in "\n".join(twins_table(state))
 
 
