@@ -73,7 +73,7 @@ def _make_verified(root: Path) -> None:
 
 
 def _verified() -> str:
-    return printed(lambda: print_deviations(DEMO, verify(Path(), DEMO)))
+    return printed(lambda: print_deviations(DEMO, verify(Path(), DEMO)[0]))
 
 
 def _make_studied(root: Path) -> None:

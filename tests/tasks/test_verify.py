@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def deviations(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     capsys.readouterr()
     ended = verify.main(["--root", str(root)])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("segment/", "shared/"))]
-    assert ended == (1 if lines else 0)
+    assert bool(ended) == bool(lines)
     return lines
 
 
@@ -214,7 +215,29 @@ def test_headline_rows_have_a_reference_of_their_own(root: Path, capsys: pytest.
     assert POLICY in json.loads((root / "reference/demo_all.json").read_text())["stages"]
     assert verify.main(["demo-all", "--root", str(root)]) == 0
     write_result(root, POLICY, win_rate_vs_sft=90.0)
-    assert verify.main(["demo-all", "--root", str(root)]) == 1
+    assert verify.main(["demo-all", "--root", str(root)]) == verify.FEW_COMPUTED
+
+
+def test_few_numbers_that_models_computed_have_an_exit_status_of_their_own(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_result(root, POLICY, win_rate_vs_sft=90.0)
+    assert verify.main(["--root", str(root)]) == verify.FEW_COMPUTED
+    said = capsys.readouterr().out
+    assert "1 deviation(s) in 1 stage(s), all of numbers that models computed; data, settings and seeds are" in said
+    write_result(root, "shared/data/dialogue", answers=["another", *ANSWERS[1:]])
+    assert verify.main(["--root", str(root)]) == 1, "data differ, too"
+    assert "2 deviation(s) in 2 stage(s): another result" in capsys.readouterr().out
+
+
+def test_many_computed_numbers_and_anything_else_are_no_matter_of_rounding() -> None:
+    computed, other = verify.Deviation("a", "far", computed=True), verify.Deviation("a", "another seed")
+    assert verify.exit_status([], 100) == 0
+    assert verify.exit_status([computed] * 2, 100) == verify.FEW_COMPUTED
+    assert verify.exit_status([computed] * 3, 100) == 1
+    assert verify.exit_status([computed, other], 1000) == 1
+    gone = verify.Compared("a", "policy", {"x": math.inf, "y": 2.0, "z": 1.0}, {"x": 1.0, "y": 1.0, "z": 0.0})
+    assert {each.says.split()[0]: each.computed for each in gone.deviations} == {"x": False, "y": True, "z": False}
 
 
 SFT = "shared/sft/phi3-mini/0"
