@@ -1,6 +1,7 @@
 """Variation of the demo's results between machines, measured by running stages again with the same seeds.
 
     python -m benchmarks.same_seed_variation ROOT --work FOLDER [--chains segment par] [--roundings sse avx2]
+    python -m benchmarks.same_seed_variation ROOT --machine NAME [--work FOLDER ...]
 
 ROOT is a tree in which `make demo` and `make demo-all` have finished; it is only read. A chain is one row of a paper,
 or one world of the demo, with every model that it needs, from the SFT model on; each rounding is another instruction
@@ -8,7 +9,11 @@ set or number of threads, as another machine has. Stages that FOLDER already has
 measurement goes on. All re-runs in FOLDER go into reference/same_seed_variation.json: for each kind of stage and each
 thing that `rewardsmith verify` compares, how far re-runs are from ROOT.
 
-The record also has the false alarms of each re-run, with tolerances from the other re-runs alone.
+On another machine ROOT itself is a re-run of the committed references, and so are chains that it trains: the second
+call adds them to the record under a name of the machine.
+
+The record also has the false alarms of each re-run, with tolerances from all others (where re-runs are added, from
+those that the record had before and the others added with it).
 """
 
 from __future__ import annotations
@@ -17,13 +22,14 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fault_planting import CODE, commands, link, run_stage
-from tasks.commands.fingerprints import Fingerprint, distances, fingerprint
-from tasks.commands.verify import VARIATION, compare, pooled, tolerance
+from rlhf_core.errors import DataError
+from tasks.commands.fingerprints import EXACT_KINDS, USED, Fingerprint, distances, fingerprint
+from tasks.commands.verify import VARIATION, VERIFIED, Variation, compare, pooled, read_reference, tolerance
 from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.artifacts import read_json, write_json
@@ -118,17 +124,21 @@ def rerun(root: Path, tree: Path, chain: str, rounding: str) -> None:
             print(f"{chain} {rounding}: {stage} in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def measure(root: Path, work: Path) -> dict[str, ReRun]:
-    """Returns every re-run of a folder: its stages' fingerprints and their distances from the finished demo's."""
+def re_run_trees(work: Path) -> dict[str, tuple[Path, Sequence[str]]]:
+    """Returns the trees of a folder's re-runs, each with its stages, by chain and rounding."""
+    trees = {f"{chain}-{rounding}": CHAINS[chain] for chain in CHAINS for rounding in ROUNDINGS}
+    return {name: (work / name, stages) for name, stages in sorted(trees.items()) if (work / name).exists()}
+
+
+def measure(root: Path, trees: Mapping[str, tuple[Path, Sequence[str]]]) -> dict[str, ReRun]:
+    """Returns fingerprints of every re-run's stages, each beside that of the finished tree."""
     found: dict[str, ReRun] = {}
-    for tree in sorted(work / f"{chain}-{rounding}" for chain in CHAINS for rounding in ROUNDINGS):
-        if not tree.exists():
-            continue
-        results, finished = tree / "results" / DEFAULT_SCALE, root / "results" / DEFAULT_SCALE
-        stages = [stage for stage in CHAINS[tree.name.partition("-")[0]] if (results / stage / "result").exists()]
-        stages = [stage for stage in stages if (finished / stage / "result").exists()]
-        found[tree.name] = {
-            stage: (fingerprint(finished / stage, root), fingerprint(results / stage, tree)) for stage in stages
+    finished = root / "results" / DEFAULT_SCALE
+    for name, (tree, stages) in trees.items():
+        results = tree / "results" / DEFAULT_SCALE
+        both = [stage for stage in stages if all((at / stage / "result").exists() for at in (finished, results))]
+        found[name] = {
+            stage: (fingerprint(finished / stage, root), fingerprint(results / stage, tree)) for stage in both
         }
     return found
 
@@ -164,41 +174,99 @@ def _summary(found: list[float]) -> list[float] | None:
     return [len(found), float(f"{size:.3g}"), float(f"{max(found):.3g}")]
 
 
-def false_alarms(reruns: Mapping[str, ReRun]) -> dict[str, dict[str, Any]]:
-    """Returns what verify would say of each re-run, with tolerances from the other re-runs."""
-    found = {}
-    for name, rerun in reruns.items():
-        others = spread(each for other, each in reruns.items() if other != name)
-        compared = [compare(stage, *pair, others) for stage, pair in rerun.items()]
-        found[name] = {
-            "stages": len(compared),
-            "compared": sum(len(one.distances) for one in compared),
-            "not_compared": sum(len(one.left_out) for one in compared),
-            "alarms": [f"{each.stage}: {each.says}" for one in compared for each in one.deviations],
-        }
+def joined(first: Variation, second: Variation) -> dict[str, dict[str, list[float] | None]]:
+    """Returns the spread of the re-runs of two spreads together."""
+    found: dict[str, dict[str, list[float] | None]] = {}
+    for kind in sorted(first.keys() | second.keys()):
+        ours, theirs = first.get(kind, {}), second.get(kind, {})
+        found[kind] = {name: _joined(ours.get(name, ()), theirs.get(name, ())) for name in sorted({*ours, *theirs})}
+    return found
+
+
+def _joined(*parts: Sequence[float] | None) -> list[float] | None:
+    """Returns a summary of the distances of several; an empty one has none."""
+    if None in parts:
+        return None
+    known = [part for part in parts if part]
+    count = sum(part[0] for part in known)
+    size = math.sqrt(sum(part[0] * part[1] ** 2 for part in known) / count)
+    return [count, float(f"{size:.3g}"), max(part[2] for part in known)]
+
+
+def false_alarms(reruns: Mapping[str, ReRun], known: Variation | None = None) -> dict[str, dict[str, Any]]:
+    """Returns what verify would say of each re-run, with tolerances from the other re-runs and a known spread."""
+    return {
+        name: alarms(rerun, joined(known or {}, spread(each for other, each in reruns.items() if other != name)))
+        for name, rerun in reruns.items()
+    }
+
+
+def alarms(rerun: ReRun, variation: Variation) -> dict[str, Any]:
+    """Returns what verify would say of a re-run."""
+    compared = [compare(stage, *pair, variation) for stage, pair in rerun.items()]
+    return {
+        "stages": len(compared),
+        "compared": sum(len(one.distances) for one in compared),
+        "not_compared": sum(len(one.left_out) for one in compared),
+        "alarms": [f"{each.stage}: {each.says}" for one in compared for each in one.deviations],
+    }
+
+
+def of_references(root: Path, reruns: Mapping[str, ReRun]) -> dict[str, ReRun]:
+    """Returns re-runs beside the committed references in the place of a finished tree.
+
+    Raises:
+        DataError: data, settings or seeds of a re-run are not the reference's.
+    """
+    references = {stage: each for what in VERIFIED.values() for stage, each in read_reference(root, what)[0].items()}
+    found = {
+        name: {stage: (references[stage], own) for stage, (_, own) in rerun.items() if stage in references}
+        for name, rerun in reruns.items()
+    }
+    for stage, pair in (each for rerun in found.values() for each in rerun.items()):
+        one = compare(stage, *pair, {})
+        differ = (name for name in one.far if name.startswith(USED) or one.kind in EXACT_KINDS)
+        if inputs := [*one.other, *(f"{name} differs" for name in differ)]:
+            remedy = "A re-run has the reference's data, settings and seeds; make it from a clean clone"
+            raise DataError(inputs[0], file=str(root), field=stage, remedy=remedy)
     return found
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.same_seed_variation", description=__doc__)
     parser.add_argument("root", type=Path)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--machine", help="name of the re-run that ROOT is")
     parser.add_argument("--chains", nargs="*", choices=CHAINS, default=list(CHAINS))
     parser.add_argument("--roundings", nargs="*", choices=ROUNDINGS, default=list(ROUNDINGS))
     parser.add_argument("--record", type=Path, default=VARIATION)
     options = parser.parse_args(arguments)
-    root, work = options.root.resolve(), options.work.resolve()
-    for rounding in options.roundings:
+    if options.work is None and options.machine is None:
+        parser.error("give --work, --machine or both")
+    root, work = options.root.resolve(), options.work and options.work.resolve()
+    for rounding in options.roundings if work else ():
         for chain in options.chains:
             rerun(root, work / f"{chain}-{rounding}", chain, rounding)
-    reruns = measure(root, work)
-    alarms = false_alarms(reruns)
-    for name, rerun_stages in reruns.items():
-        alarms[name]["seconds"] = sum(seconds(work / name, stage) for stage in rerun_stages)
-    record = {"roundings": ROUNDINGS, "re-runs": alarms, "spread": spread(reruns.values())}
+    trees = re_run_trees(work) if work else {"": (root, list(commands(root)))}
+    reruns = measure(root, trees)
+    known: Mapping[str, Any] = {"re-runs": {}, "spread": {}}
+    if options.machine:
+        known, reruns = read_json(options.record), of_references(root, reruns)
+    found = false_alarms(reruns, known["spread"])
+    for name, stages in reruns.items():
+        found[name]["seconds"] = sum(seconds(trees[name][0], stage) for stage in stages)
+    if options.machine:
+        found = {f"{options.machine}-{name}".rstrip("-"): each for name, each in found.items()}
+    if again := sorted(found.keys() & known["re-runs"].keys()):
+        parser.error(f"{options.record} has re-runs {', '.join(again)}: choose another --machine")
+    record = {
+        "roundings": ROUNDINGS,
+        "re-runs": known["re-runs"] | found,
+        "spread": joined(known["spread"], spread(reruns.values())),
+    }
     write_json(options.record, record)
-    for name, found in alarms.items():
-        print(f"{name}: {found['stages']} stages, {found['compared']} compared, {len(found['alarms'])} false alarms")
+    for name, each in record["re-runs"].items():
+        print(f"{name}: {each['stages']} stages, {each['compared']} compared, {len(each['alarms'])} false alarms")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
 
 ROOT is a tree in which `make demo-all` has finished; it is only read. Tolerances are those of
 reference/same_seed_variation.json, and the reference is ROOT itself. A fault is found if what its stages computed
-deviates, or what their records say that they read; the record counts the first alone, too. Digests of results, which
-would find every changed file, do not count. Writes reference/verify_faults.json.
+deviates, or what their records say that they read; the record counts the first alone, too, and how many faults look as
+another processor might (exit status 3 of `rewardsmith verify demo-all`). Digests of results, which would find every
+changed file, do not count. Writes reference/verify_faults.json.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fault_planting import Planting, linked
+from benchmarks.fault_planting import Planting, commands, linked
 from benchmarks.verify_faults import FAULTS, Fault
 from tasks.commands.fingerprints import fingerprint
 from tasks.commands.result_mismatches import result_mismatches
-from tasks.commands.verify import VARIATION, Compared, Variation, compare
+from tasks.commands.verify import FEW_COMPUTED, VARIATION, Compared, Deviation, Variation, compare, exit_status
+from tasks.graph.names import DEMO_ALL
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.artifacts import read_json, write_json
 
 RECORD = Path("reference/verify_faults.json")
@@ -39,11 +42,24 @@ def planted(root: Path, work: Path, fault: Fault, variation: Variation) -> tuple
     return [compare(stage, *pair, variation) for stage, pair in pairs.items()], own
 
 
-def detection_record(fault: Fault, compared: list[Compared], own: list[str]) -> dict[str, Any]:
-    """Returns what is recorded of a fault: deviations of results and of inputs, the farthest first."""
+def comparisons(root: Path, variation: Variation) -> int:
+    """Returns how many comparisons `rewardsmith verify demo-all` makes."""
+    there = (root / "results" / DEFAULT_SCALE / stage for stage in commands(root, (DEMO_ALL,)))
+    found = (fingerprint(out, root) for out in there if (out / "result").exists())
+    return sum(len(compare("", one, one, variation).distances) for one in found)
+
+
+def detection_record(fault: Fault, compared: list[Compared], own: list[str], total: int) -> dict[str, Any]:
+    """Returns what is recorded of a fault: deviations of results and of inputs, the farthest first.
+
+    Args:
+        total: comparisons of all headline rows.
+    """
+    deviations = [*(Deviation("", words) for words in own), *(found for one in compared for found in one.deviations)]
     results = [*own, *(f"{one.stage}: {words}" for one in compared for words in one.beyond)]
     inputs = [f"{one.stage}: {words}" for one in compared for words in one.other]
     counts = {"results": len(results), "inputs": len(inputs)}
+    counts["exit_status"] = exit_status(deviations, total)
     return {"fault": fault.says, "stages": list(fault.stages), **counts, "first": [*inputs[:1], *results[:2]]}
 
 
@@ -57,14 +73,16 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     variation: Variation = read_json(options.variation)["spread"]
     root = linked(options.root.resolve(), options.work.resolve() / "finished")
+    total = comparisons(root, variation)
     found: Mapping[str, Any] = read_json(options.record)["faults"] if options.record.exists() else {}
     for name in options.only:
         compared, own = planted(root, options.work.resolve() / name, FAULTS[name], variation)
-        found = {**found, name: detection_record(FAULTS[name], compared, own)}
+        found = {**found, name: detection_record(FAULTS[name], compared, own, total)}
         print(f"{name}: {found[name]['results']} of results, {found[name]['inputs']} of inputs", flush=True)
         by_results = sum(each["results"] > 0 for each in found.values())
         seen = sum(each["results"] + each["inputs"] > 0 for each in found.values())
-        counts = {"planted": len(found), "found": seen, "found_by_results": by_results}
+        few = sum(each.get("exit_status") == FEW_COMPUTED for each in found.values())
+        counts = {"planted": len(found), "found": seen, "found_by_results": by_results, "few_computed": few}
         write_json(options.record, {**counts, "faults": found})
     print(f"found {seen} of {len(found)}, {by_results} by results alone")
 

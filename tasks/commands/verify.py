@@ -13,9 +13,10 @@ seeds vary.
 5. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
    with the same seeds on other instruction sets and threads; reference/same_seed_variation.json has their distances
    from the finished results for each kind of stage:
-   - of rows, curves and weights FACTOR times the largest distance, for a mean over many numbers varies little;
-   - of a single number, which may be near the reference by luck, what a t distribution with as many degrees of freedom
-     as there are re-runs exceeds with probability CHANCE;
+   - FACTOR times the largest distance, which is enough for rows, curves and weights: a mean over many numbers varies
+     little;
+   - of a single number, which may be near the reference by luck, at least what a t distribution with as many degrees of
+     freedom as there are re-runs exceeds with probability CHANCE;
    - at least LEAST, of a first step LEAST_FIRST.
    What re-runs cannot compare, or no re-run measured, is counted but not compared.
 """
@@ -173,7 +174,7 @@ def tolerance(variation: Variation, reference: Fingerprint, name: str) -> float 
     if texts is not None or (numbers is not None and numbers.count >= SEVERAL):
         return max(LEAST, FACTOR * largest)
     least = LEAST_FIRST if name.startswith("first/") else LEAST
-    return max(least, float(stats.t.isf(CHANCE / 2, count)) * size)
+    return max(least, FACTOR * largest, float(stats.t.isf(CHANCE / 2, count)) * size)
 
 
 def outputs(root: Path, what: Verified) -> dict[str, Path]:

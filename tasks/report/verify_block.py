@@ -18,13 +18,15 @@ def verify_block(root: Path) -> str:
     missed = [f"- not found: {one['fault']}" for one in faults["faults"].values() if not one["results"] + one["inputs"]]
     found = (
         f"Of {faults['planted']} planted faults it finds **{faults['found']}**, {faults['found_by_results']} of them "
-        "by what stages computed, the others by what their records say that they read."
+        "by what stages computed, the others by what their records say that they read. "
+        f"{faults['few_computed']} of them change so few numbers that they look as another processor might (exit "
+        "status 3)."
     )
     lines = [
         fill(found, WIDTH),
         *(["", *missed] if missed else []),
         "",
-        "False alarms of each re-run, with tolerances from the other re-runs alone:",
+        "False alarms of each re-run, with tolerances from the other re-runs alone (of added ones, from those before):",
         "",
         "| re-run | stages | comparisons | not compared | false alarms |",
         "|---|---|---|---|---|",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from benchmarks import fault_planting, same_seed_variation, verify_sees
 from benchmarks.fault_planting import Planting, again, commands, exchanged, instead
-from benchmarks.same_seed_variation import CHAINS, false_alarms, inputs, spread
+from benchmarks.same_seed_variation import CHAINS, false_alarms, inputs, joined, spread
 from benchmarks.verify_faults import FAULTS, Fault, inverted_wins, one_order, rotated
+from rlhf_core.errors import DataError
 from tasks.commands import verify
-from tasks.commands.fingerprints import EXACT_KINDS, Fingerprint, NumberField, TextField
+from tasks.commands.fingerprints import EXACT_KINDS, Fingerprint, NumberField, TextField, fingerprint
 from tasks.graph.dvc_files import STAGES, render
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
@@ -46,7 +48,12 @@ def write_result(root: Path, stage: str, response: str, win_rate: float) -> Path
     rows = [{"id": str(i), "response": f"{response} {i}", "first": "baseline"} for i in range(10)]
     write_jsonl(out / "result" / "judgements.jsonl", rows)
     write_json(out / "result" / "metrics.json", {"win_rate_vs_sft": win_rate})
-    record = {"stage": "policy", "version": 1, "inputs": {f"params/segment/rows.yaml:{response}": "a" * 64}}
+    record = {
+        "stage": "policy",
+        "version": 1,
+        "seconds": 1.0,
+        "inputs": {f"params/segment/rows.yaml:{response}": "a" * 64},
+    }
     write_json(out / "record" / "record.json", record | {"result_digest": digest(out / "result")})
     return out
 
@@ -81,7 +88,7 @@ def deviations(root: Path, work: Path, fault: Fault) -> dict[str, int]:
     """Plants a fault; returns how many deviations there are, of results and of inputs."""
     variation = {"policy": {"metrics/win_rate_vs_sft": [15, 0.01, 0.02], "judgements.jsonl/response": [15, 0.05, 0.1]}}
     before = digest(root)
-    told = verify_sees.detection_record(fault, *verify_sees.planted(root, work, fault, variation))
+    told = verify_sees.detection_record(fault, *verify_sees.planted(root, work, fault, variation), 1000)
     assert digest(root) == before, "the finished demo stays as it is"
     return {"results": told["results"], "inputs": told["inputs"]}
 
@@ -167,6 +174,50 @@ def test_false_alarms_are_counted_with_the_tolerances_of_other_re_runs() -> None
     found = false_alarms({"first": near, "second": near, "third": far})
     assert [len(each["alarms"]) for each in found.values()] == [0, 0, 1]
     assert false_alarms({"only": near})["only"]["compared"] == 1, "ids alone have a tolerance"
+    assert false_alarms({"only": near}, spread([near]))["only"]["compared"] == 3
+
+
+def test_re_runs_that_are_added_count_with_those_before() -> None:
+    near, far = {POLICY: (made(0, 1.0), made(20, 1.1))}, {POLICY: (made(0, 1.0), made(50, 1.02))}
+    one, other = spread([near]), spread([far])
+    together = joined(one, other)
+    assert together["policy"].keys() == spread([near, far])["policy"].keys()
+    for name, summary in spread([near, far])["policy"].items():
+        assert together["policy"][name] == pytest.approx(summary, rel=0.01)
+    assert joined({}, one) == joined(one, {}) == one
+    assert joined(one, {"policy": {"metrics/loss": None}, "sft": {"x": [1, 0.5, 0.5]}}) == {
+        "policy": one["policy"] | {"metrics/loss": None},
+        "sft": {"x": [1, 0.5, 0.5]},
+    }
+
+
+def test_another_machines_results_are_a_re_run_of_the_references(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The finished stages are those of the reference until the other machine has another win rate."""
+    reference = {stage: fingerprint(root / "results/testbed" / stage, root) for stage in (POLICY, OTHER)}
+    monkeypatch.setattr(same_seed_variation, "read_reference", lambda root, what: (reference, {}))
+    record, before = tmp_path / "record.json", {"policy": {"metrics/win_rate_vs_sft": [2, 0.001, 0.001]}}
+    write_json(record, {"re-runs": {}, "spread": before})
+    shutil.rmtree(root / "results/testbed" / POLICY)
+    write_result(root, POLICY, "segment", 35.0)
+    call = [str(root), "--machine", "old-cpu", "--record", str(record)]
+    same_seed_variation.main(call)
+    assert "old-cpu: 2 stages" in capsys.readouterr().out
+    added = read_json(record)
+    assert [words.split(" is ")[0] for words in added["re-runs"]["old-cpu"]["alarms"]] == [
+        f"{POLICY}: metrics/win_rate_vs_sft"
+    ]
+    assert added["spread"]["policy"]["metrics/win_rate_vs_sft"] == [4, 0.25, 0.5], "two stages each"
+    with pytest.raises(SystemExit):
+        same_seed_variation.main(call)
+    assert "has re-runs old-cpu: choose another --machine" in capsys.readouterr().err
+    assert read_json(record) == added
+    page = root / "results/testbed" / POLICY / "record/record.json"
+    write_json(page, read_json(page) | {"inputs": {"params/segment/rows.yaml:segment": "b" * 64}})
+    with pytest.raises(DataError, match=r"settings params/segment/rows.yaml:segment differ from the reference's"):
+        same_seed_variation.main([*call[:2], "other", *call[3:]])
+    assert read_json(record) == added
 
 
 def test_a_chain_runs_again_in_another_tree(

@@ -111,6 +111,8 @@ def test_a_number_that_few_re_runs_measured_has_a_wide_tolerance() -> None:
     assert few is not None
     assert few > 10, "one re-run may have been near by luck"
     assert many == pytest.approx(0.0655, rel=0.01)
+    heavy = verify.tolerance({"policy": {"metrics/alpaca_wr": [50, 0.1, 0.7]}}, reference, "metrics/alpaca_wr")
+    assert heavy == pytest.approx(2.1), "one re-run went far: another may go as far"
     assert verify.tolerance({"policy": spread}, reference, "first/loss") == verify.LEAST_FIRST
     assert verify.tolerance({}, reference, "first/loss") is None
 
