@@ -4,9 +4,9 @@
 
 ROOT is a tree in which `make demo-all` has finished; it is only read. Tolerances are those of
 reference/same_seed_variation.json, and the reference is ROOT itself. A fault is found if what its stages computed
-deviates, or what their records say that they read; the record counts the first alone, too, and how many faults look as
-another processor might (exit status 3 of `rewardsmith verify demo-all`). Digests of results, which would find every
-changed file, do not count. Writes reference/verify_faults.json.
+deviates, or what their records say that they read; the record counts the first alone, too, and has the exit status of
+`rewardsmith verify demo-all`, 3 where a fault looks as another processor might. Digests of results, which would find
+every changed file, do not count. Writes reference/verify_faults.json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.fault_planting import Planting, commands, linked
 from benchmarks.verify_faults import FAULTS, Fault
 from tasks.commands.fingerprints import fingerprint
 from tasks.commands.result_mismatches import result_mismatches
-from tasks.commands.verify import FEW_COMPUTED, VARIATION, Compared, Deviation, Variation, compare, exit_status
+from tasks.commands.verify import VARIATION, Compared, Deviation, Variation, compare, exit_status
 from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.artifacts import read_json, write_json
@@ -81,8 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{name}: {found[name]['results']} of results, {found[name]['inputs']} of inputs", flush=True)
         by_results = sum(each["results"] > 0 for each in found.values())
         seen = sum(each["results"] + each["inputs"] > 0 for each in found.values())
-        few = sum(each.get("exit_status") == FEW_COMPUTED for each in found.values())
-        counts = {"planted": len(found), "found": seen, "found_by_results": by_results, "few_computed": few}
+        counts = {"planted": len(found), "found": seen, "found_by_results": by_results}
         write_json(options.record, {**counts, "faults": found})
     print(f"found {seen} of {len(found)}, {by_results} by results alone")
 

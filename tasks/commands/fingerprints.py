@@ -65,6 +65,8 @@ TRUE = "true_reward"
 #: Smallest unit of a metric.
 LEAST_METRIC = 0.01
 
+#: How far a model's tensors moved from the SFT model's, on average.
+DRIFT = "drift/weights"
 #: Begins the names of what a stage used.
 USED = "used/"
 Vector = np.ndarray[Any, np.dtype[np.float64]]
@@ -238,7 +240,7 @@ def _add_drift(found: Fingerprint, result: Path, sft: Path) -> None:
         moved = [float(np.linalg.norm(own[n] - start[n])) / max(LEAST, float(np.linalg.norm(start[n]))) for n in alike]
         if moved:
             found.numbers["drift/tensors"] = NumberField.of(np.asarray(moved))
-            found.metrics["drift/weights"] = _short(sum(moved) / len(moved))
+            found.metrics[DRIFT] = _short(sum(moved) / len(moved))
     if found.kind == "policy" and (result / answers).exists() and (sft / answers).exists():
         pairs = list(zip(read_jsonl(result / answers), read_jsonl(sft / answers), strict=False))
         other = sum(one.get("response") != start.get("response") for one, start in pairs)

@@ -9,7 +9,7 @@ seeds vary.
 2. What a result says twice agrees, such as metrics with the rows that they are of (`result_mismatches`).
 3. Versions, settings (also as they were used), names of inputs, data, examples learnt from data, tokenizers, ids and
    prompts are equal to the reference's.
-4. No column is that of true rewards where the reference's is another.
+4. No column is that of true rewards where the reference's is another, and no trained model is its SFT model.
 5. Everything else that a stage computed is at most its tolerance away (`fingerprints`). Tolerances come from re-runs
    with the same seeds on other instruction sets and threads; reference/same_seed_variation.json has their distances
    from the finished results for each kind of stage:
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.commands.fingerprints import USED, Fingerprint, distances, fingerprint, truths
+from tasks.commands.fingerprints import DRIFT, USED, Fingerprint, distances, fingerprint, truths
 from tasks.commands.result_mismatches import result_mismatches
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
@@ -202,6 +202,8 @@ def compare(stage: str, reference: Fingerprint, found: Fingerprint, variation: V
             other.append(f"it read {name}, which the reference did not")
         elif reference.inputs[name] != value:
             other.append(f"settings {name} differ from the reference's")
+    if reference.metrics.get(DRIFT) and found.metrics.get(DRIFT) == 0:
+        other.append("its model is the SFT model")
     other += [f"{one} has the numbers of {true}" for one, true in sorted(truths(found) - truths(reference))]
     measured = distances(reference, found)
     allowed = {name: tolerance(variation, reference, name) for name in measured}

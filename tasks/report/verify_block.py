@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import fill
 
+from tasks.commands.verify import FEW_COMPUTED
 from tasks.running.artifacts import read_json
 
 FAULTS = Path("reference/verify_faults.json")
@@ -16,15 +17,17 @@ def verify_block(root: Path) -> str:
     """Returns how many planted faults are found, those that are not, and a table of re-runs with the same seeds."""
     faults = read_json(root / FAULTS)
     missed = [f"- not found: {one['fault']}" for one in faults["faults"].values() if not one["results"] + one["inputs"]]
+    few = [f"- {one['fault']}" for one in faults["faults"].values() if one["exit_status"] == FEW_COMPUTED]
+    by_results, others = faults["found_by_results"], faults["found"] - faults["found_by_results"]
     found = (
-        f"Of {faults['planted']} planted faults it finds **{faults['found']}**, {faults['found_by_results']} of them "
-        "by what stages computed, the others by what their records say that they read. "
-        f"{faults['few_computed']} of them change so few numbers that they look as another processor might (exit "
-        "status 3)."
+        f"Of {faults['planted']} planted faults it finds **{faults['found']}**, {by_results} of them by what stages "
+        + ("computed, the others by what their records say that they read." if others else "computed.")
     )
+    alike = f"{len(few)} of them change so few numbers that they look as another processor might (exit status 3):"
     lines = [
         fill(found, WIDTH),
         *(["", *missed] if missed else []),
+        *(["", alike, "", *few] if few else []),
         "",
         "False alarms of each re-run, with tolerances from the other re-runs alone (of added ones, from those before):",
         "",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tasks.commands import result_mismatches, verify
-from tasks.commands.fingerprints import Fingerprint
+from tasks.commands.fingerprints import DRIFT, Fingerprint
 from tasks.graph import dvc_files as graph
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.params.pages import read_settings
@@ -115,6 +115,16 @@ def test_a_number_that_few_re_runs_measured_has_a_wide_tolerance() -> None:
     assert heavy == pytest.approx(2.1), "one re-run went far: another may go as far"
     assert verify.tolerance({"policy": spread}, reference, "first/loss") == verify.LEAST_FIRST
     assert verify.tolerance({}, reference, "first/loss") is None
+
+
+def test_an_sft_model_in_the_place_of_a_policy_is_no_matter_of_rounding() -> None:
+    """However far re-runs vary: a model that was trained has moved."""
+    wide = {"policy": {DRIFT: [5, 10.0, 10.0]}}
+    trained, untrained = (Fingerprint("policy", 1, {}, metrics={DRIFT: moved}) for moved in (0.3, 0.0))
+    (found,) = verify.compare(POLICY, trained, untrained, wide).deviations
+    assert (found.says, found.computed) == ("its model is the SFT model", False)
+    for one in (trained, untrained):
+        assert verify.compare(POLICY, one, one, wide).deviations == []
 
 
 def test_what_re_runs_cannot_compare_is_not_compared(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
