@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_object, stage_output, write_json
-from tasks.running.mismatches import FinishedStage
+from tasks.running.mismatches import FinishedStage, same
 from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import command_line, run_main
 
@@ -148,8 +149,26 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
     runs = finished.inputs
     read = {*runs, *(path for run in runs for path in FinishedStage(run.parent, finished.root).inputs)}
     allowed = frozenset(path.as_posix() for path in read)
-    found = flat_metrics(paper_tables(header["paper"], ResultTree(results, tuple(header["seeds"]), allowed)))
+    tables = paper_tables(header["paper"], ResultTree(results, tuple(header["seeds"]), allowed))
+    found = flat_metrics(tables)
     yield from finished.metric_mismatches(found)
+    if other := sorted(found.keys() ^ finished.metrics.keys()):
+        yield f"metrics.json and its runs' tables do not both have {other[0]}" + (
+            f" and {len(other) - 1} more" if other[1:] else ""
+        )
+    by_id = [{table["id"]: table for table in _without(results, some)} for some in (header["tables"], tables)]
+    if other := sorted(by_id[0].keys() ^ by_id[1].keys()):
+        yield f"tables.json and its runs do not both have {other[0]}"
+    for name in by_id[0].keys() & by_id[1].keys():
+        if not same(by_id[0][name], by_id[1][name]):
+            yield f"tables.json has another {name} than its runs give"
+
+
+def _without(results: Path, tables: Any) -> Any:
+    """Returns tables with the names of runs from below a folder, as JSON has them."""
+    return json.loads(
+        json.dumps(tables, ensure_ascii=False).replace(f"{results.as_posix()}/", f"results/{results.name}/")
+    )
 
 
 main = command_line(make_tables)

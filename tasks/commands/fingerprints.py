@@ -287,7 +287,7 @@ def _tensors(path: Path) -> dict[str, Vector]:
 
     try:
         tensors = load_file(path)
-    except SafetensorError as error:
+    except (SafetensorError, TypeError) as error:  # numpy has no bfloat16
         raise DataError(f"not valid safetensors ({error})", file=str(path), remedy="Re-run its stage") from None
     return {name: tensors[name].reshape(-1).astype(np.float64) for name in sorted(tensors)}
 
@@ -349,8 +349,8 @@ def distances(reference: Fingerprint, found: Fingerprint) -> dict[str, float]:
         old, value = reference.metrics.get(name, math.inf), found.metrics.get(name, math.inf)
         unit = max(abs(old), LEAST_METRIC) if math.isfinite(old) else 1.0
         measured[metric_name(name)] = abs(old - value) / unit if math.isfinite(old + value) else math.inf
-    for name in sorted(reference.used.keys() & found.used.keys()):
-        measured[f"{USED}{name}"] = float(reference.used[name] != found.used[name])
+    for name in _either(reference.used, found.used):
+        measured[f"{USED}{name}"] = float(reference.used.get(name) != found.used.get(name))
     return measured
 
 

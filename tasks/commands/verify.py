@@ -120,7 +120,7 @@ class Compared:
     @property
     def far(self) -> list[str]:
         """Returns the names of what is farther from the reference than its tolerance, the farthest first."""
-        far = {name: d for name, d in self.distances.items() if d > self.tolerances[name]}
+        far = {name: d for name, d in self.distances.items() if not d <= self.tolerances[name]}  # nan is far, too
         return sorted(far, key=lambda name: -far[name] / max(self.tolerances[name], 1e-9))
 
     @property
@@ -140,6 +140,8 @@ def said(name: str, distance: float, tolerance: float) -> str:
     """Returns a distance beyond its tolerance in words."""
     if tolerance == 0:
         return f"{name} must be equal on any machine and differs"
+    if math.isnan(distance):
+        return f"{name} is not a number"
     if math.isinf(distance):
         return f"{name} is missing, new or of another size"
     return f"{name} is {distance:.3g} from the reference, tolerance {tolerance:.3g}"
@@ -301,15 +303,23 @@ def verify(root: Path, what: Verified) -> tuple[list[Deviation], int]:
     origins = provenance(made)
     changed = {each.stage for each in origins if each.says == CHANGED}
     sound = {stage: out for stage, out in made.items() if not changed & {stage, *_stages_read(out)}}
-    compared = [
-        compare(stage, each, fingerprint(sound[stage], root), variation)
-        for stage, each in reference.items()
-        if stage in sound
-    ]
+    readable, unreadable = _fingerprints({stage: sound[stage] for stage in reference if stage in sound}, root)
+    compared = [compare(stage, reference[stage], each, variation) for stage, each in readable.items()]
     _print(what, compared)
     own = [Deviation(stage, words) for stage, out in sound.items() for words in result_mismatches(out, root)]
     count = sum(len(one.distances) for one in compared)
-    return [*missing, *origins, *own, *(found for one in compared for found in one.deviations)], count
+    return [*missing, *origins, *unreadable, *own, *(found for one in compared for found in one.deviations)], count
+
+
+def _fingerprints(made: Mapping[str, Path], root: Path) -> tuple[dict[str, Fingerprint], list[Deviation]]:
+    """Returns the stages' fingerprints, and stages whose files cannot be read."""
+    found, unreadable = dict[str, Fingerprint](), list[Deviation]()
+    for stage, out in made.items():
+        try:
+            found[stage] = fingerprint(out, root)
+        except (RewardsmithError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            unreadable.append(Deviation(stage, f"its result cannot be read: {error!r:.200}"))
+    return found, unreadable
 
 
 def _stages_read(out: Path) -> set[str]:

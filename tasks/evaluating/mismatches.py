@@ -35,6 +35,10 @@ def answer_mismatches(finished: FinishedStage, file: str = "generations.jsonl", 
     yield from finished.row_mismatches(file, given, [{"n_chars": len(row["response"])} for row in given])
     yield from _true_rewards(finished, file, answers)
     yield from _cut(finished, file, answers)
+    for name, value in finished.metrics.items():
+        lower, upper = (finished.metrics.get(f"{name}_{end}") for end in ("lower", "upper"))
+        if lower is not None and upper is not None and not lower <= value <= upper:
+            yield f"metrics.json has {name} {value:.6g} outside its own bounds, {lower:.6g} to {upper:.6g}"
 
 
 def win_rate_mismatches(finished: FinishedStage, file: str = "generations.jsonl", prefix: str = "") -> Iterator[str]:
@@ -60,9 +64,12 @@ def judgement_mismatches(finished: FinishedStage) -> Iterator[str]:
         judged = [float(row["preference"]) if row["valid"] else math.nan for row in games]
         if not all(math.isnan(preference) for preference in judged):
             rate = win_rate(judged)
-            yield from finished.metric_mismatches(
-                {f"{benchmark}_wr": rate["win_rate"], f"{benchmark}_invalid": float(rate["n_invalid"])}
-            )
+            found = {"": rate["win_rate"], "_se": rate["standard_error"]}
+            yield from finished.metric_mismatches({f"{benchmark}_wr{end}": value for end, value in found.items()})
+            yield from finished.metric_mismatches({f"{benchmark}_invalid": float(rate["n_invalid"])})
+        valid = [row for row in games if row["valid"] and "value" in row]
+        turned = [{"preference": row["value"] if row["first"] == "baseline" else 3 - row["value"]} for row in valid]
+        yield from finished.row_mismatches("judgements.jsonl", valid, turned)
     turns = [row["turn"] for row in finished.rows("generations.jsonl") if row.get("benchmark") == "mtbench"]
     marks = [row["value"] for row in rows if row.get("benchmark") == "mtbench"]
     if marks and len(marks) == len(turns):

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from tasks.running.artifacts import read_jsonl
 from tasks.running.loading import load_world
-from tasks.running.mismatches import FinishedStage, mean
+from tasks.running.mismatches import FinishedStage, Rows, mean
 
 #: Metrics of the last step that a run's metrics repeat, with their names in the history.
 LAST_STEP = {"reward": "reward", "entropy": "entropy", "response_length": "response_length", "truncated": "truncated"}
+#: Mean KL in nats from which on its sign is no matter of few answers.
+APPARENT = 0.1
 #: Largest difference between a token's reward and the sum of its breakdown, both float32.
 SUMMED = 1e-4
 
@@ -31,10 +33,29 @@ def training_mismatches(finished: FinishedStage) -> Iterator[str]:
             yield from finished.metric_mismatches(
                 {name: checkpoints[-1][name] for name in kept if name in checkpoints[-1]}
             )
+        yield from _step_mismatches(history)
+    alarms = finished.rows("alarms.jsonl")
+    yield from finished.metric_mismatches({"hacking_alarms": float(len(alarms))})
     hacking, kl = finished.rows("hacking.jsonl"), {row["step"]: row.get("kl") for row in checkpoints}
     compared = [row for row in hacking if row["step"] in kl and row is not hacking[-1]]
     yield from finished.row_mismatches("hacking.jsonl", compared, [{"kl": kl[row["step"]]} for row in compared])
     yield from _rollouts(finished)
+
+
+def _step_mismatches(history: Rows) -> Iterator[str]:
+    """Yields steps whose reward is not the sum of its components', and a KL below 0."""
+    parts = [[value for name, value in row.items() if name.startswith("reward/")] for row in history]
+    torn = sum(
+        abs(row["reward"] - math.fsum(own)) > SUMMED * max(1.0, abs(row["reward"]))
+        for row, own in zip(history, parts, strict=True)
+        if own and "reward" in row
+    )
+    if torn:
+        yield f"history.jsonl has {torn} of {len(history)} steps whose reward is not the sum of its components"
+    known = [row for row in history if isinstance(row.get("kl"), float) and isinstance(row.get("kl_k3"), float)]
+    kl, never_negative = (mean([row[name] for row in known]) for name in ("kl", "kl_k3"))
+    if kl < 0 and never_negative > APPARENT:
+        yield f"history.jsonl has a mean KL of {kl:.3g}, but {never_negative:.3g} by an estimate that is never below 0"
 
 
 def _rollouts(finished: FinishedStage) -> Iterator[str]:
