@@ -47,7 +47,7 @@ from tasks.params.settings import typed
 from tasks.policy_run.divergence import noting_divergence
 from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight
-from tasks.policy_run.mismatches import credit_mismatches, peak_mismatches, training_mismatches
+from tasks.policy_run.mismatches import credit_mismatches, peak_mismatches, training_mismatches, weight_mismatches
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
@@ -239,6 +239,7 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
         training_mismatches,
         credit_mismatches,
         peak_mismatches,
+        weight_mismatches,
     ):
         yield from part(finished)
     yield from win_rate_mismatches(finished, "peak_generations.jsonl", "peak_")

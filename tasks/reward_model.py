@@ -16,10 +16,12 @@ fidelity: how well the reward paid to a clause agrees with its true reward.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
+
+import numpy as np
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
@@ -35,7 +37,7 @@ from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, b
 from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss, score_all, score_parts
 from rlhf_core.rewards.warm import average_weights
 from rlhf_core.segmentation import Segmenter
-from rlhf_core.segmentation.end_tokens import add_end_token
+from rlhf_core.segmentation.end_tokens import add_end_token, end_token_id
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
@@ -47,6 +49,7 @@ from tasks.running.granted_device import device
 from tasks.running.launch import prepare_process_group
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.mismatches import FinishedStage
+from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import ColouredExample, PreferencePair, ReportExample
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
@@ -63,6 +66,10 @@ from tasks.scoring.zero_shot import load_zero_shot_model, write_zero_shot_settin
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
+
+#: Relative and absolute difference of a reward from which on it is another model's, not the same one's on another
+#: machine.
+ANOTHER_MODEL = (1e-3, 1e-3)
 STAGE = "reward_model"
 
 
@@ -356,6 +363,31 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
         spans, worth = [(int(a), int(b)) for a, b, _ in row["segments"]], [value for *_, value in row["segments"]]
         values.append({"rewards": divide_among_tokens(spans, worth, len(row["tokens"]))})
     yield from finished.row_mismatches("examples.jsonl", rows, values)
+    if data is not None and exists_or_raise_if_lost(finished.result / "model" / "model.safetensors"):
+        yield from _scored_again(finished, data, rows)
+
+
+def _scored_again(finished: FinishedStage, data: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields that the saved model rewards the report's examples otherwise."""
+    model, training = ScalarModel.load(finished.result / "model")
+    model.eval()
+    segmenter = load_segmenter(training["segmenter"], finished.input_from("segmenter"))
+    entropies = finished.input_from("entropies") if segmenter.needs_entropies else None
+    encoder = load_encoder(data, finished.result / "model")
+    again = scored_examples(
+        model,
+        read_rows(data / "examples.jsonl", ReportExample),
+        encoder,
+        segmenter,
+        None if entropies is None else load_entropies(entropies, "examples"),
+        build_aggregation(training["aggregation"]),
+        end_token_id(encoder.tokenizer) if training.get("end_token") else None,
+        next(iter(model.heads)),
+    )
+    pairs = [(own["segments"], row["segments"]) for own, row in zip(again, rows, strict=False)]
+    apart = sum(len(one) != len(other) or not np.allclose(one, other, *ANOTHER_MODEL) for one, other in pairs)
+    if apart or len(again) != len(rows):
+        yield f"examples.jsonl has {apart} of {len(rows)} examples that the saved model rewards otherwise"
 
 
 main = command_line(train_reward_model)

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import torch
+
+from tasks.params.evaluation import EvaluationConfig
+from tasks.policy_run.run import start_run
 from tasks.running.artifacts import read_jsonl
-from tasks.running.loading import load_world
+from tasks.running.loading import load_policy, load_world
 from tasks.running.mismatches import FinishedStage, Rows, mean
+from tasks.running.result_digests import exists_or_raise_if_lost
+from tasks.running.result_rows import Generation
+from tasks.running.typed_results import read_rows
 
 #: Metrics of the last step that a run's metrics repeat, with their names in the history.
 LAST_STEP = {"reward": "reward", "entropy": "entropy", "response_length": "response_length", "truncated": "truncated"}
+#: Difference in nats, or as a share, from which on a KL is of other weights: those of one step before differ by more.
+OTHER_WEIGHTS = 2e-4
 #: Mean KL in nats from which on its sign is no matter of few answers.
 APPARENT = 0.1
 #: Largest difference between a token's reward and the sum of its breakdown, both float32.
@@ -91,6 +100,27 @@ def credit_mismatches(finished: FinishedStage) -> Iterator[str]:
         known = [row for row in rows if "unclipped" in row and row["id"] in given]
         values = [{"unclipped": [chance - 0.5 for chance in given[row["id"]]]} for row in known]
         yield from finished.row_mismatches("credit.jsonl", known, values)
+
+
+@torch.no_grad()
+def weight_mismatches(finished: FinishedStage) -> Iterator[str]:
+    """Yields a KL of the answers that is not that of the saved weights."""
+    data, sft, spec = finished.input_from("prepare"), finished.input_from("sft"), finished.settings(EvaluationConfig)
+    stated, model, answers = (
+        finished.metrics.get("kl"),
+        finished.result / "model",
+        finished.result / "generations.jsonl",
+    )
+    if data is None or sft is None or spec is None or stated is None or not exists_or_raise_if_lost(answers):
+        return
+    if not all(exists_or_raise_if_lost(folder / "model.safetensors") for folder in (model, sft / "model")):
+        return
+    run = start_run(data, sft, spec, None, seed=0)
+    run.policy = load_policy(model, run.encoder)
+    run.policy.model.eval()
+    again = run.kl([row for row in read_rows(answers, Generation) if row["benchmark"] in run.kl_sets])
+    if not math.isclose(stated, again, rel_tol=OTHER_WEIGHTS, abs_tol=OTHER_WEIGHTS):
+        yield f"metrics.json has kl {stated:.6g}, but the saved weights and the answers give {again:.6g}"
 
 
 def peak_mismatches(finished: FinishedStage) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tasks import tables
 from tasks.commands.result_mismatches import result_mismatches
@@ -89,6 +90,10 @@ def test_an_honest_result_agrees_with_itself(pipeline: Pipeline, name: str) -> N
         ("ppo", "generations.jsonl", next_rows("response"), "another 'n_chars'"),
         ("ppo", "generations.jsonl", next_rows("true_reward"), "another 'true_reward'"),
         ("ppo", "judgements.jsonl", each(preference=lambda row: 1.0, value=lambda row: 1.0), "alpaca_wr"),
+        ("ppo", "history.jsonl", each(reward=lambda row: row["reward"] - 0.1 * row["kl"] - 1), "sum of its components"),
+        ("ppo", "history.jsonl", each(kl=lambda row: -row["kl_k3"] - 1, kl_k3=lambda row: 1.0), "never below 0"),
+        ("ppo", "judgements.jsonl", each(first=lambda row: "model"), "another 'preference'"),
+        ("ppo", "alarms.jsonl", lambda rows: [*rows, {"step": 1}], "hacking_alarms"),
         ("dpo", "history.jsonl", each(loss=lambda row: row["margin"]), "dpo_loss"),
         ("sft", "generations.jsonl", each(n_tokens=lambda row: row.get("n_tokens", 0) + 1), "tokens"),
     ],
@@ -126,6 +131,24 @@ def test_cells_of_tables_are_computed_again(tmp_path: Path) -> None:
     said = result_mismatches(out, tmp_path)
     assert len(said) >= 1
     assert "/0/alpaca_lc" in said[0]
+
+
+def test_a_table_without_a_row_or_a_metric_is_found(tmp_path: Path) -> None:
+    results = make_results(tmp_path, (0, 1), ("phi3-mini", "bandit"))
+    out = results / "segment" / "tables"
+    tables.main(["--results", str(results), "--paper", "segment", "--seeds", "0", "1", "--out", str(out)])
+    content, metrics = (read_json(out / "result" / f"{name}.json") for name in ("tables", "metrics"))
+    first, *others = content["tables"]
+    first["rows"] = first["rows"][1:]
+    write_json(out / "result" / "tables.json", content | {"tables": [first, *others[1:]]})
+    name, *kept = metrics
+    write_json(out / "result" / "metrics.json", {name: metrics[name] for name in kept})
+    seal(out)
+    assert result_mismatches(out, tmp_path) == [
+        f"metrics.json and its runs' tables do not both have {name}",
+        f"tables.json and its runs do not both have {others[0]['id']}",
+        f"tables.json has another {first['id']} than its runs give",
+    ]
 
 
 def test_tables_are_computed_again_from_the_data_of_their_runs(tmp_path: Path) -> None:
@@ -171,6 +194,30 @@ def test_a_metric_that_does_not_follow_is_found(pipeline: Pipeline, tmp_path: Pa
     seal(planted)
     said = result_mismatches(planted, pipeline.root)
     assert f"metrics.json has {metric} " in "\n".join(said)
+
+
+def test_a_value_outside_its_bounds_is_found(pipeline: Pipeline, tmp_path: Path) -> None:
+    planted = Path(shutil.copytree(pipeline.out("sft"), tmp_path / "sft"))
+    metrics = read_json(planted / "result" / "metrics.json")
+    name = next(each for each in metrics if metrics.get(f"{each}_upper") is not None)
+    ends = {f"{name}_lower": metrics[name] + 1, f"{name}_upper": metrics[name] + 2}
+    write_json(planted / "result" / "metrics.json", metrics | ends)
+    seal(planted)
+    assert f"has {name} {metrics[name]:.6g} outside its own bounds" in "\n".join(
+        result_mismatches(planted, pipeline.root)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("ppo", "the saved weights and"), ("reward_model", "the saved model rewards")]
+)
+def test_other_weights_are_found(pipeline: Pipeline, tmp_path: Path, name: str, said: str) -> None:
+    """Such as those of another step, or a head of another model."""
+    planted = Path(shutil.copytree(pipeline.out(name), tmp_path / name))
+    file = planted / "result" / "model" / ("model.safetensors" if name == "ppo" else "heads.safetensors")
+    save_file({key: tensor * 1.05 for key, tensor in load_file(file).items()}, file)
+    seal(planted)
+    assert said in "\n".join(result_mismatches(planted, pipeline.root))
 
 
 @pytest.mark.parametrize(

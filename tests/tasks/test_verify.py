@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,26 @@ def test_an_sft_model_in_the_place_of_a_policy_is_no_matter_of_rounding() -> Non
     assert (found.says, found.computed) == ("its model is the SFT model", False)
     for one in (trained, untrained):
         assert verify.compare(POLICY, one, one, wide).deviations == []
+
+
+def test_what_is_no_number_or_was_not_noted_is_no_matter_of_rounding() -> None:
+    spread = {"policy": {"metrics/loss": [5, 0.1, 0.1]}}
+    known, lost = (Fingerprint("policy", 1, {}, metrics={"loss": value}) for value in (1.0, math.nan))
+    (found,) = verify.Compared("a", "policy", {"metrics/loss": math.nan}, {"metrics/loss": 0.5}).deviations
+    assert (found.says, found.computed) == ("metrics/loss is not a number", False)
+    assert verify.compare(POLICY, known, lost, spread).deviations
+    noted = replace(known, used={"sampling/answers": "ab"})
+    (found,) = verify.compare(POLICY, noted, known, spread).deviations
+    assert (found.says, found.computed) == ("used/sampling/answers must be equal on any machine and differs", False)
+
+
+def test_a_result_that_cannot_be_read_hides_no_other(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_result(root, "shared/data/dialogue", answers=["another", *ANSWERS[1:]])
+    write_result(root, POLICY, win_rate_vs_sft="high")  # type: ignore[arg-type]
+    assert verify.main(["--root", str(root)]) == 1
+    said = capsys.readouterr().out
+    assert f"{POLICY}: its result cannot be read: " in said
+    assert "shared/data/dialogue: " in said
 
 
 def test_what_re_runs_cannot_compare_is_not_compared(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
