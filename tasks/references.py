@@ -190,7 +190,8 @@ def make_references(
 
 
 def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` metrics and lists that do not fit the lengths of the stored responses."""
+    """Yields for `rewardsmith verify` metrics and lists that do not fit the lengths of the stored responses, and
+    metrics that are not those of their rewards."""
     path = finished.result / "references.safetensors"
     if not exists_or_raise_if_lost(path):
         return
@@ -202,6 +203,19 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
         expected = len(lengths) if name in ("lengths", "ended", REWARDS) else int(lengths.sum())
         if len(values) != expected:
             yield f"references.safetensors has {len(values)} values of '{name}', not {expected}"
+            return
+    model, heads = finished.input_from("reward_model"), [name for name in stored if name.startswith("values.")]
+    settings = None if model is None else read_object(model / "model" / "reward_model.json")
+    if settings is not None and len(heads) == 1 and settings["segmenter"]["kind"] == "bandit":
+        last = stored["lengths"].long().cumsum(0) - 1  # where a whole response's reward is
+        rewards = stored[heads[0]].double()[last].reshape(len(names), -1)
+        yield from finished.metric_mismatches(
+            {
+                "reward_mean": float(rewards.mean()),
+                "reward_std": float(rewards.std(correction=0)),
+                "reward_std_within_prompts": float(rewards.std(dim=1, correction=0).mean()),
+            }
+        )
 
 
 main = command_line(make_references)

@@ -14,6 +14,7 @@ import csv
 import importlib
 import importlib.util
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -149,7 +150,8 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
     runs = finished.inputs
     read = {*runs, *(path for run in runs for path in FinishedStage(run.parent, finished.root).inputs)}
     allowed = frozenset(path.as_posix() for path in read)
-    tables = paper_tables(header["paper"], ResultTree(results, tuple(header["seeds"]), allowed))
+    tree = ResultTree(results, tuple(header["seeds"]), allowed)
+    tables = paper_tables(header["paper"], tree)
     found = flat_metrics(tables)
     yield from finished.metric_mismatches(found)
     if other := sorted(found.keys() ^ finished.metrics.keys()):
@@ -162,6 +164,11 @@ def mismatches(finished: FinishedStage) -> Iterator[str]:
     for name in by_id[0].keys() & by_id[1].keys():
         if not same(by_id[0][name], by_id[1][name]):
             yield f"tables.json has another {name} than its runs give"
+    with tempfile.TemporaryDirectory() as folder:
+        write_curves(curves := Path(folder) / "curves.csv", header["paper"], tree)
+        own = finished.result / curves.name
+        if not exists_or_raise_if_lost(own) or own.read_bytes() != curves.read_bytes():
+            yield f"{curves.name} is not that of its runs' histories"
 
 
 def _without(results: Path, tables: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import fill
 
-from tasks.commands.verify import FEW_COMPUTED
 from tasks.running.artifacts import read_json
 
 FAULTS = Path("reference/verify_faults.json")
@@ -17,7 +16,7 @@ def verify_block(root: Path) -> str:
     """Returns how many planted faults are found, those that are not, and a table of re-runs with the same seeds."""
     faults = read_json(root / FAULTS)
     missed = [f"- not found: {one['fault']}" for one in faults["faults"].values() if not one["results"] + one["inputs"]]
-    few = [f"- {one['fault']}" for one in faults["faults"].values() if one["exit_status"] == FEW_COMPUTED]
+    few = [f"- {one['fault']}" for one in faults["faults"].values() if one["few_computed"]]
     by_results, others = faults["found_by_results"], faults["found"] - faults["found_by_results"]
     found = (
         f"Of {faults['planted']} planted faults it finds **{faults['found']}**, {by_results} of them by what stages "

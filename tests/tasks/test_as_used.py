@@ -112,13 +112,16 @@ def test_a_fingerprint_has_examples_of_data_and_not_those_that_a_model_made(pipe
     assert set(made) == {"sampling/corrections", "training/settings"}
 
 
-def test_what_was_used_must_be_equal_where_both_results_say_it() -> None:
+def test_what_was_used_must_be_equal_where_the_reference_says_it() -> None:
     reference = Fingerprint("samples", 1, {}, used={"sampling/samples": "0.7", "training/settings": "a"})
-    other = replace(reference, used={"sampling/samples": "0.8"})
-    said = ["used/sampling/samples must be equal on any machine and differs"]
-    assert verify.compare("samples", reference, other, {}).beyond == said
-    assert verify.compare("samples", reference, replace(reference, used={}), {}).beyond == []
+    words = "must be equal on any machine and differs"
+    other = replace(reference, used=dict(reference.used) | {"sampling/samples": "0.8"})
+    assert verify.compare("samples", reference, other, {}).beyond == [f"used/sampling/samples {words}"]
+    lost = verify.compare("samples", reference, replace(reference, used={}), {}).beyond
+    assert sorted(lost) == [f"used/{name} {words}" for name in reference.used]
     assert verify.compare("samples", replace(reference, used={}), other, {}).beyond == []
+    learnt = replace(reference, used=dict(reference.used) | {"examples/steps": "ab"})
+    assert verify.compare("samples", learnt, reference, {}).beyond == [], "its inputs may not be there"
 
 
 def test_a_reference_keeps_what_was_used() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tasks import tables
@@ -143,11 +144,14 @@ def test_a_table_without_a_row_or_a_metric_is_found(tmp_path: Path) -> None:
     write_json(out / "result" / "tables.json", content | {"tables": [first, *others[1:]]})
     name, *kept = metrics
     write_json(out / "result" / "metrics.json", {name: metrics[name] for name in kept})
+    with (out / "result" / "curves.csv").open("a") as file:
+        file.write("bandit,0,9,reward,1.0\n")
     seal(out)
     assert result_mismatches(out, tmp_path) == [
         f"metrics.json and its runs' tables do not both have {name}",
         f"tables.json and its runs do not both have {others[0]['id']}",
         f"tables.json has another {first['id']} than its runs give",
+        "curves.csv is not that of its runs' histories",
     ]
 
 
@@ -270,6 +274,24 @@ def test_sentences_and_pools_are_counted_again(tmp_path: Path) -> None:
     ]
     pool = made(tmp_path, "pool", responses=[{"benchmark": "x", "samples": ["a", "a"]}], metrics={"x_distinct": 2.0})
     assert result_mismatches(pool, tmp_path) == ["metrics.json has x_distinct 2, but the rows beside it give 1"]
+
+
+def test_rewards_of_references_are_those_at_their_last_tokens(tmp_path: Path) -> None:
+    """Where the reward model pays whole responses; `stored` has two responses of 1 and 2 tokens."""
+    model = made(tmp_path, "reward_model")
+    (model / "result" / "model").mkdir()
+    write_json(model / "result" / "model" / "reward_model.json", {"segmenter": {"kind": "bandit"}})
+    seal(model)
+    metrics = {"reward_mean": 2.0, "reward_std": 1.0, "reward_std_within_prompts": 1.0, "truncated": 0.0}
+    out = made(tmp_path, "references", model / "result", references={"prompts": ["a"]}, metrics=metrics)
+    lengths, ended = torch.tensor([1, 2], dtype=torch.int32), torch.tensor([True, True])
+    stored = {"lengths": lengths, "ended": ended, "values.reward": torch.tensor([1.0, 9.0, 3.0])}
+    save_file(stored, out / "result" / "references.safetensors")
+    seal(out)
+    assert result_mismatches(out, tmp_path) == []
+    save_file(stored | {"values.reward": torch.tensor([1.0, 3.0, 9.0])}, out / "result" / "references.safetensors")
+    seal(out)
+    assert [words.split()[2] for words in result_mismatches(out, tmp_path)] == [*metrics][:3]
 
 
 def answers(**values: list[list[float]]) -> Rows:

@@ -63,8 +63,8 @@ def test_an_unknown_paper_and_a_missing_reference_are_refused(root: Path) -> Non
 
 def test_the_block_of_verify_names_faults_that_are_not_found_and_alarms_of_re_runs(root: Path) -> None:
     found = {
-        "a": {"fault": "labels are exchanged", "results": 0, "inputs": 0, "exit_status": 0},
-        "b": {"fault": "other", "results": 2, "inputs": 0, "exit_status": 3},
+        "a": {"fault": "labels are exchanged", "results": 0, "inputs": 0, "few_computed": False},
+        "b": {"fault": "other", "results": 2, "inputs": 0, "few_computed": True},
     }
     record = {"planted": 2, "found": 1, "found_by_results": 1, "faults": found}
     (root / "reference" / "verify_faults.json").write_text(json.dumps(record), encoding="utf-8")
