@@ -65,7 +65,7 @@ TRUE = "true_reward"
 #: Smallest unit of a metric.
 LEAST_METRIC = 0.01
 
-#: How far a model's tensors moved from the SFT model's, on average.
+#: Mean relative distance of a model's tensors from the SFT model's.
 DRIFT = "drift/weights"
 #: Begins the names of what a stage used.
 USED = "used/"

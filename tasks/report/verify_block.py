@@ -28,7 +28,7 @@ def verify_block(root: Path) -> str:
         *(["", *missed] if missed else []),
         *(["", alike, "", *few] if few else []),
         "",
-        "False alarms of each re-run, with tolerances from the other re-runs alone (of added ones, from those before):",
+        "False alarms of each re-run, with tolerances from the other re-runs in the record at that time:",
         "",
         "| re-run | stages | comparisons | not compared | false alarms |",
         "|---|---|---|---|---|",

@@ -277,7 +277,7 @@ def test_sentences_and_pools_are_counted_again(tmp_path: Path) -> None:
 
 
 def test_rewards_of_references_are_those_at_their_last_tokens(tmp_path: Path) -> None:
-    """Where the reward model pays whole responses; `stored` has two responses of 1 and 2 tokens."""
+    """Checks a reward model that pays whole responses, on two responses of 1 and 2 tokens."""
     model = made(tmp_path, "reward_model")
     (model / "result" / "model").mkdir()
     write_json(model / "result" / "model" / "reward_model.json", {"segmenter": {"kind": "bandit"}})

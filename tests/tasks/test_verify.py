@@ -128,7 +128,7 @@ def test_an_sft_model_in_the_place_of_a_policy_is_no_matter_of_rounding() -> Non
         assert verify.compare(POLICY, one, one, wide).deviations == []
 
 
-def test_what_is_no_number_or_was_not_noted_is_no_matter_of_rounding() -> None:
+def test_nan_and_missing_notes_are_not_taken_for_rounding() -> None:
     spread = {"policy": {"metrics/loss": [5, 0.1, 0.1]}}
     known, lost = (Fingerprint("policy", 1, {}, metrics={"loss": value}) for value in (1.0, math.nan))
     (found,) = verify.Compared("a", "policy", {"metrics/loss": math.nan}, {"metrics/loss": 0.5}).deviations
