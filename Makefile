@@ -73,12 +73,14 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	@if [ "$$(cat "$(STAMP)" 2>/dev/null)" = "$(SUM)" ]; then exit 0; fi; \
 	case "$(TORCH)" in auto|cpu|cuda) ;; *) echo "error: TORCH=$(TORCH); it must be auto, cpu or cuda"; exit 1;; esac; \
 	if [ ! -x "$(PY)" ]; then echo "creating .venv with $(PYTHON)"; "$(PYTHON)" -m venv "$(VENV)"; fi; \
-	echo "installing (2 to 10 minutes and up to 3 GB the first time)"; \
+	echo "installing (1 to 5 minutes and up to 3 GB the first time)"; \
 	have=$$("$(PY)" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true); \
 	if [ "$(TORCH)" = cpu ]; then "$(PY)" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
 	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q -c constraints.txt "torch==$(PIN)"; fi; \
-	"$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform,tune,benchmarks]'; \
-	"$(PY)" -m pip check >/dev/null || "$(PY)" -m pip check; \
+	"$(PY)" -m pip install -q --no-deps --no-compile -r <(sed -e '/^# Not installed/,$$d' -e '/^torch==/d' constraints.txt); \
+	"$(PY)" -m pip install -q --no-deps -e .; \
+	"$(PY)" -m pip check >/dev/null || { "$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform,tune,benchmarks]'; \
+		"$(PY)" -m pip check; }; \
 	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
 	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"
 
