@@ -1,6 +1,6 @@
 """Every typed entry of params/ and every generated pipeline is what it was when it was pinned.
 
-    python -m tests.tasks.params.test_pinned_settings    writes the pins again, after a wanted change
+python -m tests.tasks.params.test_pinned_settings    writes the pins again, after a wanted change
 """
 
 from __future__ import annotations
