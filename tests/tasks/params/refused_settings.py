@@ -1,0 +1,118 @@
+"""Wrong settings, each with the parts of the refusal that it must get.
+
+A case is (page, place, value, row, parts): the value is set at the place of the page, a dotted path that begins with an
+entry; then the row is checked on the testbed. All parts are in one line of what the check says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAN, INF = float("nan"), float("inf")
+Case = tuple[str, str, Any, str, tuple[str, ...]]
+ROWS, MODELS, BENCH = "par/rows.yaml", "par/reward_models.yaml", "scales/testbed"
+BACKBONES, POLICY, STAGES = f"{BENCH}/backbones.yaml", f"{BENCH}/policy.yaml", f"{BENCH}/stages.yaml"
+EVALUATION, DATA, TOKENIZERS = f"{BENCH}/evaluation.yaml", f"{BENCH}/data.yaml", f"{BENCH}/tokenizers.yaml"
+ENDPOINT = {"kind": "endpoint", "model": "x", "base_url": "http://a/v1"}
+VANILLA, STANDARD, PPO = "par/rows.yaml:vanilla: ", "par/reward_models.yaml:standard: ", f"{POLICY}:par_ppo: "
+
+#: Values of one field: of another type, out of its range, not finite, misspelt, missing.
+ONE_FIELD: list[Case] = [
+    (ROWS, "vanilla.credit", "evensplit", "par/vanilla", (VANILLA, "credit is 'evensplit'", "'even_split'?")),
+    (ROWS, "vanilla.credits", "last_token", "par/vanilla", (VANILLA, "unknown setting 'credits'", "'credit'?")),
+    (ROWS, "vanilla.kl_coef", 0.1, "par/vanilla", (VANILLA, "'kl_coef'", "belongs under 'optimiser'")),
+    (ROWS, "vanilla.clamp", "ten", "par/vanilla", (VANILLA, "clamp is 'ten'", "must be a number")),
+    (ROWS, "vanilla.clamp", 0, "par/vanilla", (VANILLA, "clamp is 0", "above 0")),
+    (ROWS, "vanilla.weight", NAN, "par/vanilla", (VANILLA, "weight is nan", "finite")),
+    (ROWS, "vanilla.weight", 0, "par/vanilla", (VANILLA, "weight is 0", "other than 0")),
+    (ROWS, "vanilla.seed_offset", -1, "par/vanilla", (VANILLA, "seed_offset is -1", "at least 0")),
+    (ROWS, "vanilla.seed_offset", 1.5, "par/vanilla", (VANILLA, "seed_offset is 1.5", "whole number")),
+    (ROWS, "vanilla.seed_offset", True, "par/vanilla", (VANILLA, "seed_offset is true", "whole number")),
+    (ROWS, "vanilla.lora", {"rank": 10**6}, "par/vanilla", (VANILLA, "lora.rank is 1000000", "from 1 to 65536")),
+    (ROWS, "vanilla.lora", {"rnk": 4}, "par/vanilla", (VANILLA, "unknown setting 'lora.rnk'", "'rank'?")),
+    (ROWS, "vanilla.kind", ["reward"], "par/vanilla", (VANILLA, "kind is ['reward']", "text")),
+    (ROWS, "vanilla.reward_model", ["standard"], "par/vanilla", (VANILLA, "reward_model is ['standard']", "text")),
+    (ROWS, "vanilla.readout", "value", "par/vanilla", (VANILLA, "readout is 'value'", "mapping")),
+    (ROWS, "vanilla.readout.read", "valeu", "par/vanilla", (VANILLA, "readout.read is 'valeu'", "'value'?")),
+    (ROWS, "vanilla.readout.segmenter", {"kind": "bandt"}, "par/vanilla",
+     (VANILLA, "readout.segmenter.kind is 'bandt'", "'bandit'?")),
+    (ROWS, "vanilla.optimiser", {"kind": "PPO"}, "par/vanilla", (VANILLA, "optimiser.kind is 'PPO'", "'ppo'?")),
+    (ROWS, "vanilla.optimiser.value_klip", 0.2, "par/vanilla", (VANILLA, "'value_klip'", "'value_clip'?")),
+    (ROWS, "vanilla.optimiser.kl_coef", -1, "par/vanilla", (VANILLA, "optimiser.kl_coef is -1", "at least 0")),
+    (ROWS, "vanilla.optimiser.iterations", {"times": "2"}, "par/vanilla",
+     (VANILLA, "optimiser.iterations is {'times': '2'}", "{times: 2}")),
+    (ROWS, "vanilla.shaping", {"kind": "PAR"}, "par/vanilla", (VANILLA, "unknown shaping 'PAR'", "'par'?")),
+    (ROWS, "vanilla.normaliser", "location", "par/vanilla",
+     (VANILLA, "normaliser is 'location'", "'location_aware'?")),
+    (MODELS, "standard.aggregation", "meen", "par/vanilla", (STANDARD, "aggregation is 'meen'", "'mean'?")),
+    (MODELS, "standard.loss", "bradley-terry", "par/vanilla", (STANDARD, "loss is 'bradley-terry'", "_terry'?")),
+    (MODELS, "standard.seed_offset", -1, "par/vanilla", (STANDARD, "seed_offset is -1", "at least 0")),
+    (BACKBONES, "gemma2-2b.precision", "fp16", "par/vanilla", (f"{BACKBONES}:gemma2-2b: ", "precision is 'fp16'")),
+    (BACKBONES, "gemma2-2b.tokenizer", ["a"], "par/vanilla", (f"{BACKBONES}:gemma2-2b: ", "tokenizer is ['a']")),
+    (BACKBONES, "gemma2-2b.architecture.hidden_size", 97, "par/vanilla",
+     (f"{BACKBONES}:gemma2-2b: ", "hidden_size is 97", "4 heads")),
+    (BACKBONES, "gemma2-2b.architecture.hiden_size", 96, "par/vanilla",
+     (f"{BACKBONES}:gemma2-2b: ", "'hiden_size'", "'hidden_size'?")),
+    (BACKBONES, "gemma2-2b.training.batch", "64", "par/vanilla",
+     (f"{BACKBONES}:gemma2-2b: ", "training.batch is the text '64'", "without quotes")),
+    (BACKBONES, "gemma2-2b.training.schedule", "cosin", "par/vanilla",
+     (f"{BACKBONES}:gemma2-2b: ", "training.schedule is 'cosin'", "'cosine'")),
+    (POLICY, "par_ppo.prompt_limit", 10**6, "par/vanilla", (PPO, "prompt_limit is 1000000", "288")),
+    (POLICY, "par_ppo.checkpoints", 0, "par/vanilla", (PPO, "checkpoints is 0", "at least 1")),
+    (POLICY, "par_ppo.optimiser.actr_lr", 1, "par/vanilla", (PPO, "'optimiser.actr_lr'", "'actor_lr'?")),
+    (POLICY, "par_ppo.optimiser.actor_lr", INF, "par/vanilla", (POLICY, "actor_lr is inf", "finite")),
+    (POLICY, "par_ppo.optimiser.minibatch", 7, "par/vanilla", (POLICY, "minibatch 7")),
+    (POLICY, "par_ppo.sampling.temperature", 1e-9, "par/vanilla",
+     (PPO, "sampling.temperature is 1e-09", "from 0.01 to 100")),
+    (POLICY, "par_ppo.sampling.top_p", 1.5, "par/vanilla", (PPO, "sampling.top_p is 1.5", "at most 1")),
+    (POLICY, "par_ppo.sampling.engine", "bach", "par/vanilla", (PPO, "sampling.engine is 'bach'", "'batch'")),
+    (EVALUATION, "dialogue.temperature", 1e-9, "par/vanilla", (f"{EVALUATION}:dialogue: ", "temperature is 1e-09")),
+    (EVALUATION, "dialogue.judge", {"kind": "golden"}, "par/vanilla",
+     (f"{EVALUATION}:dialogue: ", "judge.kind is 'golden'", "'gold'")),
+    (EVALUATION, "dialogue.judge", {**ENDPOINT, "base_url": "nonsense"}, "par/vanilla",
+     (f"{EVALUATION}:dialogue: ", "base_url is 'nonsense'", "http")),
+    (EVALUATION, "dialogue.judge", {**ENDPOINT, "retries": -1}, "par/vanilla", (EVALUATION, "retries is -1")),
+    (DATA, "ultrafeedback.world_seed", -1, "par/vanilla", (f"{DATA}:ultrafeedback: ", "world_seed is -1")),
+    (DATA, "ultrafeedback.source", "folder", "par/vanilla", (f"{DATA}:ultrafeedback: ", "source is 'folder'")),
+    (DATA, "ultrafeedback.rows.sft", -5, "par/vanilla", (f"{DATA}:ultrafeedback: ", "sft is -5", "at least 1")),
+    (TOKENIZERS, "ultrafeedback.vocabulary", 5, "par/vanilla", (f"{TOKENIZERS}:ultrafeedback: ", "vocabulary is 5")),
+    (STAGES, "generative_reward_model.negative", [0.1, 0.2], "rlmec/math-rlmec", (STAGES, "negative is [0.1, 0.2]")),
+    (STAGES, "selection.prompts", 1, "alarm/qa-alarm", (STAGES, "prompts is 1", "at least 2")),
+]  # fmt: skip
+
+#: Values that contradict those of other entries, names that nothing has, and what a stage needs that its inputs lack.
+ACROSS: list[Case] = [
+    (ROWS, "vanilla.backbone", "gemma2-2bb", "par/vanilla", (VANILLA, "unknown backbone 'gemma2-2bb'", "'gemma2-2b'")),
+    (ROWS, "vanilla.reward_model", "standrd", "par/vanilla", (VANILLA, "'standrd'", "'standard'")),
+    (ROWS, "vanilla.settings", "par_pp", "par/vanilla", (VANILLA, "settings is 'par_pp'", "'par_ppo'")),
+    (ROWS, "vanilla.evaluation", "dialog", "par/vanilla", (VANILLA, "evaluation is 'dialog'", "'dialogue'")),
+    (ROWS, "vanilla.optimiser", {"kind": "dpo"}, "par/vanilla", (VANILLA, "optimiser 'dpo'", "'supervised'")),
+    (MODELS, "standard.data", "lenght", "par/vanilla", (STANDARD, "data is 'lenght'", "'length'")),
+    (MODELS, "standard.references", "hackabilty", "par/par", (STANDARD, "references is 'hackabilty'")),
+    (MODELS, "standard.data", "mathematics", "par/vanilla", (STANDARD, "pairs is 'preference'", "no pairs")),
+    (BACKBONES, "gemma2-2b.data", "ultrafedback", "par/vanilla", (BACKBONES, "data is 'ultrafedback'", "'ultraf")),
+    (BACKBONES, "gemma2-2b.attention", "flash_attention_2", "par/vanilla", (BACKBONES, "precision: bf16")),
+    (BACKBONES, "gemma2-2b.architecture.max_position_embeddings", 200, "par/vanilla",
+     (f"{BACKBONES}:gemma2-2b: ", "max_position_embeddings is 200", "288 tokens")),
+    (ROWS, "par.shaping", {"kind": "par", "references": 11}, "par/par",
+     ("par/rows.yaml:par: component 'standard'", "11 reference rewards", "draws 10")),
+    (ROWS, "par.shaping", {"kind": "outcome_probability"}, "par/par",
+     ("par/rows.yaml:par: ", "must know if a response is a right solution", "rlmec")),
+    (ROWS, "vanilla.lora", {"targets": ["q_proj", "v_prj"]}, "par/vanilla", (VANILLA, "'v_prj'", "'v_proj'?")),
+    (ROWS, "vanilla.lora", {"targets": ["q_proj", "lm_head"]}, "par/vanilla", (VANILLA, "'lm_head'", "embedding")),
+    (ROWS, "vanilla.optimiser", {"kind": "grpo"}, "par/vanilla", (ROWS, "group_size")),
+    (POLICY, "par_grpo.sampling.temperature", 0, "par/grpo-par",
+     (POLICY, "optimiser.group_size is 5", "sampling.temperature is 0")),
+    (POLICY, "par_ppo.optimiser.importance_cap", 2.0, "par/par", (POLICY, "importance_cap is 2", "'loop'")),
+    (STAGES, "references.responses", 2, "par/par", (ROWS, "draws 2")),
+    (STAGES, "references.sampling.temperature", 0, "par/par", (STAGES, "responses is 10", "temperature is 0")),
+    (STAGES, "pool.sampling.temperature", 0, "sentence/best-of-n-sentence", (STAGES, "samples is 32")),
+    (STAGES, "pool.benchmarks", ["alpaca", "alpaca"], "sentence/best-of-n-sentence", (STAGES, "name each once")),
+    (STAGES, "best_of_n.sizes", [2, 64], "sentence/best-of-n-sentence", (STAGES, "sizes is [2, 64]", "32")),
+    (STAGES, "selection.engine", "batch", "alarm/mt-t5-alarm", (STAGES, "engine is 'batch'", "use loop")),
+    (EVALUATION, "dialogue.max_new_tokens", 400, "par/vanilla", (BACKBONES, "560 tokens")),
+    ("sentence/rows_measuring.yaml", "second-judge.backbone", "phi3-mini", "sentence/second-judge",
+     ("backbone is 'phi3-mini'", "'llama32-3b-sft'")),
+    ("segment/rows.yaml", "segment.readout.segmenter.cutoff", "9", "segment/segment",
+     ("segment/rows.yaml:segment: ", "'9'")),
+]  # fmt: skip

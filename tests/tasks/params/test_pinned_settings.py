@@ -1,0 +1,123 @@
+"""Every typed entry of params/ and every generated pipeline is what it was when it was pinned.
+
+python -m tests.tasks.params.test_pinned_settings    writes the pins again, after a wanted change
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.typed import typed
+from tasks.graph.dvc_files import pipeline_file
+from tasks.graph.matrix import build
+from tasks.graph.typed_settings import TYPES
+from tasks.params.evaluation import ReevaluationSettings
+from tasks.params.pages import entries, read_settings
+from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
+from tasks.params.row_parser import parse_row
+from tasks.params.scales import STAGES, scale_entries, scale_names
+from tasks.params.stages import RUNS, RunSettings, stage_needs
+from tasks.params.studies import FOLDER, read_study
+from tasks.params.tuning import tuning_spec
+from tasks.params.yaml_files import yaml_text
+
+ROOT = Path(__file__).parents[3]
+PINS = Path(__file__).with_name("pinned_settings.json")
+OF_PAPERS = {
+    "rows": parse_row,
+    "reward_models": reward_model_spec,
+    "generative_reward_models": partial(typed, GenerativeModelSpec),
+    "selections": TYPES["selection", "spec"],
+    "aspect_models": TYPES["aspect_model", "spec"],
+}
+OF_SCALES = {
+    "backbones": TYPES["sft", "spec"],
+    "data": TYPES["prepare", "spec"],
+    "tokenizers": TYPES["tokenizer", "spec"],
+    "evaluation": TYPES["sft", "evaluation"],
+    "policy": TYPES["policy", "scale"],
+    "aspects": TYPES["selection", "aspect"],
+    "segmenters": TYPES["segmenter", "spec"],
+}
+
+
+def canonical(value: Any) -> Any:
+    """Returns a typed value as JSON holds it, with the class of each dataclass; 1 and 1.0 stay different."""
+    if is_dataclass(value):
+        return {"class": type(value).__name__, **{f.name: canonical(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, Mapping):
+        return {str(name): canonical(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [canonical(part) for part in value]
+    if isinstance(value, Enum):
+        return canonical(value.value)
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def typed_entries() -> dict[str, Any]:
+    """Returns every typed entry of params/ and studies/, by its address and the argument that it is typed as."""
+    found: dict[str, Any] = {}
+    for paper in sorted(path.name for path in (ROOT / "params").glob("*/") if path.name != "scales"):
+        for kind, make in OF_PAPERS.items():
+            for address in entries(ROOT, f"params/{paper}", kind).values():
+                found[address] = make(read_settings(address.under(ROOT)), address)
+    for scale in scale_names(ROOT):
+        for kind, make in OF_SCALES.items():
+            for address in scale_entries(ROOT, scale, kind).values():
+                found[f"{scale} {address}"] = make(read_settings(address.under(ROOT)), address)
+        for name, address in scale_entries(ROOT, scale, STAGES).items():
+            stage, values = name.partition("-")[0], read_settings(address.under(ROOT))
+            if name == "resources":
+                found[f"{scale} {address}"] = stage_needs(values, address)
+            for argument in ("spec", "scale"):
+                if (stage, argument) in TYPES and (stage, argument) not in _OF_PAPERS_PAGES:
+                    found[f"{scale} {address} {argument}"] = TYPES[stage, argument](values, address)
+    found["reevaluation"] = typed(ReevaluationSettings, read_settings(ROOT / "params/reevaluation.yaml"), "")
+    found[RUNS] = typed(RunSettings, read_settings(ROOT / RUNS), RUNS)
+    found["tuning"] = tuning_spec(ROOT)
+    return found | {f"studies/{file.name}": read_study(file) for file in sorted((ROOT / FOLDER).glob("*.yaml"))}
+
+
+#: Settings of stages that are entries of papers' pages, not of a scale's.
+_OF_PAPERS_PAGES = {
+    (stage, "spec") for stage in ("reward_model", "generative_reward_model", "selection", "aspect_model")
+}
+
+
+def pinned_now() -> dict[str, dict[str, str]]:
+    """Returns the digests as they are now."""
+    typed_now = {name: digest(json.dumps(canonical(value), sort_keys=True)) for name, value in typed_entries().items()}
+    files = {
+        (folder / "dvc.yaml").as_posix(): digest(yaml_text(pipeline_file(ROOT, graph, folder)))
+        for folder, graph in build(ROOT).items()
+    }
+    return {"entries": typed_now, "pipelines": files}
+
+
+@pytest.mark.parametrize("what", ["entries", "pipelines"])
+def test_settings_and_pipelines_are_as_pinned(what: str, now: dict[str, dict[str, str]]) -> None:
+    pins = json.loads(PINS.read_text(encoding="utf-8"))[what]
+    changed = sorted(name for name in pins.keys() | now[what].keys() if pins.get(name) != now[what].get(name))
+    assert changed == []
+
+
+@pytest.fixture(scope="module")
+def now() -> dict[str, dict[str, str]]:
+    return pinned_now()
+
+
+if __name__ == "__main__":
+    PINS.write_text(json.dumps(pinned_now(), indent=0, sort_keys=True) + "\n", encoding="utf-8")
