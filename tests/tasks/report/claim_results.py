@@ -44,6 +44,8 @@ def make_claim_results(results: Path, paper: str, seeds: tuple[int, ...] = (0, 1
         for seed in seeds:
             folder = results / row.group / row.kind / row.name / str(seed) / "result"
             _write_run(folder, quality, np.random.default_rng([*letters, seed]))
+            if row.kind == "selection":
+                write(folder / "selection.json", _selection(np.random.default_rng([*letters, seed, 1])))
     variants = [
         {"id": str(i), "variant": name, "preference": 1 + p, "model_chars": chars + i % 7, "baseline_chars": 90}
         for name, chars, p in (("verbose", 140, 0.7), ("concise", 50, 0.3))
@@ -75,7 +77,7 @@ def _write_run(folder: Path, quality: float, generator: np.random.Generator) -> 
 
 def _answers(own: float, hardness: np.ndarray, generator: np.random.Generator) -> list[dict[str, Any]]:
     return [
-        {"benchmark": name, "id": str(i), "turn": 1, "response": f"{own} {generator.normal()}", "baseline": "b" * 90,
+        {"benchmark": name, "id": str(i), "turn": 1, "prompt": f"{name} {i}", "response": f"{own} {generator.normal()}", "baseline": "b" * 90,
          "n_chars": int(90 + 20 * generator.normal()), "true_reward": own + hardness[i] + 2 * generator.normal()}
         for name in BENCHMARKS
         for i in range(PROMPTS)
@@ -88,7 +90,8 @@ def _solutions(own: float, hardness: np.ndarray, generator: np.random.Generator)
         for i in range(PROMPTS):
             right = bool(own + hardness[i] + generator.normal() > 0)
             error = None if right else int(generator.integers(0, 4))
-            rows.append({"benchmark": name, "id": str(i), "right": right, "extracted": "1", "steps": 4,
+            rows.append({"benchmark": name, "id": str(i), "prompt": f"{name} {i}", "response": f"{right} {i}",
+                         "right": right, "extracted": "1", "steps": 4,
                          "first_error": error, "true_reward": None})  # fmt: skip
     return rows
 
@@ -102,6 +105,15 @@ def _judgements(own: float, hardness: np.ndarray, generator: np.random.Generator
         rows.append({**common, "benchmark": "mtbench", "value": 5 + own + hardness[i]})
         rows.append({**common, "benchmark": "arena", "label": "A>B" if p > 0.5 else "B>A"})
     return rows
+
+
+def _selection(generator: np.random.Generator) -> dict[str, Any]:
+    def interval() -> dict[str, float]:
+        estimate = float(generator.uniform(30, 70))
+        return {"estimate": estimate, "lower": estimate - 3, "upper": estimate + 3}
+
+    aspects = {name: {"inconsistency": interval(), "win_rate": interval(), "trials": 40} for name in ASPECTS}
+    return {"aspects": aspects, "holistic": {"win_rate": interval()}, "chosen": ["factuality"]}
 
 
 def _update(step: int, own: float, generator: np.random.Generator) -> dict[str, Any]:

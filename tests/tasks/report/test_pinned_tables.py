@@ -1,0 +1,128 @@
+"""Tables, figures, metrics, curves and terminal output of all papers, made from invented results, as they were pinned.
+
+`python -m tests.tasks.report.test_pinned_tables` writes the pin anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.published.printed_tables import PAPERS
+from tasks import tables
+from tasks.report.terminal import print_table
+from tests.tasks.report.claim_results import make_claim_results
+from tests.tasks.report.fixture_results import make_results, sign
+from tests.tasks.report.par_results import make_par_results
+
+PIN = Path(__file__).with_name("pinned_tables.json")
+#: Invented results of each pin: every row of a paper, and richer ones of two papers.
+MADE = {**dict.fromkeys(PAPERS), "segment-texts": "segment", "par-texts": "par"}
+#: Tables that are printed to a terminal of 120 columns.
+PRINTED = {"segment-texts": "segment/1", "par-texts": "par/1"}
+
+
+def make_tables(name: str, root: Path) -> Path:
+    """Returns the result of the tables stage on invented results."""
+    if name == "segment-texts":
+        results = make_results(root)
+    elif name == "par-texts":
+        results = make_par_results(root, (0, 1))
+    else:
+        results = make_claim_results(root / "results" / "testbed", name, (0, 1))
+    paper = MADE[name] or name
+    tables.build(results, paper, (0, 1), root / "tables")
+    sign(root / "tables")
+    return root / "tables" / "result"
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yields keys and values of plain data in their order."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield key
+            yield from leaves(each)
+    elif isinstance(value, list):
+        yield len(value)
+        for each in value:
+            yield from leaves(each)
+    else:
+        yield value
+
+
+def summary(value: Any, root: Path) -> list[Any]:
+    """Returns a digest of all that is no fraction, the number of fractions, and two weighted sums of them."""
+    every = list(leaves(value))
+    fractions = [each for each in every if isinstance(each, float)]
+    words = "\n".join(str(each) for each in every if not isinstance(each, float)).replace(str(root), "")
+    sums = [math.fsum(math.cos(turn * place) * each for place, each in enumerate(fractions)) for turn in (0, 1)]
+    return [hashlib.sha256(words.encode()).hexdigest()[:16], len(fractions), *sums]
+
+
+def summaries(name: str, root: Path) -> dict[str, list[Any]]:
+    """Returns the summary of each table, figure and file of the tables stage on invented results."""
+    made = make_tables(name, root)
+    content, figures, metrics = (
+        json.loads((made / f"{of}.json").read_text()) for of in ("tables", "figures", "metrics")
+    )
+    found = {table["name"]: summary(table, root) for table in content.pop("tables")}
+    found |= {figure["key"]: summary(figure, root) for figure in figures.pop("figures")}
+    curves = [[float(cell) if "." in cell else cell for cell in line.split(",")]
+              for line in (made / "curves.csv").read_text().splitlines()]  # fmt: skip
+    return found | {"head": summary([content, figures], root), "metrics": summary(metrics, root),
+                    "curves": summary(curves, root)}  # fmt: skip
+
+
+def printed(name: str, tables_json: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    capsys.readouterr()
+    print_table(tables_json, PRINTED[name])
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_tables_and_figures_are_those_pinned(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = json.loads(PIN.read_text(encoding="utf-8"))
+    found = summaries(name, tmp_path)
+    assert [*found] == [*known[name]]
+    for part, (words, count, *sums) in known[name].items():
+        assert found[part][:2] == [words, count], part
+        assert found[part][2:] == pytest.approx(sums, rel=1e-9, abs=1e-7), part
+    if name in PRINTED:
+        monkeypatch.setenv("COLUMNS", "120")
+        text = printed(name, tmp_path / "tables" / "result" / "tables.json", capsys)
+        assert text == known["terminal"][name]
+
+
+if __name__ == "__main__":
+    import os
+    import subprocess
+    import sys
+    import tempfile
+
+    if sys.argv[1:] and sys.argv[1].endswith(".json"):  # prints one table
+        print_table(Path(sys.argv[1]), sys.argv[2])
+        sys.exit()
+    pin: dict[str, Any] = json.loads(PIN.read_text(encoding="utf-8")) if PIN.exists() else {"terminal": {}}
+    for name in sys.argv[1:] or MADE:
+        with tempfile.TemporaryDirectory() as folder:
+            pin[name] = summaries(name, Path(folder))
+            if name in PRINTED:
+                file = Path(folder) / "tables" / "result" / "tables.json"
+                words = [sys.executable, "-m", "tests.tasks.report.test_pinned_tables", str(file), PRINTED[name]]
+                shown = subprocess.run(words, env={**os.environ, "COLUMNS": "120"}, capture_output=True, text=True)
+                pin["terminal"][name] = [line.rstrip() for line in shown.stdout.splitlines()]
+        parts = (
+            f"{json.dumps(name)}: {{\n"
+            + ",\n".join(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in of.items())
+            + "}"
+            for name, of in pin.items()
+        )
+        PIN.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
