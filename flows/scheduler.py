@@ -329,7 +329,6 @@ class _Run:
             while self.waiting or self.grants:
                 self.start_ready()
                 self._advance()  # no stage waits for the server's answer
-                self.display.look()
                 self.handle_one_end(log)
             self._advance()
         finally:
@@ -390,7 +389,7 @@ def run_stale(
             held.enter_context(closing(slots))
             where = f"pool '{pool}'" if pool else f"{slots.cores} core(s), {len(slots.gpus)} GPU(s)"
             log.info("%d of %d stages are stale; %s", len(stale), len(chosen), where)
-            display = held.enter_context(progress(len(stale), root))
+            display = held.enter_context(progress(len(stale)))
             here = closing(LiveTracker(root, live_experiment, log)) if live_experiment and not pool else None
             live = None if here is None else held.enter_context(here)
             if not pool:

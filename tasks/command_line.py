@@ -14,7 +14,7 @@ import typer
 
 from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
 from rlhf_core.user_code import user_code_refusal
-from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app, watch_app
+from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app
 from tasks.commands.in_project import InProject
 from tasks.running.machine import disk_problem
 from tasks.running.variables import refuse_bad_environment, unset_misleading_variables
@@ -48,7 +48,6 @@ def before(context: typer.Context) -> None:
 COMMANDS: tuple[Callable[..., None], ...] = (
     project_app.init,
     run_app.run,
-    watch_app.watch,
     run_app.worker,
     run_app.plan,
     run_app.rehearse,

@@ -94,10 +94,6 @@ def plan(
     seed: Seeds = None,
     scale: Scale = "testbed",
     all_stages: Annotated[bool, typer.Option("--all", help="Also list the stages that are up to date.")] = False,
-    workers: Annotated[
-        str | None, typer.Option(metavar="COUNTxGPU", help="Simulate the schedule on this cluster, such as 64xH100.")
-    ] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Price of one GPU for an hour, with --workers.")] = None,
 ) -> None:
     """Show what `run` would do and why, what comes from the cache, and how long it should take."""
     from tasks.commands.plan_table import print_plan
@@ -105,13 +101,6 @@ def plan(
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
     full = full or names == [ALL]
-    if price is not None and not workers:
-        raise typer.BadParameter("it goes with --workers, whose price it is", param_hint="--price")
-    if workers:
-        from tasks.commands.cluster_plan import print_cluster_plan  # it imports torch
-
-        print_cluster_plan(root, paper, rows, seed or [], scale=scale, full=full, workers=workers, price=price)
-        return
     print_plan(root, paper, rows, seed or [], scale=scale, full=full, all_stages=all_stages)
 
 

@@ -43,7 +43,6 @@ from tasks.running.artifacts import peak_memory
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_device_settings
 from tasks.running.granted_device import device
-from tasks.running.live_history import ALARMS, EVALUATIONS
 from tasks.running.loading import load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout
@@ -226,7 +225,6 @@ class Optimising:
         if saved is not None:
             with restoring():
                 self.load_state_dict(saved)
-        checkpoints.begin(self.config.iterations, self.optimiser.step)
         with progress(self.work.label, self.config.iterations, self.optimiser.step) as advance:
 
             def on_step(step: int, metrics: Metrics, experience: Experience) -> bool:
@@ -234,8 +232,6 @@ class Optimising:
                 checkpoints.note(self.run.history)
                 advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
                 self.evaluate(step)
-                checkpoints.note(self.run.evaluations, EVALUATIONS)
-                checkpoints.note(self.watch.rows(), ALARMS)
                 self.keep_rollouts(step, experience)
                 checkpoints.offer(step, self.state_dict)
                 return self.watch.stop

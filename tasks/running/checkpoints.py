@@ -35,7 +35,7 @@ from rlhf_core.training_state import State, restoring
 from tasks.running import variables
 from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
 from tasks.running.granted_device import device
-from tasks.running.live_history import FILE, WORK, LiveHistory, begin_training, run_folder
+from tasks.running.live_history import FILE, WORK, LiveHistory, run_folder
 from tasks.running.state_files import (
     STATE_FILE,
     TENSORS_FILE,
@@ -223,15 +223,14 @@ class RunCheckpoints:
     Args:
         store: where to.
         seconds: from one checkpoint to the next.
-        out: the stage's output directory, for those who watch the run.
 
     Attributes:
         seconds_before: what interrupted runs spent up to the state that this one went on from.
     """
 
-    def __init__(self, store: CheckpointStore, seconds: float, out: Path | str = "") -> None:
-        self.store, self.seconds, self.out = store, seconds, out or store.run_folder
-        self._live: dict[str, LiveHistory] = {}
+    def __init__(self, store: CheckpointStore, seconds: float) -> None:
+        self.store, self.seconds = store, seconds
+        self._live = LiveHistory(store.run_folder / FILE)
         self.seconds_before = 0.0
         self._started = self._saved = time.monotonic()
         self._cost = 0.0
@@ -257,15 +256,10 @@ class RunCheckpoints:
             print(f"{label}: continues after step {checkpoint.step}", file=sys.stderr)
         return state
 
-    def begin(self, steps: int, done: int) -> None:
-        """Lets those who watch the run see that it trains, and how many of its steps are done."""
+    def note(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Lets MLflow show the history so far while the stage trains."""
         if not distributed.rank():
-            begin_training(self.store.run_folder, self.out, steps=steps, done=done)
-
-    def note(self, history: Sequence[Mapping[str, Any]], file: str = FILE) -> None:
-        """Lets those who watch the run see its history so far, or the rows of another file of its result."""
-        if not distributed.rank():
-            self._live.setdefault(file, LiveHistory(self.store.run_folder / file)).write(history)
+            self._live.write(history)
 
     def offer(self, step: int, state: Callable[[], State]) -> None:
         """Saves the state after `step` when it is time; of several ranks the first one says when, and saves."""
@@ -305,7 +299,7 @@ def resumable_output(
     torch.manual_seed(seed)
     read = Inputs.of(inputs)
     store = CheckpointStore(WORK, run_folder(stage, out), run_key(stage, version, read.digests, seed))
-    checkpoints = RunCheckpoints(store, checkpoint_seconds(), out)
+    checkpoints = RunCheckpoints(store, checkpoint_seconds())
     found: Stopped | None = None
     try:
         with stage_output(

@@ -45,7 +45,6 @@ def train_resumably(
         history: list[dict[str, float]] = [] if saved is None else saved["history"]
         resume: State | None = None if saved is None else saved["training"]
         done = 0 if resume is None else int(resume["step"])
-    checkpoints.begin(steps, done)
     with progress(label, steps, done) as advance:
 
         def on_step(step: int, metrics: dict[str, float]) -> None:

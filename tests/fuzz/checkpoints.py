@@ -20,7 +20,7 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.running import checkpoints as module
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import MANIFEST, CheckpointStore, RunCheckpoints
-from tasks.running.live_history import FILE, TRAINING
+from tasks.running.live_history import FILE
 from tasks.running.state_files import STATE_FILE, TENSORS_FILE
 from tasks.running.supervised import train_resumably
 from tests.fuzz.damage import Area, as_commands, damage_file, damaged_bytes, damaged_json, remove
@@ -165,7 +165,7 @@ def _damage(rng: random.Random, work: Path, sources: _Sources) -> str:
         return _without_a_part(rng, step)
     if how < 0.9:  # what does not belong there
         place = folder / rng.choice(["step-", "step-x", "step-0000000009", "step-9999999999", ".partial-1", "x", ""])
-        place = rng.choice([place, run / rng.choice([TRAINING, FILE]), step])
+        place = rng.choice([place, run / FILE, step])
         remove(place)
         made = rng.choice(["file", "folder", "link"])
         if made == "file":

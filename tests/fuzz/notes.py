@@ -6,7 +6,6 @@ import io
 import json
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -28,14 +27,12 @@ from tasks.graph.times import print_times, stage_time
 from tasks.reevaluation.history import records
 from tasks.running.alarms import alarms_of
 from tasks.running.exclusive import is_held, only_scheduler
-from tasks.running.live_history import WORK, run_folder
 from tasks.running.platform_state import FOLDER, STATE, client_environment, note_of
-from tasks.running.watching import Watch, shown_stages, stage_course
 from tasks.tracking.outcomes import RowOutcome, outcome_of
 from tests.fuzz.damage import Area, damage_file, damaged_bytes, damaged_json, damaged_tree
 
 OUT = "results/testbed/par/policy/vanilla/0"
-RESULT, LIVE = f"{OUT}/result", WORK / run_folder("policy", OUT)
+RESULT = f"{OUT}/result"
 STAGE: Any = SimpleNamespace(
     address="policy-par-vanilla-0", out=Path(OUT), name="vanilla", kind="policy", state="run", seed=0
 )
@@ -66,17 +63,6 @@ def _scheduler(root: Path) -> None:
     is_held(root / ".work" / "scheduler.lock")
     with only_scheduler(root):
         assert is_held(root / ".work" / "scheduler.lock")
-
-
-def _watched(root: Path) -> None:
-    """A stage that trains is shown, as far as its notes can be read."""
-    watch = Watch(root)
-    watch.look()
-    shown_stages(watch, 80, 24, "utf-8")
-    for stage in watch.stages:
-        stage_course(stage, watch.now())
-    shutil.rmtree(root / LIVE)
-    watch.look()
 
 
 def _times(root: Path) -> None:
@@ -129,17 +115,12 @@ def _cached(root: Path) -> None:
 
 def _reads(folder: Path) -> list[_Read]:
     note = {**note_of(1), "pid": 999_999, "started": -1}
-    alive = {"out": OUT, "steps": 9, "done": 1, "began": 1.0, **note_of(1)}
     holder = {"pid": 999_999, "cmd": "dvc repro"}
     stage = {"stage": "s", "outcome": "ran", "cores": 1, "began": 0.1, "seconds": 2.0, "own": 1.0, "startup": 0.5}
     metrics = {"win_rate_vs_sft": 0.5, "kl": 1.0}
     alarm = {"step": 3, "kind": "kl", "since": 1, "message": "kl is 9, above 8"}
     record = {"stage": "policy", "version": 1, "out": OUT, "seconds": 1.5, "startup_seconds": 0.5, "inputs": {"a": "0"},
               "peak_memory_mb": 9.0, "result_digest": "0"}  # fmt: skip
-    history = {"step": 2, "reward": 0.5, "kl": 0.1, "response_length": 9.0}
-    live = {f"{LIVE}/training.json": alive, f"{LIVE}/history.jsonl": _lines(history, {**history, "step": 3}),
-            f"{LIVE}/checkpoints.jsonl": _lines({"step": 2, "win_rate_vs_sft": 0.5}),
-            f"{LIVE}/alarms.jsonl": _lines(alarm)}  # fmt: skip
     failure = {"stage": STAGE.address, "out": OUT, "time": "2026-01-01T00:00:00Z", "message": "error: x"}
     failures = {f".work/failures/{STAGE.address}.json": failure}
     results = {f"{RESULT}/metrics.json": metrics, f"{OUT}/record/record.json": record}
@@ -154,7 +135,6 @@ def _reads(folder: Path) -> list[_Read]:
     return [
         _Read({".dvc/tmp/rwlock": locks}, _dead_locks),
         _Read({".work/scheduler.lock": "process 999999, started 2026-01-01 00:00:00"}, _scheduler),
-        _Read({**live, **failures}, _watched),
         _Read({".work/runs/2026.json": times, **results}, _times),
         _Read(results, _results),
         _Read({**results, f"{RESULT}/alarms.jsonl": _lines(alarm)}, _outcome),

@@ -22,8 +22,6 @@ from tasks.report.records import _first_answers
 from tasks.running.alarms import alarms_of
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.exclusive import is_held, only_scheduler
-from tasks.running.live_history import WORK, begin_training
-from tasks.running.live_stages import live_stages
 from tasks.running.platform_state import FOLDER, STATE, alive, client_environment
 from tasks.scoring.entropies import load_entropies
 from tasks.studies.start_log import parse_starts
@@ -106,17 +104,6 @@ def test_a_metric_that_no_stage_writes_is_named(tmp_path: Path, number: float) -
     assert numbers({"kl": number}) == {}
     with pytest.raises(DataError, match=r"metrics.json, field 'kl'"):
         StageOutput(tmp_path, 0).metrics  # noqa: B018
-
-
-def test_a_stage_whose_notes_are_damaged_is_shown_as_far_as_they_go(tmp_path: Path) -> None:
-    folder = tmp_path / WORK / "sft-1"
-    begin_training(folder, "results/testbed/par/policy/vanilla/0", steps=9, done=1)
-    (folder / "history.jsonl").write_bytes(b'{"step": 2, "kl": 0.5}\n{"step": \xff}\n[1]\n{"step": "x", "kl": 1}\n')
-    (folder / "alarms.jsonl").write_text('{"step": 3}\n')
-    [stage] = live_stages(tmp_path)
-    assert (stage.step, stage.series, stage.alarms) == (2, {"KL": [0.5, 1.0]}, ())
-    (folder / "training.json").write_text('{"out": "x", "steps": "9"}')
-    assert live_stages(tmp_path) == []
 
 
 @pytest.mark.parametrize("text", ["process \0", "process " + "9" * 5000 + ", started", b"\xff\xfe"])
