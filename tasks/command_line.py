@@ -36,14 +36,6 @@ then `rewardsmith plan`, then `rewardsmith run`.
 )
 
 
-@commands.callback()
-def before(context: typer.Context) -> None:
-    if context.invoked_subcommand != "migrate":
-        from tasks.graph.rows import refuse_old_tree
-
-        refuse_old_tree(Path.cwd())
-
-
 #: The commands in the order of `rewardsmith --help`.
 COMMANDS: tuple[Callable[..., None], ...] = (
     project_app.init,
@@ -67,7 +59,6 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     project_app.doctor,
     results_app.verify,
     study_app.tune,
-    project_app.migrate,
     project_app.graph,
     platform_app.up,
     platform_app.down,
@@ -76,7 +67,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 )
 #: Commands that run in any folder.
 ANYWHERE = {
-    project_app.init, project_app.doctor, project_app.migrate, results_app.table, results_app.export,
+    project_app.init, project_app.doctor, results_app.table, results_app.export,
     reward_app.explain, reward_app.bench_reward, reward_app.try_reward,
 }  # fmt: skip
 for command in COMMANDS:

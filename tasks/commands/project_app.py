@@ -1,4 +1,4 @@
-"""Commands of a project's files and its machine: `rewardsmith init`, `doctor`, `migrate` and `graph`."""
+"""Commands of a project's files and its machine: `rewardsmith init`, `doctor` and `graph`."""
 
 from __future__ import annotations
 
@@ -57,16 +57,6 @@ def doctor(
     from tasks.commands.doctor import report as examine
 
     raise typer.Exit(1 if examine(Path.cwd()) else 0)
-
-
-def migrate() -> None:
-    """Convert a tree with a file for each row, reward model and setting to pages; results of renamed rows move along.
-
-    Commit first: files are replaced. `git diff` shows the changes.
-    """
-    from tasks.commands.migrate import print_migration
-
-    print_migration(Path.cwd())
 
 
 def graph(

@@ -141,27 +141,8 @@ def refuse_wrong_pages(root: Path, folders: Iterable[Path], kinds: Collection[st
             entries(root, folder, kind)
 
 
-def refuse_old_tree(root: Path) -> None:
-    """Refuses a params/ in which each row and setting is a file of its own.
-
-    Raises:
-        RecipeError: it is one, and how to convert it.
-    """
-    scales = root / "params" / "scales"
-    if old := sorted([*(root / "params").glob("*/rows/*.yaml"), *scales.glob("*/backbones/*.yaml")]):
-        raise RecipeError(
-            f"{old[0].relative_to(root)}: a file of one entry; entries are on pages, such as params/<paper>/rows.yaml. "
-            "Convert the tree with `rewardsmith migrate`"
-        )
-
-
 def papers(root: Path) -> tuple[str, ...]:
-    """Returns the papers that have rows, those of the demo and of demo-all first.
-
-    Raises:
-        RecipeError: a tree with a file for each row.
-    """
-    refuse_old_tree(root)
+    """Returns the papers that have rows, those of the demo and of demo-all first."""
     found = [path.name for path in folders_of(root / "params") if page_files(path, "rows")]
     settings = run_settings(root)
     first = [name for name in (*settings.demo, *settings.demo_all) if name in found]

@@ -18,59 +18,6 @@ from tasks.params.pages import BASE, difference
 from tasks.params.yaml_files import Loader
 
 WIDTH = 78
-#: Comments by the place they are written at: the path of a setting, and () for what is above the whole.
-Comments = Mapping[tuple[str, ...], str]
-
-
-class Written(float):
-    """A number with the digits that a person wrote: 3.0e-4."""
-
-    text: str
-
-    def __deepcopy__(self, _: Any) -> Written:
-        return self
-
-
-class _AsWritten(Loader):
-    """Reads numbers as `Written`."""
-
-
-def _written(loader: _AsWritten, node: yaml.ScalarNode) -> Written:
-    number = Written(loader.construct_yaml_float(node))
-    number.text = str(node.value)
-    return number
-
-
-_AsWritten.add_constructor("tag:yaml.org,2002:float", _written)
-
-
-def as_written(text: str) -> dict[str, Any]:
-    """Returns a YAML text's mapping whose numbers keep their digits."""
-    value = yaml.load(text, Loader=_AsWritten)
-    return value if isinstance(value, dict) else {}
-
-
-def comments_of(text: str) -> dict[tuple[str, ...], str]:
-    """Comments above a YAML text and behind its settings, without '#', by the settings' paths."""
-    lines = text.splitlines()
-    above = [line.removeprefix("#").strip() for line in _leading(lines)]
-    found: dict[tuple[str, ...], str] = {(): "\n".join(above)} if above else {}
-
-    def visit(node: yaml.Node | None, path: tuple[str, ...]) -> None:
-        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-            own = (*path, key.value)
-            code, mark, comment = lines[key.start_mark.line].partition(" #")
-            if mark and code.count("'") % 2 == 0 and code.count('"') % 2 == 0:
-                found.setdefault(own, comment.strip())
-            visit(value, own)
-
-    visit(yaml.compose(text, Loader=Loader), ())
-    return found
-
-
-def _leading(lines: Sequence[str]) -> list[str]:
-    end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return list(lines[:end])
 
 
 def best_base(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -105,89 +52,42 @@ def best_base(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return base
 
 
-def page_text(
-    entries: Mapping[str, Mapping[str, Any]],
-    comments: Mapping[str, Comments] | None = None,
-    base: Mapping[str, Any] | None = None,
-    header: str = "",
-) -> str:
+def page_text(entries: Mapping[str, Mapping[str, Any]], header: str = "") -> str:
     """Returns the page of some entries.
 
     Args:
         entries: whole settings by name.
-        comments: of each entry.
-        base: the page's; the best one without it.
         header: a comment above the page.
     """
-    base = best_base([*entries.values()]) if base is None else base
+    base = best_base([*entries.values()])
     try:
         own = {name: difference(base, entry) for name, entry in entries.items()}
     except RecipeError:
         base, own = {}, {name: dict(entry) for name, entry in entries.items()}
-    comments = dict(comments or {})
-    above_all = {own.get((), "") for own in (comments.get(name, {}) for name in entries)}
-    if not header and len(above_all) == 1 and len(entries) > 1:
-        header = above_all.pop()
-        comments = {n: {p: t for p, t in own.items() if p} for n, own in comments.items()}
     parts = [_comment(header)] if header else []
-    if base:
-        parts.append(_block({BASE: base}, {(BASE, *path): text for path, text in _of_base(base, entries, comments)}))
-    for name, unsorted in own.items():
-        values = {part: unsorted[part] for part in sorted(unsorted, key=lambda part: part != "title")}
-        said = {path: text for path, text in comments.get(name, {}).items() if path == () or _has(values, path)}
-        above = said.pop((), "")
-        own_text = _block({name: values}, {(name, *path): text for path, text in said.items()})
-        parts.append((_comment(above) if above else "") + own_text)
+    parts += [_block({BASE: base})] if base else []
+    for name, values in own.items():
+        parts.append(_block({name: {part: values[part] for part in sorted(values, key=lambda part: part != "title")}}))
     return "".join(parts)
-
-
-_MISSING = object()
-
-
-def _at(values: Any, path: Sequence[str]) -> Any:
-    """Returns the value at a path, `_MISSING` without a value."""
-    for name in path:
-        values = values.get(name, _MISSING) if isinstance(values, Mapping) else _MISSING
-    return values
-
-
-def _has(values: Any, path: Sequence[str]) -> bool:
-    return _at(values, path) is not _MISSING
-
-
-def _of_base(
-    base: Mapping[str, Any], entries: Mapping[str, Any], comments: Mapping[str, Comments]
-) -> list[tuple[tuple[str, ...], str]]:
-    """Comments of the base's values: those of entries with the same value; of a mapping, if entries agree."""
-    found: dict[tuple[str, ...], set[str]] = {}
-    for name, own in comments.items():
-        for path, text in own.items():
-            value, common = _at(entries[name], path), _at(base, path)
-            if path and common is not _MISSING and (common == value or isinstance(common, Mapping)):
-                found.setdefault(path, set()).add(text)
-    return [(path, texts.pop()) for path, texts in found.items() if len(texts) == 1]
 
 
 def _comment(text: str) -> str:
     return "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
 
 
-def _block(values: Mapping[str, Any], comments: Comments, indent: int = 0, path: tuple[str, ...] = ()) -> str:
+def _block(values: Mapping[str, Any], indent: int = 0) -> str:
     lines = []
     for name, value in values.items():
-        here = (*path, name)
-        behind = f" # {comments[here]}" if here in comments else ""
         lead = f"{' ' * indent}{_scalar(name)}:"
-        inner = any(place[: len(here)] == here and place != here for place in comments)
         flow = f"{lead} {_flow(value)}"
         if not isinstance(value, Mapping | list):
-            lines.append(f"{lead} {_scalar(value, 'a: {}')}{behind}\n")
-        elif not value or (indent and not inner and len(flow) <= WIDTH and not _of_mappings(value)):
-            lines.append(f"{flow}{behind}\n")
+            lines.append(f"{lead} {_scalar(value, 'a: {}')}\n")
+        elif not value or (indent and len(flow) <= WIDTH and not _of_mappings(value)):
+            lines.append(f"{flow}\n")
         elif isinstance(value, Mapping):
-            lines.append(f"{lead}{behind}\n{_block(value, comments, indent + 2, here)}")
+            lines.append(f"{lead}\n{_block(value, indent + 2)}")
         else:
-            lines.append(f"{lead}{behind}\n" + "".join(_item(part, indent) for part in value))
+            lines.append(f"{lead}\n" + "".join(_item(part, indent) for part in value))
     return "".join(lines)
 
 
@@ -200,7 +100,7 @@ def _item(value: Any, indent: int) -> str:
     flow = f"{' ' * indent}- {_flow(value)}\n"
     if len(flow) <= WIDTH or not isinstance(value, Mapping):
         return flow
-    return f"{' ' * indent}- {_block(value, {}, indent + 2).lstrip()}"
+    return f"{' ' * indent}- {_block(value, indent + 2).lstrip()}"
 
 
 def _flow(value: Any) -> str:
@@ -213,8 +113,6 @@ def _flow(value: Any) -> str:
 
 def _scalar(value: Any, within: str = "[{}, 0]") -> str:
     """Returns a value or name as it is written within a flow collection, or within the given text."""
-    if isinstance(value, Written):
-        return value.text
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     text = str(value)

@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from rlhf_core.errors import RecipeError
 from tasks import command_line
@@ -22,7 +24,39 @@ from tests import small_repository
 from tests.command_line import rewardsmith
 from tests.small_repository import PROJECT, change_entry, clean_environment
 
-COMMANDS = ("run", "plan", "table", "report", "sync", "explain", "doctor", "verify", "graph")
+#: Arguments and options of the commands that users have; `adopt` is a command, too.
+COMMANDS = {
+    "init": "FOLDER --model --data --reward --column --template",
+    "run": "NAMES --full --seed --scale --report --no-report --sync --no-sync --pool --remote --verbose -v",
+    "worker": "--pool --limit --verbose -v",
+    "plan": "NAMES --full --seed --scale --all",
+    "rehearse": "NAMES --scale --rows --replies --gpus --gpu-memory --deepspeed --verbose -v",
+    "times": "PAPER --scale",
+    "table": "NAME --scale --demo",
+    "compare": "NAMES --scale --seed --metric --out",
+    "rows": "PAPER --scale",
+    "report": "--scale --out",
+    "atlas": "--out --documents",
+    "hackability": "--flaw --mitigation --seed --function --gives --reward-model --name --scale --out --train "
+    "--no-train --sync --no-sync --verbose -v",
+    "try-reward": "FUNCTION --rows --prompts --scale",
+    "sync": "PAPER --scale",
+    "explain": "--prompt --response --model --rows --seed --scale",
+    "bench-reward": "MODEL --data --sets --rows --seed --scale --batch --template --prompt-tokens --total-tokens --out",
+    "export": "RESULT FOLDER --data",
+    "doctor": "--scale --deepspeed --gpus --gpu-memory",
+    "verify": "WHAT",
+    "tune": "STUDY --trials --seed --from --write --keep --verbose -v",
+    "graph": "--matrix --scale --check",
+    "up": "--prefect-port --mlflow-port --page-port",
+    "down": "",
+    "promote": "NAME --seed --alias",
+    "adopt": "NAME",
+    "study list": "",
+    "study plan": "NAME",
+    "study run": "NAME --worlds --pilot --keep --verbose -v",
+    "study show": "NAME",
+}
 
 
 def started(*arguments: str, root: Path = PROJECT) -> subprocess.CompletedProcess[str]:
@@ -48,7 +82,7 @@ def test_help_comes_at_once_and_names_every_command() -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0
     for command in COMMANDS:
-        assert f" {command} " in done.stdout
+        assert f" {command.split()[0]} " in done.stdout
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert processor < 1.0, "processor seconds: other work on the machine does not count"
 
@@ -63,10 +97,15 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str) -> None:
-    done = rewardsmith(command, "--help")
+def test_every_command_explains_itself_and_keeps_its_options(command: str) -> None:
+    done = rewardsmith(*command.split(), "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
+    found: Any = typer.main.get_group(command_line.commands)
+    for word in command.split():
+        found = found.commands[word]
+    names = {name if name.startswith("-") else name.upper() for one in found.params for name in one.opts}
+    assert names | {name for one in found.params for name in one.secondary_opts} >= set(COMMANDS[command].split())
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
@@ -175,6 +214,15 @@ def test_a_working_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "error: the working folder was deleted; change to the project's folder (cd)\n"
+
+
+def test_a_plan_is_a_table_of_stages_and_a_line_of_counts(tmp_path: Path) -> None:
+    done = rewardsmith("plan", root=small_repository.create(tmp_path))
+    heading, *stages, summary = done.stdout.splitlines()
+    assert heading.split() == ["stage", "what", "expected", "why"]
+    assert len(stages) == 20
+    assert re.fullmatch(r"policy-segment-bandit-0 +run +\? +it has not run here *", stages[-5])
+    assert re.fullmatch(r"20 run; disk: unknown size \(nothing .*\) in the cache, \d+ GiB free", summary)
 
 
 def test_a_plan_of_the_demo_writes_nothing(repository: Path) -> None:

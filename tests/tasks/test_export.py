@@ -99,6 +99,13 @@ def test_the_head_for_length_is_left_out(pipeline: Pipeline, train: Train, tmp_p
     assert scores(tmp_path / "odin", rows, texts, batch=8, side="right") == pytest.approx(expected, abs=1e-5)
 
 
+def test_an_export_has_weights_tokenizer_template_and_card(exported: Path) -> None:
+    assert sorted(path.name for path in exported.iterdir()) == [
+        "README.md", "chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json",
+    ]  # fmt: skip
+
+
 def test_the_card_has_recipe_data_metrics_and_commit(whole: Path, exported: Path) -> None:
     card = (exported / "README.md").read_text()
     header, _, body = card.removeprefix("---\n").partition("\n---\n")

@@ -49,6 +49,14 @@ def words(batch):
     bad = open("bad_words.txt").read().split()
     return [float(sum(word in text for word in bad)) for text in batch.texts]
 """
+#: Files of a project with such a reward, which comes with what it imports.
+FILES = [
+    ".dvcignore", ".gitignore", "data/pairs.test.jsonl", "data/pairs.train.jsonl", "dvc.yaml", "params.yaml",
+    "params/mine/reward_models.yaml", "params/mine/rows.yaml", "params/mine/selections.yaml",
+    *(f"params/scales/local/{page}.yaml" for page in (
+        "aspects", "backbones", "data", "evaluation", "policy", "stages", "tokenizers")),
+    "pipelines/local/mine/dvc.yaml", "pipelines/local/shared/dvc.yaml", "started_lengths.py", "started_rewards.py",
+]  # fmt: skip
 #: A model of half a billion parameters, as Qwen2.5-0.5B.
 HALF_BILLION = LlamaConfig(
     vocab_size=151_936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
@@ -95,7 +103,8 @@ def test_a_project_with_a_reward_has_three_rows_that_pass_every_check(
     assert {needs["gpus"] for needs in resources(root, "local").values()} == {0}, "there is no GPU"
     assert check_rows(root, "mine", ["own", "learned", "both"], "local") == []
     assert (root / "started_rewards.py").read_text() == REWARDS
-    assert (root / "started_lengths.py").exists(), "what the reward imports comes with it"
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    assert sorted(file.as_posix() for file in files if file.parts[0] not in (".git", ".dvc", "__pycache__")) == FILES
     assert "reward_model-mine-pairs-0" in (root / "pipelines/local/mine/dvc.yaml").read_text()
     assert [(root / name).exists() for name in (".git", ".dvc")] == [True, True]
     assert "rewardsmith run mine --seed 0" in shown

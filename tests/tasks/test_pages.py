@@ -1,4 +1,4 @@
-"""Pages: a base and what each entry says beside it, read as DVC reads them, and the conversion of an old tree."""
+"""Pages: a base and what each entry says beside it, read as DVC reads them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
-from tasks.commands.migrate import migrate
-from tasks.graph.rows import papers, refuse_old_tree
 from tasks.params.page_text import page_text
 from tasks.params.pages import VARIANTS, Address, difference, entries, merge, read_page, read_settings, settings_digest
 from tasks.params.scales import scale_entries, scale_names
@@ -191,53 +189,7 @@ def test_of_a_page_only_the_entry_is_an_input(tmp_path: Path) -> None:
         read.refuse_changed_inputs()
 
 
-def old_tree(root: Path) -> dict[str, Any]:
-    """Writes an old tree, and returns the settings that its entries have, by address without page."""
-    rows = {
-        name: {"kind": "reward", "backbone": "m", "reward_model": f"cut-{i}.5", "rate": 1e-3}
-        for i, name in enumerate("ab")
-    }
-    files: dict[str, Any] = {f"params/x/rows/{name}.yaml": row for name, row in rows.items()}
-    files |= {f"params/x/reward_models/cut-{i}.5.yaml": {"backbone": "m"} for i in (0, 1)}
-    files |= {f"params/scales/testbed/{name}.yaml": {"size": 1} for name in ("policy/ppo", "backbones/m", "normaliser")}
-    files["params/scales/testbed/reward_model/x.yaml"] = {"size": 2}
-    for file, settings in files.items():
-        small_repository.write_yaml(root / file, settings)
-    (root / "params/x/rows/a.yaml").write_text("# Why it is there.\n" + (root / "params/x/rows/a.yaml").read_text())
-    (root / "params.yaml").write_text("demo: {x: {seeds: [0], rows: [a]}} # not cut-1.55\n")
-    (root / "results/testbed/x/reward_model/cut-0.5/0").mkdir(parents=True)
-    return {name: row | {"reward_model": row["reward_model"].replace(".", "_")} for name, row in rows.items()}
-
-
-def test_an_old_tree_is_converted_with_names_results_and_comments(tmp_path: Path) -> None:
-    rows = old_tree(tmp_path)
-    with pytest.raises(RecipeError, match=r"backbones/m.yaml: a file of one entry.*rewardsmith migrate"):
-        papers(tmp_path)
-    done = migrate(tmp_path)
-    refuse_old_tree(tmp_path)
-    found = {name: read_settings(at.under(tmp_path)) for name, at in entries(tmp_path, "params/x", "rows").items()}
-    assert found == rows
-    assert sorted(entries(tmp_path, "params/x", "reward_models")) == ["cut-0_5", "cut-1_5"]
-    assert sorted(scale_entries(tmp_path, "testbed", "stages")) == ["normaliser", "reward_model-x"]
-    assert "# Why it is there.\na:" in (tmp_path / "params/x/rows.yaml").read_text()
-    assert done.moved == [
-        (Path("results/testbed/x/reward_model/cut-0.5"), Path("results/testbed/x/reward_model/cut-0_5"))
-    ]
-    assert (tmp_path / "results/testbed/x/reward_model/cut-0_5/0").is_dir()
-    assert not (tmp_path / "params/x/rows").exists()
-    assert not migrate(tmp_path).removed, "again: nothing to do"
-
-
-def test_what_a_page_says_otherwise_is_not_overwritten(tmp_path: Path) -> None:
-    old_tree(tmp_path)
-    set_entry(tmp_path / "params/x/rows.yaml", "a", {"kind": "raw"})
-    with pytest.raises(DataError, match=r"rows/a.yaml: is an entry of a page already.*delete one of the two"):
-        migrate(tmp_path)
-    assert (tmp_path / "params/x/rows/b.yaml").exists()
-
-
 def test_every_scale_of_the_project_is_on_pages() -> None:
-    refuse_old_tree(ROOT)
     assert scale_names(ROOT) == ["feedback", "hh", "paper", "reasoning", "small", "testbed"]
     assert VARIANTS in (ROOT / "params/hackability/rows.yaml").read_text()
 
