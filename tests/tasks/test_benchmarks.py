@@ -25,9 +25,9 @@ from tasks.params.pages import read_settings
 from tasks.prepare import make_sets
 from tasks.report.outputs import StageOutput
 from tasks.report.partial import _text, partial_text
-from tests.rlhf_core.evaluation.test_code import isolated
 from tests.rlhf_core.evaluation.test_harness import arc_questions, gsm8k
 from tests.rlhf_core.evaluation.test_livecodebench import row as live_row
+from tests.rlhf_core.evaluation.test_sandbox import isolated
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, Pipeline
 
 pytest.importorskip("lm_eval")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from rlhf_core.evaluation.code import judge_samples
 from rlhf_core.evaluation.evalplus import LIMITS, asked, program_of
 from rlhf_core.evaluation.evalplus_sanitiser import longest_code, sanitised
+from rlhf_core.evaluation.sandbox import Program, run_programs
 from tasks.evaluating.programs import judged_answers
-from tests.rlhf_core.evaluation.test_code import isolated
+from tests.rlhf_core.evaluation.test_sandbox import isolated
 
 ADDS = "def f(x):\n    return x + 1"
 USES = "def g(x):\n    return math.floor(x) + ONE\ndef f(x):\n    return g(x)"
@@ -226,3 +228,23 @@ def test_tests_that_compute_a_match_assert_it(returned: str, passed: bool) -> No
     program = f"def f(x):\n    return {returned}"
     ((result,),) = judge_samples([[program]], [item["plus_tests"]], entry_points=["f"], limits=LIMITS)
     assert result.passed == passed, result
+
+
+@isolated
+@pytest.mark.parametrize("answer", ["[]", "[[]]", "__import__('numpy').zeros((0, 1))", "Memory()", "float('nan')"])
+def test_evalplus_tests_of_floats_take_no_empty_answer_and_no_address(answer):
+    row = {
+        "id": "x", "question": "def f(x: float) -> float:\n    '''Adds 1.'''\n", "entry_point": "f", "source": "s",
+        "tests": "def check(candidate):\n    assert candidate(1.0) == 2.0\n",
+        "plus_tests": "import numpy as np\ndef assertion(out, exp, atol):\n"
+        "    assert out == exp or np.allclose(out, exp, rtol=1e-07, atol=1e-6)\n"
+        "def check(candidate):\n    assertion(candidate(1.0), 2.0, 0)\n",
+    }  # fmt: skip
+    item = asked(row)
+    memory = (
+        "import ctypes\nheld = ctypes.c_double(2.0)\nclass Memory:\n __array_interface__ = {'shape': (), "
+        "'typestr': '<f8', 'data': (ctypes.addressof(held), True), 'version': 3}\n"
+    )
+    right, wrong = Program(ADDS, (*item["plus_tests"],), "", "f"), f"{memory}def f(x): return {answer}"
+    results = run_programs([right, replace(right, solution=wrong)], LIMITS)
+    assert [result.passed for result in results] == [True, False]

@@ -14,7 +14,7 @@ import pytest
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import livecodebench
 from rlhf_core.evaluation.livecodebench import asked, cases_of, contest_date, judged, program_of
-from tests.rlhf_core.evaluation.test_code import isolated
+from tests.rlhf_core.evaluation.test_sandbox import isolated
 
 
 def case(given: str, output: str, testtype: str = "stdin") -> dict[str, str]:

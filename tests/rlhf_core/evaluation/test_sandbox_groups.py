@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_core.evaluation.sandbox import Program, ProgramLimits, Sandbox
 from rlhf_core.evaluation.sandbox_groups import make_group
-from tests.rlhf_core.evaluation.test_code import isolated
+from tests.rlhf_core.evaluation.test_sandbox import isolated
 
 _group = make_group(64, 8)
 LIMITED = {name for names in _group.folders for name in names}

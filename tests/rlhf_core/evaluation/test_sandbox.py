@@ -1,0 +1,169 @@
+"""The sandbox: programs with the outcome they must have (`programs.yaml`), limits, and refusal without isolation."""
+
+import gzip
+import itertools
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_core.evaluation import sandbox_syscalls
+from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, Sandbox, SandboxError, run_programs
+
+
+def isolation_problem() -> str | None:
+    """Returns why generated code cannot be isolated here, or None if it can."""
+    try:
+        with Sandbox():
+            return None
+    except SandboxError as error:
+        return str(error)
+
+
+PROBLEM = isolation_problem()
+isolated = pytest.mark.skipif(PROBLEM is not None, reason=str(PROBLEM))
+CASES = yaml.safe_load(Path(__file__).with_name("programs.yaml").read_text())
+GOOD = "def f(x):\n    return x + 1\n"
+TESTS = (
+    "assert f(1) == 2",
+    "assert abs(f(3) - 4) < 1e-6",
+    "assert str(f(4)) == '5'",
+    "assert f(2) in (3,)",
+    "assert set([f(0)]) == {1}",
+    "assert not f(1) != 2",
+    "import math\nassert math.isclose(f(5), 6.0)",
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(ProgramLimits(seconds=2.0, memory_mb=128)) as running:
+        yield running
+
+
+@isolated
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_program_has_its_outcome_and_the_next_is_unharmed(sandbox, case):
+    tests = tuple(case.get("tests", TESTS))
+    result = sandbox.run(Program(case["solution"], tests, case.get("setup", ""), case.get("entry_point", "")))
+    if case["status"] == "not passed":
+        assert not result.passed
+    else:
+        assert result.status == case["status"], result
+    assert sandbox.run(Program(GOOD, TESTS)) == ProgramResult("passed", "", len(TESTS))
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("setup", "later"),
+    [
+        ("import math\nmath.pi = 3", "import math\nassert math.pi > 3.14"),
+        ("import sys\nsys.setrecursionlimit(60)", "def r(n): return 0 if n == 0 else r(n - 1)\nassert r(200) == 0"),
+        ("exec('import math; math.pi = 3')", "import math\nassert math.pi > 3.14"),
+    ],
+)
+def test_what_one_program_s_tests_set_is_unset_for_the_next(sandbox, setup, later):
+    assert sandbox.run(Program(GOOD, (setup, "assert f(1) == 2"))).passed
+    assert sandbox.run(Program(GOOD, (later, "assert f(1) == 2"))) == ProgramResult("passed", "", 2)
+
+
+@isolated
+def test_a_program_never_sees_its_tests_nor_another_program(sandbox):
+    assert sandbox.run(Program(f"secret = 'MARKED'\n{GOOD}", ("assert f(1) == 2, 'MARKED'",))).passed
+    reads = (
+        "import gc\nmark = 'MAR' + 'KED'\n"
+        "texts = [r for o in gc.get_objects() for r in gc.get_referents(o) if isinstance(r, str)]\n"
+        "found = [text for text in texts if mark in text and text is not mark]\n"
+        "assert not found, found\n"
+    )
+    assert sandbox.run(Program(reads + GOOD, (*TESTS, "assert 'MARKED'"))).passed
+
+
+@isolated
+def test_nothing_reaches_the_host(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "do-not-tell")
+    with Sandbox() as fresh:
+        probe = "import os\nraise ValueError(sorted(os.listdir('/')), dict(os.environ), os.getuid())"
+        detail = fresh.run(Program(probe, TESTS)).detail
+        assert fresh.run(Program(f"open({str(tmp_path / 'outside')!r}, 'w')", TESTS)).status == "error"
+    assert not (tmp_path / "outside").exists()
+    assert "do-not-tell" not in detail
+    assert "home" not in detail
+    assert ", 65534)" in detail
+
+
+@isolated
+def test_a_timeout_is_kept():
+    start = time.monotonic()
+    with Sandbox(ProgramLimits(seconds=0.3)) as quick:
+        assert quick.run(Program("while True: pass", TESTS)).status == "timeout"
+    assert time.monotonic() - start < 3
+
+
+@isolated
+def test_partial_passes_and_messages_are_reported(sandbox):
+    result = sandbox.run(Program("def f(x): return 2", TESTS))
+    assert (result.status, result.n_passed) == ("failed", 1)
+    result = sandbox.run(Program("raise ValueError('why')", TESTS))
+    assert result.detail == "ValueError: why"
+    result = sandbox.run(Program("raise ValueError('\\ud800 \\n' + 'x' * 10_000)", TESTS))
+    assert (result.status, len(result.detail)) == ("error", 300)
+
+
+@isolated
+def test_a_sandbox_that_dies_is_replaced():
+    with Sandbox() as mortal:
+        assert mortal.run(Program(GOOD, TESTS)).passed
+        mortal._process.kill()
+        mortal._process.wait()
+        assert mortal.run(Program(GOOD, TESTS)).status == "crashed"
+        assert mortal.run(Program(GOOD, TESTS)).passed
+
+
+@isolated
+def test_order_is_kept_over_several_workers():
+    programs = [Program(f"def f(x): return x + {i % 2}", TESTS) for i in range(20)]
+    assert [r.passed for r in run_programs(programs, workers=3)] == [bool(i % 2) for i in range(20)]
+    assert run_programs([]) == []
+
+
+@isolated
+def test_a_hundred_programs_take_seconds():
+    start = time.monotonic()
+    assert all(r.passed for r in run_programs([Program(GOOD, TESTS)] * 100))
+    assert time.monotonic() - start < 10  # about .4 s on an idle core
+
+
+def test_programs_without_tests_and_odd_limits_are_refused():
+    with pytest.raises(SandboxError, match="at least one test"):
+        Sandbox().run(Program(GOOD, ()))
+    with pytest.raises(SandboxError, match="limits out of range"):
+        ProgramLimits(seconds=0)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_no_call_that_makes_processes_sockets_or_namespaces_is_listed(machine):
+    forbidden = {"fork", "vfork", "clone", "clone3", "execve", "socket", "connect", "bind", "sendmsg", "unshare",
+                 "setns", "mount", "ptrace", "shmget", "msgget", "semget", "memfd_create", "prctl", "bpf",
+                 "io_uring_setup", "process_vm_writev", "pidfd_open", "userfaultfd"}  # fmt: skip
+    assert not forbidden & sandbox_syscalls.ALLOWED.keys()
+    assert len(sandbox_syscalls.instructions(machine, 5)) % 8 == 0
+    with pytest.raises(OSError, match="no list"):
+        sandbox_syscalls.instructions("riscv64", 5)
+
+
+@isolated
+def test_gold_solutions_of_mbpp_pass():
+    default = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+    path = Path(os.environ.get("REWARDSMITH_DATA", default)) / "mbpp.test.jsonl.gz"
+    if not path.exists():
+        pytest.skip("no data directory")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in itertools.islice(file, 100)]
+    rows = [row for row in rows if row["id"] != "mbpp-123"]  # seconds of honest work
+    programs = [Program(row["solution"], (row["test_setup"] or "pass", *row["tests"])) for row in rows]
+    results = run_programs(programs, ProgramLimits(seconds=30))
+    assert [(row["id"], r) for row, r in zip(rows, results, strict=True) if not r.passed] == []
