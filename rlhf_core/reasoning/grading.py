@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.evaluation.answers import answers_equal, extract_boxed, extract_number, parse_number, told_box
-from rlhf_core.evaluation.choice_answers import extract_choice
-from rlhf_core.evaluation.denials import answer_told, last_is_doubted
+from rlhf_core.evaluation.answers import extract_number, parse_number, told_answer
+from rlhf_core.evaluation.mathematics import equal_expressions
 
-_ANSWER_IS = re.compile(r"(?:####|the answer is)[: ]*", re.IGNORECASE)
+#: The letter of a choice, in parentheses or not, alone or before its text.
+_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?(?:\s+(.+))?")
+_IN_LATEX = re.compile(r"[\\{^]")
 
 
 def question_prompt(question: str, choices: Sequence[str] | None = None) -> str:
@@ -24,52 +25,47 @@ def with_answer(solution: str | None, answer: str) -> str:
     """Returns a solution that ends with `The answer is ...`, as policies are taught to end; of no steps, that line
     alone."""
     steps = (solution or "").strip()
-    if _ANSWER_IS.search(steps):
+    if re.search("####|the answer is", steps, re.IGNORECASE):
         return steps
     return f"{steps}\nThe answer is {answer}".strip()
-
-
-def _told(text: str) -> str | None:
-    """Returns what is told as the answer: behind the last `The answer is` a box, else the line without its full stop.
-
-    A box elsewhere counts only where nothing says `The answer is`.
-    """
-    triggers = list(_ANSWER_IS.finditer(text))
-    if not triggers:
-        return None if answer_told(text)[0] is None else told_box(text)
-    if last_is_doubted(text) or answer_told(text)[0] is None:
-        return None
-    told = text[triggers[-1].end() :]
-    boxed = extract_boxed(told)
-    if boxed is not None:
-        return boxed
-    return told.split("\n")[0].strip().removesuffix(".").strip() or None
 
 
 def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:
     """Returns the answer that a prediction reaches, None where none can be read.
 
+    Of a multiple choice it is told by the choice's letter, its text or both. In mathematics it is the number of RLMEC's
+    rule (`extract_number`), or the expression that is told where that or the gold answer is in LaTeX or not a number.
+
     Args:
         prediction: a solution.
-        question: `answer`; with `choices` the answer is the text of one of them, otherwise a number (a fraction in
-            LaTeX is one), or an expression where the gold answer is not a number.
+        question: `answer`; with `choices` the answer is the text of one of them.
     """
-    choices = question.get("choices")
-    if choices:
-        told = _told(prediction)
-        for choice in choices:
-            if told is not None and told.casefold() == str(choice).strip().removesuffix(".").casefold():
-                return str(choice)
-        index = extract_choice(prediction, len(choices), choices)
-        return None if index is None else str(choices[index])
-    told = _told(prediction)
-    if parse_number(str(question["answer"])) is None or (told is not None and parse_number(told) is not None):
+    told, gold = told_answer(prediction), str(question["answer"])
+    if question.get("choices"):
+        return None if told is None else _chosen(told, question["choices"])
+    if parse_number(gold) is None or (told is not None and _IN_LATEX.search(told)):
         return told
     return extract_number(prediction)
 
 
+def _chosen(told: str, choices: Sequence[str]) -> str | None:
+    told = told.strip(" *`$\"'").removesuffix(".")
+    texts = [str(choice).strip().removesuffix(".").casefold() for choice in choices]
+    if told.casefold() in texts:
+        return str(choices[texts.index(told.casefold())])
+    letter = _LETTER.fullmatch(told)
+    place = -1 if letter is None else ord(letter[1]) - ord("A")
+    if letter is None or place >= len(choices) or (letter[2] or texts[place]).casefold() != texts[place]:
+        return None
+    return str(choices[place])
+
+
 def is_right(extracted: str | None, question: Mapping[str, Any]) -> bool:
-    """Returns whether an extracted answer is the question's."""
-    if question.get("choices"):
-        return extracted == question["answer"]
-    return answers_equal(extracted, str(question["answer"]))
+    """Returns whether an extracted answer is the question's: the same choice, number or expression."""
+    gold = str(question["answer"])
+    if extracted is None or question.get("choices"):
+        return extracted == gold
+    found, target = parse_number(extracted), parse_number(gold)
+    if found is not None and target is not None:
+        return found == target
+    return equal_expressions(extracted, gold)

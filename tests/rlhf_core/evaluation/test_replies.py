@@ -1,0 +1,140 @@
+"""Every reply and answer is read as its contract says (docs/benchmarks.md), or counted as unreadable."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_core.evaluation.answers import extract_number, harness_answer, harness_match, solution_is_right
+from rlhf_core.evaluation.judges.replies import preference_from_logprobs
+from rlhf_core.evaluation.judges.templates import TEMPLATES
+from rlhf_core.reasoning.grading import extract_answer, is_right
+
+PINNED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("replies.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("template", "reply", "outcome"),
+    [(template, *case) for template, cases in PINNED["judges"].items() for case in cases.items()],
+)
+def test_a_reply_of_a_judge(template: str, reply: str, outcome: str | float) -> None:
+    verdict = TEMPLATES[template].parse(reply)
+    assert (verdict.label or verdict.value or "-") == outcome
+    assert verdict.valid == (not verdict.reason) == (outcome != "-")
+
+
+def test_every_template_of_a_judge_is_pinned() -> None:
+    assert PINNED["judges"].keys() == {name for name, template in TEMPLATES.items() if template.n_answers}
+
+
+@pytest.mark.parametrize(("solution", "number"), PINNED["numbers"].items())
+def test_a_number(solution: str, number: str) -> None:
+    assert (extract_number(solution) or "-") == number
+
+
+@pytest.mark.parametrize(("solution", "gold", "right"), PINNED["mathematics"])
+def test_an_answer_in_mathematics(solution: str, gold: str, right: bool) -> None:
+    assert is_right(extract_answer(solution, {"answer": gold}), {"answer": gold}) == right
+
+
+@pytest.mark.parametrize(("solution", "choice"), PINNED["choices"].items())
+def test_a_choice(solution: str, choice: str) -> None:
+    question = {"answer": "dog", "choices": ["cat", "dog", "a plan", "12%"]}
+    extracted = extract_answer(solution, question)
+    assert (extracted or "-") == choice
+    assert is_right(extracted, question) == (choice == "dog")
+
+
+def test_a_preference_is_two_minus_the_share_of_the_first_token() -> None:
+    assert preference_from_logprobs({"m": math.log(0.3), "M": math.log(0.1)}) == pytest.approx(1.25)
+    assert preference_from_logprobs({"m": -0.1, "The": -3.0}) == 1.0
+    assert preference_from_logprobs({"m": -2000.0, "M": -1.0}) == 2.0
+    assert preference_from_logprobs({" m": -0.1}) is None
+
+
+@given(st.text(st.sampled_from("[]()<>=AB.:/$\\{}# \n1290mM'\"-"), max_size=80) | st.text(max_size=80))
+def test_any_text_is_read_or_unreadable(text: str) -> None:
+    for template in TEMPLATES.values():
+        verdict = template.parse(text)
+        assert verdict.value is None or 1.0 <= verdict.value <= 10.0
+    assert solution_is_right(text, "1") in (True, False)
+    assert harness_answer(text, "flexible")
+    extract_answer(text, {"answer": "a", "choices": ["a", "b"]})
+
+
+@given(st.integers(-(10**9), 10**9), st.sampled_from(["#### {:,}", "The answer is {}.", "x = {}.0", "\\boxed{{{}}}"]))
+def test_a_number_is_read_in_each_form(number: int, form: str) -> None:
+    assert solution_is_right(form.format(number), str(number))
+
+
+def test_a_long_text_is_read_in_linear_time() -> None:
+    pieces = ("1", "[", "[[1.", "Better: ", "*", "\n", "preference: 1", "<think>", "{'model': ", "\\boxed{", "1,234",
+              "1/", "the answer is ", "= ", "$", "{")  # fmt: skip
+    start = time.process_time()
+    for text in (piece * (100_000 // len(piece)) for piece in pieces):
+        for template in TEMPLATES.values():
+            template.parse(text)
+        solution_is_right(text, "5")
+        extract_answer(text, {"answer": "5", "choices": ["5", "6"]})
+    assert time.process_time() - start < 20  # 1 s on an idle core
+
+
+def test_both_modes_of_the_harness() -> None:
+    text = "First 5, then #### 12. So #### 13 and 14."
+    assert (harness_answer(text, "strict"), harness_answer(text, "flexible")) == ("12.", "14.")
+    assert harness_match(text, "reasoning\n#### 12", "strict")
+    assert harness_match("It costs $1,200.", "1200", "flexible")
+    assert not harness_match("#### 18.0", "18", "strict")  # the harness compares text
+    assert not harness_match("#### 4\n\nQuestion: 3 cups?\n#### 3", "3", "flexible")
+
+
+@pytest.mark.parametrize(
+    "text", ["#### 12", "so 1,234.\n#### 1,234.", "nothing", "#### $7 and 8", "-3 or 5.0", "#### 4 Question: #### 5"]
+)
+def test_filters_are_those_of_the_harness(text: str) -> None:
+    pytest.importorskip("lm_eval")
+    from lm_eval.filters.extraction import RegexFilter
+
+    from rlhf_core.evaluation.answers import HARNESS_STOPS, cut_at
+    from rlhf_core.evaluation.harness.tasks import task_configs
+
+    (config,) = task_configs("gsm8k").values()
+    assert tuple(config["generation_kwargs"]["until"]) == HARNESS_STOPS
+    for mode, filters in zip(("strict", "flexible"), config["filter_list"], strict=True):
+        options = {key: value for key, value in filters["filter"][0].items() if key != "function"}
+        ((found,),) = RegexFilter(**options).apply([[cut_at(text, HARNESS_STOPS)]], [{}])
+        assert harness_answer(text, mode) == found
+
+
+def _real_rows(name: str) -> list[dict[str, Any]]:
+    default = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+    path = Path(os.environ.get("REWARDSMITH_DATA", default)) / f"{name}.jsonl.gz"
+    if not path.exists():
+        pytest.skip("no data directory")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_gold_solutions_of_gsm8k_are_right_by_every_rule() -> None:
+    for row in _real_rows("gsm8k.test")[:300]:
+        text = f"{row['solution']}\n#### {row['answer']}"
+        assert solution_is_right(text, row["answer"])
+        assert harness_match(text, text, "strict")
+        assert harness_match(text, row["answer"], "flexible")
+
+
+def test_gold_solutions_of_math_are_right_and_no_other_answer_is() -> None:
+    rows = _real_rows("math.test")[:60]
+    for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
+        assert is_right(extract_answer(row["solution"], row), row), row
+        assert is_right(extract_answer(other["solution"], row), row) == (other["answer"] == row["answer"]), row
