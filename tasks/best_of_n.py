@@ -8,7 +8,7 @@ both orders (`<judge>/<benchmark>/<N>`) and, where they are known, by true rewar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +20,10 @@ from rlhf_core.evaluation.reward_bench import check_independence
 from tasks.params.evaluation import BestOfNSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
-from tasks.running.mismatches import FinishedStage, mean
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import command_line, prepare_process, run_main
-from tasks.running.typed_results import read_rows
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -103,7 +101,7 @@ def choose(
     spec = typed(BestOfNSpec, read_settings(scale_path), str(scale_path))
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, pool, entropies, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        rows = read_rows(pool / "responses.jsonl", PooledAnswers)
+        rows = read_jsonl(pool / "responses.jsonl")
         for row in rows:
             check_sizes(spec.sizes, len(row["samples"]))
         world = load_world(data)
@@ -130,32 +128,6 @@ def choose(
         ]
         write_jsonl(result / "choices.jsonl", choices)
         write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` choices that are not the pool's answers with the highest rewards, and metrics
-    that are not theirs."""
-    pool, rows, data = finished.input_from("pool"), finished.rows("choices.jsonl"), finished.input_from("prepare")
-    if pool is None or data is None or not rows:
-        return
-    pooled = read_rows(pool / "responses.jsonl", PooledAnswers)
-    chosen = best_of_first(torch.tensor([row["rewards"] for row in rows]), [int(size) for size in rows[0]["best"]])
-    values = [
-        {"id": row["id"], "prompt": row["prompt"], "greedy": row["greedy"]}
-        | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
-        for i, row in enumerate(pooled)
-    ]
-    yield from finished.row_mismatches("choices.jsonl", rows, values)
-    world, metrics = load_world(data), dict[str, float]()
-    for name in dict.fromkeys(row["benchmark"] for row in rows):
-        places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
-        of_benchmark = {size: [best[i] for i in places] for size, best in chosen.items()}
-        for key, value in win_rates([pooled[i] for i in places], of_benchmark, {}, "", world).items():
-            judge, _, first = key.partition("/")
-            metrics[f"{judge}/{name}/{first}"] = value
-        for size, best in of_benchmark.items():
-            metrics[f"reward/{name}/{size}"] = mean([rows[i]["rewards"][j] for i, j in zip(places, best, strict=True)])
-    yield from finished.metric_mismatches(metrics)
 
 
 main = command_line(choose)

@@ -7,7 +7,6 @@ in nats is resolved here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +16,8 @@ from safetensors.torch import save_file
 from tasks.params.backbone import EntropySpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.mismatches import FinishedStage
-from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.entropies import response_entropies
 
@@ -71,25 +68,6 @@ def measure(spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Pa
 
 def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {f"{split}.values": torch.cat(values), f"{split}.lengths": torch.tensor([len(v) for v in values])}
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` entropies of other responses than the data's, and cutoffs and metrics that are
-    not theirs."""
-    data, sft, spec = finished.input_from("prepare"), finished.input_from("sft"), finished.settings(EntropySpec)
-    path = finished.result / "entropies.safetensors"
-    if data is None or sft is None or spec is None or not exists_or_raise_if_lost(path):
-        return
-    stored, encoder = read_tensors(path), load_encoder(data, sft / "model")
-    for split in SPLITS:
-        file = data / f"preference.{split}.jsonl"
-        pairs = read_jsonl(file)
-        responses = [each.response for side in ("chosen", "rejected") for each in encode(encoder, pairs, side, file)]
-        if stored[f"{split}.lengths"].tolist() != [len(each) for each in responses]:
-            yield f"entropies.safetensors has other numbers of tokens than the responses of split '{split}'"
-    train, cutoffs = stored["train.values"], read_object(finished.result / "cutoffs.json")
-    yield from finished.row_mismatches("cutoffs.json", [cutoffs], [resolve_cutoffs(spec, train)])
-    yield from finished.metric_mismatches(levels(train))
 
 
 main = command_line(measure)

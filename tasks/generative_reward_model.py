@@ -11,10 +11,10 @@ correct would mislead. Its result is then stopped.json alone. Source: RLMEC, sec
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 from torch import Tensor
 
@@ -37,16 +37,14 @@ from rlhf_core.testbed.oracle import first_error, minimal_edit
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import Stopped, write_json, write_jsonl
+from tasks.running.artifacts import Stopped, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, run_main
 from tasks.running.supervised import train_resumably
-from tasks.running.typed_results import read_rows
-from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
+from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -80,11 +78,11 @@ def gather(data: Path, samples: list[SampledSolution], file: Path, teacher: Path
     Raises:
         DataError: no accepted rewrite, or no question to hold out.
     """
-    questions = read_rows(data / "questions.jsonl", Question)
+    questions = read_jsonl(data / "questions.jsonl")
     wrong = wrong_solutions(samples, questions, file)
     turned: list[SampledSolution] = [{**row, "correct": not row["correct"]} for row in samples]
     right = {(each.question["id"], each.prediction): each for each in wrong_solutions(turned, questions, file)}
-    rewrites = {row["id"]: row for row in read_rows(teacher / "rewrites.jsonl", VerifiedRewrite)}
+    rewrites = {row["id"]: row for row in read_jsonl(teacher / "rewrites.jsonl")}
     accepted = sorted({row["question_id"] for row in rewrites.values() if row["accepted"]})
     if len(accepted) < 2:
         raise DataError(
@@ -292,7 +290,7 @@ def train_generative_model(
         own = replace(own, limits=config.limits)
         tasks, model = ModelTasks(own, TEMPLATES[config.header]), load_policy(sft / "model", own)
         file = samples / "samples.jsonl"
-        drawn = read_rows(file, SampledSolution)
+        drawn = read_jsonl(file)
         material = gather(data, drawn, file, teacher, config.held_out, seed)
         rows, metrics = training_rows(material, tasks, seed)
         with name_file_in_numeric_errors(teacher / "rewrites.jsonl"):
@@ -310,7 +308,7 @@ def train_generative_model(
         recognised = [found.valid and found.step is None for found in checked]
         metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
         require(metrics, config.least_accuracy, str(spec_path))
-        questions = {row["id"]: row for row in read_rows(data / "questions.jsonl", Question)}
+        questions = {row["id"]: row for row in read_jsonl(data / "questions.jsonl")}
         scored = score_samples(model, tasks, encoder, drawn, questions, config)
         metrics |= fidelity_metrics(scored, material, encoder)
         metrics |= {
@@ -349,37 +347,6 @@ def require(metrics: Mapping[str, float], least: float, where: str) -> None:
             f"{metrics['teacher_rewrite_accuracy']:.2f}), or lower least_accuracy",
             metrics,
         )
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` rewrites and token rewards that contradict what they were made from, and metrics
-    that are not theirs."""
-    data, samples, teacher = (finished.input_from(kind) for kind in ("prepare", "samples", "teacher"))
-    config, scored = finished.settings(GenerativeModelScale), cast(list[RewardedSolution], finished.rows(REWARDS_FILE))
-    if data is None or samples is None or teacher is None or config is None or not scored:
-        return
-    encoder, file = load_encoder(data, samples / "tokenizer"), samples / "samples.jsonl"
-    drawn = read_rows(file, SampledSolution)
-    ranges, right = RewardRanges(config.negative, config.positive), {row["id"]: row["correct"] for row in drawn}
-    yield from finished.copy_mismatches(
-        REWARDS_FILE, scored, drawn, ("question_id", "prompt", "prediction", "token_ids")
-    )
-    values = [{"rewards": token_rewards(row["probabilities"], right[row["id"]], ranges)} for row in scored]
-    yield from finished.row_mismatches(REWARDS_FILE, scored, values)
-    corrected = cast(list[VerifiedRewrite], finished.rows("grm_rewrites.jsonl"))
-    material = gather(data, drawn, file, teacher, config.held_out, finished.seed or 0)
-    yield from verified_again(finished, "grm_rewrites.jsonl", corrected, material.wrong, encoder, config.rewrites)
-    metrics = {"rewritten": float(sum(row["accepted"] for row in corrected))}
-    metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
-    torn = sum({len(row["rewards"]), len(row["probabilities"])} != {len(row["token_ids"])} for row in scored)
-    if torn:
-        yield f"{REWARDS_FILE} has {torn} of {len(scored)} rows with another number of rewards than of tokens"
-    else:
-        metrics |= fidelity_metrics(scored, material, encoder)
-    if finished.seed is not None:  # which draws the questions that are held out
-        measured = quality(material, {row["id"]: row for row in corrected}, [])
-        metrics |= {name: v for name, v in measured.items() if name not in ("correct_recognised", "locating_accuracy")}
-    yield from finished.metric_mismatches(metrics)
 
 
 main = command_line(train_generative_model)

@@ -18,7 +18,7 @@ Normalisers of the user's own, `module:name` in the setting `own`, are fitted wi
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,14 +37,11 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import NormaliserSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import warn_too_few_rows
-from tasks.running.artifacts import read_object, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.mismatches import FinishedStage
-from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import command_line, prepare_process, run_main
-from tasks.running.typed_results import read_rows
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -150,7 +147,7 @@ def fit_normalisers(
             write_json(result / "normaliser.json", {})
             write_json(result / "metrics.json", {})
             return
-        training_pairs = read_rows(data / "preference.train.jsonl", PreferencePair)
+        training_pairs = read_jsonl(data / "preference.train.jsonl")
         warn_too_few_rows(spec.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
         indices = calibration_indices(spec, len(training_pairs))
         if is_hub_classifier(reward_model):
@@ -181,15 +178,6 @@ def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     for estimator, coefficients in fitted["location_aware"].items():
         metrics |= {f"{estimator}_{name}": value for name, value in coefficients.items()}
     return {name: float(value) for name, value in metrics.items()}
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Compares metrics.json with normaliser.json; yields a message for each value that differs, for `rewardsmith
-    verify`."""
-    file = finished.result / "normaliser.json"
-    fitted = read_object(file) if exists_or_raise_if_lost(file) else {}
-    if fitted:
-        yield from finished.metric_mismatches(flat_metrics(fitted))
 
 
 main = command_line(fit_normalisers)

@@ -24,7 +24,6 @@ again).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +35,6 @@ from rlhf_core.models.loading import save_model
 from rlhf_core.recipe import parse_recipe, useless_shaping
 from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.benchmarks import write_benchmarks
-from tasks.evaluating.mismatches import answer_mismatches, judgement_mismatches, win_rate_mismatches
 from tasks.evaluating.over_sft import OverSft, over_baseline, over_sft
 from tasks.evaluating.policies import Evaluation
 from tasks.graph.items import data_name, sft_name
@@ -47,14 +45,12 @@ from tasks.params.settings import typed
 from tasks.policy_run.divergence import noting_divergence
 from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight
-from tasks.policy_run.mismatches import credit_mismatches, peak_mismatches, training_mismatches, weight_mismatches
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import prepare_process_group
-from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_main
 
@@ -228,21 +224,6 @@ def _write(
     write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
     if run.phases and not distributed.rank():
         write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` what of a result does not follow from its answers, judgements and histories."""
-    for part in (
-        answer_mismatches,
-        win_rate_mismatches,
-        judgement_mismatches,
-        training_mismatches,
-        credit_mismatches,
-        peak_mismatches,
-        weight_mismatches,
-    ):
-        yield from part(finished)
-    yield from win_rate_mismatches(finished, "peak_generations.jsonl", "peak_")
 
 
 main = command_line(train_policy)

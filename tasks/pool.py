@@ -6,7 +6,6 @@ Sentence, appendix B.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,12 +16,10 @@ from tasks.params.evaluation import PoolSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.mismatches import FinishedStage, mean
-from tasks.running.result_rows import BenchmarkItem, PooledAnswers
+from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import command_line, prepare_process, run_main
-from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -50,7 +47,7 @@ def draw_pool(
             file = data / "benchmarks" / f"{name}.jsonl"
             if not file.exists():
                 raise DataError(f"the data has no benchmark '{name}'", file=str(file), remedy="Change 'benchmarks'")
-            items = first_rows(read_rows(file, BenchmarkItem), spec.prompts, "prompts", file)
+            items = first_rows(read_jsonl(file), spec.prompts, "prompts", file)
             asked = [{**item, "prompt": item["turns"][0]} for item in items]
             first = answer(policy, encoder, asked, greedy, seed, spec.batch)
             repeated = [item for item in asked for _ in range(spec.samples)]
@@ -75,14 +72,6 @@ def draw_pool(
             }
         write_jsonl(result / "responses.jsonl", rows)
         write_json(result / "metrics.json", metrics)
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` numbers of distinct answers that are not those of the pool."""
-    by_name: dict[str, list[float]] = {}
-    for row in finished.rows("responses.jsonl"):
-        by_name.setdefault(row["benchmark"], []).append(float(len(set(row["samples"]))))
-    yield from finished.metric_mismatches({f"{name}_distinct": mean(found) for name, found in by_name.items()})
 
 
 main = command_line(draw_pool)

@@ -11,7 +11,6 @@ the first head, read at the segmenter that it was trained with and not normalise
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,12 +31,10 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, read_object, read_tensors, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
-from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
-from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
@@ -186,35 +183,6 @@ def make_references(
                 "length": units.length,
                 "truncated": float((~stored["ended"]).double().mean()),
             },
-        )
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` metrics and lists that do not fit the lengths of the stored responses, and
-    metrics that are not those of their rewards."""
-    path = finished.result / "references.safetensors"
-    if not exists_or_raise_if_lost(path):
-        return
-    stored, names = read_tensors(path), read_object(finished.result / "references.json")["prompts"]
-    lengths = stored["lengths"].double()
-    found = {"responses": float(len(lengths)), "prompts": float(len(names))}
-    yield from finished.metric_mismatches({**found, "truncated": float((~stored["ended"]).double().mean())})
-    for name, values in stored.items():
-        expected = len(lengths) if name in ("lengths", "ended", REWARDS) else int(lengths.sum())
-        if len(values) != expected:
-            yield f"references.safetensors has {len(values)} values of '{name}', not {expected}"
-            return
-    model, heads = finished.input_from("reward_model"), [name for name in stored if name.startswith("values.")]
-    settings = None if model is None else read_object(model / "model" / "reward_model.json")
-    if settings is not None and len(heads) == 1 and settings["segmenter"]["kind"] == "bandit":
-        last = stored["lengths"].long().cumsum(0) - 1  # where a whole response's reward is
-        rewards = stored[heads[0]].double()[last].reshape(len(names), -1)
-        yield from finished.metric_mismatches(
-            {
-                "reward_mean": float(rewards.mean()),
-                "reward_std": float(rewards.std(correction=0)),
-                "reward_std_within_prompts": float(rewards.std(dim=1, correction=0).mean()),
-            }
         )
 
 

@@ -7,7 +7,7 @@ refused first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -19,7 +19,6 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
-from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import BenchmarkPair
 from tasks.running.stage import command_line, prepare_process, run_main
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
@@ -93,16 +92,6 @@ def bench(
         ]
         write_jsonl(result / "generations.jsonl", generations)
         write_json(result / "metrics.json", reward_bench_scores(pairs) | split_scores(pairs))
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` marks that are not those of the rewards beside them, and accuracies that are not
-    theirs."""
-    rows = finished.rows("generations.jsonl")
-    pairs = [ScoredPair(*(row[name] for name in ("id", "benchmark", "subset", "chosen", "rejected"))) for row in rows]
-    yield from finished.row_mismatches("generations.jsonl", rows, [{"right": pair.right} for pair in pairs])
-    if pairs:
-        yield from finished.metric_mismatches(reward_bench_scores(pairs) | split_scores(pairs))
 
 
 main = command_line(bench)

@@ -16,12 +16,10 @@ fidelity: how well the reward paid to a clause agrees with its true reward.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
-
-import numpy as np
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
@@ -37,7 +35,7 @@ from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, b
 from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss, score_all, score_parts
 from rlhf_core.rewards.warm import average_weights
 from rlhf_core.segmentation import Segmenter
-from rlhf_core.segmentation.end_tokens import add_end_token, end_token_id
+from rlhf_core.segmentation.end_tokens import add_end_token
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
@@ -48,13 +46,10 @@ from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
 from tasks.running.launch import prepare_process_group
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.mismatches import FinishedStage
-from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.running.result_rows import ColouredExample, PreferencePair, ReportExample
+from tasks.running.result_rows import ColouredExample, ReportExample
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
 from tasks.running.supervised import train_resumably
-from tasks.running.typed_results import read_rows
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import (
     SegmentedPairs,
@@ -115,7 +110,7 @@ def train_reward_model(
         end_token = add_end_token(encoder.tokenizer, base) if spec.end_token else None
         splits = {
             split: segment_pairs(
-                read_rows(data / f"preference.{split}.jsonl", PreferencePair),
+                read_jsonl(data / f"preference.{split}.jsonl"),
                 encoder,
                 segmenter,
                 load_entropies(entropies, split) if entropies and segmenter.needs_entropies else None,
@@ -169,7 +164,7 @@ def train_reward_model(
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         example_entropies = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
-        rows = read_rows(data / "examples.jsonl", ReportExample)
+        rows = read_jsonl(data / "examples.jsonl")
         examples = scored_examples(model, rows, encoder, segmenter, example_entropies, aggregation, end_token, head)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
@@ -180,7 +175,7 @@ def write_zero_shot_result(scale: ZeroShotScale, inputs: list[Path | str | None]
     validation pairs."""
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         write_zero_shot_settings(result, scale.zero_shot, data)
-        pairs = read_rows(data / "preference.validation.jsonl", PreferencePair)
+        pairs = read_jsonl(data / "preference.validation.jsonl")
         metrics = load_zero_shot_model(result).pair_metrics(pairs)
         write_jsonl(result / "history.jsonl", [])
         write_jsonl(result / "examples.jsonl", [])
@@ -341,53 +336,6 @@ def scored_examples(
 
 def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` examples that the data does not have, tokens' rewards that do not follow from
-    their segments', a ceiling that is not the data's, and a share of it that does not follow from the accuracy."""
-    data, rows = finished.input_from("prepare"), finished.rows("examples.jsonl")
-    accuracy, ceiling = (finished.metrics.get(name) for name in ("accuracy", "bayes_ceiling"))
-    if accuracy is not None and ceiling:
-        yield from finished.metric_mismatches({"share_of_ceiling": accuracy / ceiling})
-    if data is not None:
-        known = read_json(data / "data.json").get("bayes_ceiling", {})
-        names = {"bayes_ceiling": "validation", "ood_bayes_ceiling": "ood"}
-        yield from finished.metric_mismatches({name: known[split] for name, split in names.items() if split in known})
-        examples = read_jsonl(data / "examples.jsonl")
-        yield from finished.copy_mismatches(
-            "examples.jsonl", rows, examples, ("prompt", "response", "kind", "true_clauses")
-        )
-    values = []
-    for row in rows:
-        spans, worth = [(int(a), int(b)) for a, b, _ in row["segments"]], [value for *_, value in row["segments"]]
-        values.append({"rewards": divide_among_tokens(spans, worth, len(row["tokens"]))})
-    yield from finished.row_mismatches("examples.jsonl", rows, values)
-    if data is not None and exists_or_raise_if_lost(finished.result / "model" / "model.safetensors"):
-        yield from _scored_again(finished, data, rows)
-
-
-def _scored_again(finished: FinishedStage, data: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields that the saved model rewards the report's examples otherwise."""
-    model, training = ScalarModel.load(finished.result / "model")
-    model.eval()
-    segmenter = load_segmenter(training["segmenter"], finished.input_from("segmenter"))
-    entropies = finished.input_from("entropies") if segmenter.needs_entropies else None
-    encoder = load_encoder(data, finished.result / "model")
-    again = scored_examples(
-        model,
-        read_rows(data / "examples.jsonl", ReportExample),
-        encoder,
-        segmenter,
-        None if entropies is None else load_entropies(entropies, "examples"),
-        build_aggregation(training["aggregation"]),
-        end_token_id(encoder.tokenizer) if training.get("end_token") else None,
-        next(iter(model.heads)),
-    )
-    pairs = [(own["segments"], row["segments"]) for own, row in zip(again, rows, strict=False)]
-    apart = sum(len(one) != len(other) or not np.allclose(one, other, *ANOTHER_MODEL) for one, other in pairs)
-    if apart or len(again) != len(rows):
-        yield f"examples.jsonl has {apart} of {len(rows)} examples that the saved model rewards otherwise"
 
 
 main = command_line(train_reward_model)

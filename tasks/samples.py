@@ -8,9 +8,9 @@ spells them; metrics.json. Source: RLMEC, section 4.1.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import torch
 
@@ -23,13 +23,11 @@ from rlhf_core.reasoning.steps import split_steps
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec
-from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
 from tasks.running.stage import command_line, prepare_process, run_main
-from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -129,7 +127,7 @@ def make_samples(
     prepare_process()
     spec = typed(SamplesSpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft]) as result:
-        questions = read_rows(data / "questions.jsonl", Question)
+        questions = read_jsonl(data / "questions.jsonl")
         if not questions:
             raise DataError("there is no question", file=str(data / "questions.jsonl"), remedy="Raise rows: questions")
         encoder = load_encoder(data, sft / "model")
@@ -138,24 +136,6 @@ def make_samples(
         encoder.tokenizer.save_pretrained(result / "tokenizer")
         write_jsonl(result / "samples.jsonl", samples)
         write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` samples that are not those of their questions and tokens, and metrics that are
-    not theirs."""
-    data, rows = finished.input_from("prepare"), cast(list[SampledSolution], finished.rows("samples.jsonl"))
-    if data is None or not rows:
-        return
-    encoder = load_encoder(data, finished.result / "tokenizer")
-    questions = {row["id"]: row for row in read_rows(data / "questions.jsonl", Question)}
-    known = [row for row in rows if row["question_id"] in questions and not row.get("gold")]
-    values = []
-    for row in known:
-        number = int(row["id"].rpartition("/")[2])
-        text = str(encoder.tokenizer.decode(row["token_ids"], skip_special_tokens=True))
-        values.append(sample_row(questions[row["question_id"]], number, text))
-    yield from finished.row_mismatches("samples.jsonl", known, values)
-    yield from finished.metric_mismatches(statistics(rows, encoder.eos_id))
 
 
 main = command_line(make_samples)

@@ -15,11 +15,10 @@ from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_g
 from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation, OpponentJudgement
 from tasks.running.stage import command_line, prepare_process, run_main
-from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -33,7 +32,7 @@ def answers_of(policy: Path, benchmark: str) -> dict[str, Generation]:
         DataError: it answered no prompt of the benchmark.
     """
     file = policy / "generations.jsonl"
-    rows = {str(r["id"]): r for r in read_rows(file, Generation) if r["benchmark"] == benchmark and r["turn"] == 1}
+    rows = {str(r["id"]): r for r in read_jsonl(file) if r["benchmark"] == benchmark and r["turn"] == 1}
     if not rows:
         raise DataError(f"no answer to a prompt of '{benchmark}'", file=str(file), remedy="Change 'benchmark'")
     return rows

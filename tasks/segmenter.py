@@ -8,7 +8,7 @@ from there; they load the model only for texts that it has not seen.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,11 +26,9 @@ from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.params.backbone import SegmenterSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.granted_device import device
-from tasks.running.mismatches import FinishedStage
 from tasks.running.progress import progress
-from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import command_line, prepare_process, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -106,12 +104,6 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
         "longest_sentence_chars": float(max(lengths, default=0)),
         "one_sentence_share": sum(len(row) <= 1 for row in ends) / max(1, len(ends)),
     }
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` metrics that are not those of the sentences."""
-    if exists_or_raise_if_lost(finished.result / KNOWN_FILE):
-        yield from finished.metric_mismatches(lengths_of(list(read_object(finished.result / KNOWN_FILE).values())))
 
 
 def _train(spec: SegmenterSpec, training: TrainingConfig, where: Address, data: Path, folder: Path) -> dict[str, float]:

@@ -16,7 +16,7 @@ Source: ALARM, §3.2 and §4.2, Figures 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,19 +34,14 @@ from tasks.params.aspects import ASPECT_NORMALISERS, SelectionEntry, SelectionSc
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, read_object, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.mismatches import FinishedStage
-from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.result_rows import Prompt
 from tasks.running.stage import command_line, prepare_process, run_main
-from tasks.running.typed_results import read_rows
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "selection"
-#: Bootstrap rounds of `mismatches`, which compares estimates; rounds make their intervals only.
-VERIFY_ROUNDS = 100
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale:
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
     file = data / "prompts.jsonl"
-    rows = first_rows(read_rows(file, Prompt), scale.prompts, "prompts", file)
+    rows = first_rows(read_jsonl(file), scale.prompts, "prompts", file)
     drawn = {}
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         sampling = Sampling(scale.max_new_tokens, temperature=temperature, engine=scale.engine)
@@ -220,40 +215,6 @@ def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
                 metrics[f"{measure}/{name}"] = recorded[measure]["estimate"]
         metrics[f"chosen/{name}"] = float(name in chosen)
     return {name: float(value) for name, value in metrics.items()}
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` estimates and a choice in selection.json that do not follow from the scores in
-    answers.jsonl, and metrics that do not follow from selection.json."""
-    spec, file, rows = (
-        finished.settings(SelectionEntry),
-        finished.result / "selection.json",
-        finished.rows("answers.jsonl"),
-    )
-    if spec is None or not exists_or_raise_if_lost(file) or not rows:
-        return
-    stated = read_object(file)
-    scores = {
-        name: ([row["greedy"][name] for row in rows], [row["sampled"][name] for row in rows])
-        for name in ("holistic", *stated["aspects"])
-    }
-    statistics = _statistics(scores["holistic"][1], "the holistic reward")
-    yield from finished.row_mismatches("selection.json", [stated["holistic"]], [statistics])
-    holistic, recomputed, never_prefer = Pairs.of(*scores["holistic"]), dict[str, Any](), list[str]()
-    for name, recorded in stated["aspects"].items():
-        pairs = Pairs.of(*scores[name], recorded["higher_is_better"])
-        measures = _measures(consistency(holistic, pairs, rounds=VERIFY_ROUNDS, level=0.95, seed=0))
-        recomputed[name] = _estimates(measures)
-        yield from finished.row_mismatches("selection.json", [_estimates(recorded)], [recomputed[name]])
-        never_prefer += [name] if pairs.never_prefers else []
-    chosen = spec.rule.choose({name: _inconsistency(own) for name, own in recomputed.items()}, never_prefer)
-    yield from finished.row_mismatches("selection.json", [stated], [{"chosen": chosen}])
-    yield from finished.metric_mismatches(_metrics(stated, chosen))
-
-
-def _estimates(measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an aspect's inconsistency and win rate without their bounds."""
-    return {measure: {"estimate": measures[measure]["estimate"]} for measure in ("inconsistency", "win_rate")}
 
 
 main = command_line(select)

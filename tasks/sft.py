@@ -7,7 +7,7 @@ is fine-tuned only when its spec has a `training` section. In tables the result 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +32,6 @@ from rlhf_core.models.policy import policy_of
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from tasks.evaluating.benchmarks import write_benchmarks
-from tasks.evaluating.mismatches import answer_mismatches, judgement_mismatches
 from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
@@ -45,7 +44,6 @@ from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.granted_device import device
 from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
-from tasks.running.mismatches import FinishedStage
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
 from tasks.running.supervised import train_resumably
@@ -146,13 +144,6 @@ def fine_tune(
         write_jsonl(result / "judgements.jsonl", evaluation.judgements)
         write_benchmarks(result, evaluation.benchmarks)
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` answers and metrics that do not follow from the rest of the result or
-    from the stage's inputs."""
-    yield from answer_mismatches(finished)
-    yield from judgement_mismatches(finished)
 
 
 main = command_line(fine_tune)

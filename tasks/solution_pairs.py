@@ -7,7 +7,7 @@ models of its baselines).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,6 @@ from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.running.mismatches import FinishedStage
 from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -71,17 +70,6 @@ def pair_solutions(
         facts = read_json(data / "data.json")
         common = {name: facts[name] for name in ("source", "template", "limits")}
         write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` pairs that are not those of the samples."""
-    samples = finished.input_from("samples")
-    if samples is not None:
-        file = samples / SAMPLES_FILE
-        for split, rows in split_pairs(read_samples(read_jsonl(file), str(file)), str(file)).items():
-            yield from finished.row_mismatches(
-                f"preference.{split}.jsonl", finished.rows(f"preference.{split}.jsonl"), rows
-            )
 
 
 main = command_line(pair_solutions)

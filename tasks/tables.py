@@ -14,8 +14,6 @@ import csv
 import importlib
 import importlib.util
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +24,7 @@ from tasks.params.scales import is_rehearsal
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
-from tasks.running.artifacts import read_object, stage_output, write_json
-from tasks.running.mismatches import FinishedStage, same
-from tasks.running.result_digests import exists_or_raise_if_lost
+from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -137,38 +133,6 @@ def make_tables(
 ) -> None:
     """Writes a paper's tables, metrics, curves and figures beside what was published."""
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` metrics that tables of the same runs and of what those were made from, made
-    again, do not have."""
-    file = finished.result / "tables.json"
-    if not exists_or_raise_if_lost(file):
-        return
-    header = read_object(file)
-    results = finished.root / "results" / header["scale"]
-    runs = finished.inputs
-    read = {*runs, *(path for run in runs for path in FinishedStage(run.parent, finished.root).inputs)}
-    allowed = frozenset(path.as_posix() for path in read)
-    tree = ResultTree(results, tuple(header["seeds"]), allowed)
-    tables = paper_tables(header["paper"], tree)
-    found = flat_metrics(tables)
-    yield from finished.metric_mismatches(found)
-    if other := sorted(found.keys() ^ finished.metrics.keys()):
-        yield f"metrics.json and its runs' tables do not both have {other[0]}" + (
-            f" and {len(other) - 1} more" if other[1:] else ""
-        )
-    by_id = [{table["id"]: table for table in _without(results, some)} for some in (header["tables"], tables)]
-    if other := sorted(by_id[0].keys() ^ by_id[1].keys()):
-        yield f"tables.json and its runs do not both have {other[0]}"
-    for name in by_id[0].keys() & by_id[1].keys():
-        if not same(by_id[0][name], by_id[1][name]):
-            yield f"tables.json has another {name} than its runs give"
-    with tempfile.TemporaryDirectory() as folder:
-        write_curves(curves := Path(folder) / "curves.csv", header["paper"], tree)
-        own = finished.result / curves.name
-        if not exists_or_raise_if_lost(own) or own.read_bytes() != curves.read_bytes():
-            yield f"{curves.name} is not that of its runs' histories"
 
 
 def _without(results: Path, tables: Any) -> Any:

@@ -8,9 +8,9 @@ cached answer is not paid for twice. Source: RLMEC, section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
@@ -22,13 +22,11 @@ from rlhf_core.testbed.oracle import first_error
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
-from tasks.running.artifacts import record_folder, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
-from tasks.running.mismatches import FinishedStage
-from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
+from tasks.running.result_rows import VerifiedRewrite
 from tasks.running.stage import command_line, prepare_process, run_main
-from tasks.running.typed_results import read_rows
-from tasks.scoring.rewrites import rewrite_row, verified_again, wrong_solutions
+from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -105,7 +103,7 @@ def make_rewrites(
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
         encoder = load_encoder(data, sft / "model")
         file = samples / "samples.jsonl"
-        wrong = wrong_solutions(read_rows(file, SampledSolution), read_rows(data / "questions.jsonl", Question), file)
+        wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
         rows = [
             rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
             for each, said in zip(wrong, teacher.correct(wrong), strict=True)
@@ -114,21 +112,6 @@ def make_rewrites(
         metrics = rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder)
         write_json(result / "metrics.json", metrics)
         write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
-
-
-def mismatches(finished: FinishedStage) -> Iterator[str]:
-    """Yields for `rewardsmith verify` rewrites that are not verified as they say, and metrics that are not theirs."""
-    data, sft, samples = (finished.input_from(kind) for kind in ("prepare", "sft", "samples"))
-    spec, rows = finished.settings(TeacherSpec), cast(list[VerifiedRewrite], finished.rows("rewrites.jsonl"))
-    if data is None or sft is None or samples is None or spec is None or not rows:
-        return
-    encoder, file = load_encoder(data, sft / "model"), samples / "samples.jsonl"
-    wrong = wrong_solutions(read_rows(file, SampledSolution), read_rows(data / "questions.jsonl", Question), file)
-    yield from verified_again(finished, "rewrites.jsonl", rows, wrong, encoder, spec.limits)
-    if len(rows) == len(wrong):
-        yield from finished.metric_mismatches(
-            rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder)
-        )
 
 
 main = command_line(make_rewrites)

@@ -8,8 +8,8 @@ from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.graph.stopping import stopped
+from tasks.running.artifacts import read_jsonl
 from tasks.running.result_rows import TokenCredit
-from tasks.running.typed_results import read_typed_rows
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
 from tasks.scoring.segmenting import divide_among_tokens
 
@@ -104,19 +104,8 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
 
 
 def _credit_of(file: Path) -> dict[str, TokenCredit]:
-    """Returns the credit of sampled solutions by id.
-
-    Raises:
-        DataError: a row whose values are not one for each token.
-    """
-    rows = read_typed_rows(file, TokenCredit)
-    for number, row in enumerate(rows, start=1):
-        for name in ("mistaken", "credit", "unclipped"):
-            values: Sequence[Any] = row.get(name) or row["credit"]  # type: ignore[assignment]
-            if len(values) != len(row["tokens"]):
-                problem = f"{len(values)} values for {len(row['tokens'])} tokens"
-                raise DataError(problem, file=str(file), row=number, field=name, remedy="Run its stage again")
-    return {row["id"]: row for row in rows}
+    """Returns the credit of sampled solutions by id."""
+    return {row["id"]: row for row in read_jsonl(file)}
 
 
 def print_explanation(model_dir: Path, prompt: str, response: str) -> None:

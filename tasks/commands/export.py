@@ -25,12 +25,11 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.exported import as_classifier, check_one_read, load_classifier
 from tasks.commands.model_card import write_card
+from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder
 from tasks.running.result_digests import RECORD, check_result
-from tasks.running.result_rows import CodeRecord, PreferencePair, Prompt
 from tasks.running.stage import prepare_process
-from tasks.running.typed_results import read_typed_object, read_typed_rows
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, check_trained, model_folder, upstream
 
 #: Largest difference of a score, relative to the largest score where that is above 1.
@@ -76,7 +75,7 @@ class Exported:
             )
         check_result(folder.parent)
         read = upstream("data", data, folder)
-        record = read_typed_object(folder.parent.parent / RECORD, CodeRecord)
+        record = read_object(folder.parent.parent / RECORD)
         return cls(folder, cast(Mapping[str, Any], record), read, load_encoder(read, folder))
 
 
@@ -147,7 +146,7 @@ def _responses(found: Exported) -> tuple[list[dict[str, Any]], list[str]]:
         )
     whole: list[tuple[dict[str, Any], str]] = []
     counts = found.encoder.counts
-    for row in read_typed_rows(file, PreferencePair):
+    for row in read_jsonl(file):
         for text in (row["chosen"], row["rejected"]):
             before = counts.prompts_cut + counts.responses_cut
             found.encoder.sequence(cast(Mapping[str, Any], row), text)
@@ -186,7 +185,7 @@ def _policy(found: Exported, made: Path) -> str:
     own_template = isinstance(encoder.template, TokenizerTemplate)
     template = encoder.tokenizer.chat_template if own_template else hub_template(encoder.template, encoder.tokenizer)
     tokenizer = _write_tokenizer(found, made, template, padding="left")
-    rows = read_typed_rows(found.data / "prompts.jsonl", Prompt)[:PROBES]
+    rows = read_jsonl(found.data / "prompts.jsonl")[:PROBES]
     for row in rows:
         ids = tokenizer.apply_chat_template(messages_of(row), add_generation_prompt=True, return_dict=False)
         own = encoder.template.prompt_ids(encoder.tokenizer, messages_of(row))

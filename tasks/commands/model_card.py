@@ -12,8 +12,7 @@ from huggingface_hub import ModelCardData
 from rlhf_core.errors import RewardsmithError
 from tasks.params.pages import Address, read_settings, settings_digest
 from tasks.running.artifacts import digest as file_digest
-from tasks.running.artifacts import read_json
-from tasks.running.typed_results import read_metrics
+from tasks.running.artifacts import read_json, read_object
 
 REWARD = """import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -116,5 +115,5 @@ def _block(values: Mapping[str, Any]) -> str:
 
 def _metrics(result: Path) -> str:
     lines = ["| metric | value |", "|---|---|"]
-    lines += [f"| {name} | {value:.6g} |" for name, value in read_metrics(result / "metrics.json").items()]
+    lines += [f"| {name} | {value:.6g} |" for name, value in read_object(result / "metrics.json").items()]
     return "\n".join(lines)

@@ -13,12 +13,12 @@ from tasks.policy_run.run import Learn, PolicyRun, RowTraining
 from tasks.policy_run.solutions import (
     SAMPLES_FILE,
 )
+from tasks.running.artifacts import read_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_supervised_device_settings
-from tasks.running.result_rows import Metrics, PreferencePair
+from tasks.running.result_rows import Metrics
 from tasks.running.stage import name_file_in_numeric_errors
 from tasks.running.supervised import train_resumably
-from tasks.running.typed_results import read_rows
 
 
 def by_given_texts(row: RowTraining) -> Learn:
@@ -31,7 +31,7 @@ def by_given_texts(row: RowTraining) -> Learn:
         preference = row.inputs.data / "preference.train.jsonl"
         file = preference if folders.samples is None else folders.samples / SAMPLES_FILE
         with name_file_in_numeric_errors(file):
-            sources = folders.sources(read_rows(file, PreferencePair) if PREFERENCE in learned.needs else [])
+            sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
             freeze(run.reference.model)
             return run_supervised(run, row, training, learned, sources, checkpoints), None
 

@@ -39,7 +39,7 @@ from tasks.policy_run.solutions import (
     solved_samples,
 )
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import peak_memory
+from tasks.running.artifacts import peak_memory, read_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_device_settings
 from tasks.running.granted_device import device
@@ -47,7 +47,6 @@ from tasks.running.loading import load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout
 from tasks.running.stage import name_file_in_numeric_errors
-from tasks.running.typed_results import read_rows
 
 
 @dataclass(frozen=True)
@@ -349,9 +348,7 @@ def by_reward(row: RowTraining) -> Learn:
                     folders, run.encoder, rewards, settings.imitation, config.microbatch, row.seed, row.scale.solutions
                 )
             prompts = (
-                first_rows(read_rows(file, Prompt), row.scale.prompts, "prompts", file)
-                if solved is None
-                else solved.prompts
+                first_rows(read_jsonl(file), row.scale.prompts, "prompts", file) if solved is None else solved.prompts
             )
             check_referenced(reward, prompts, file)
             critic = build_critic(row, config, run.encoder)

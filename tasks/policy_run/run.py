@@ -28,10 +28,10 @@ from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.reward import RewardInputs
 from tasks.policy_run.solutions import SolutionFolders
+from tasks.running.artifacts import read_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit
-from tasks.running.typed_results import read_rows
 
 #: Benchmarks whose answers a judge compares with those of the benchmark's baseline.
 JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")
@@ -204,7 +204,7 @@ def start_run(
         reference=load_policy(sft / "model", encoder) if adapter is None else AdapterOff(policy, adapter),
         encoder=encoder,
         evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
-        sft_answers=read_rows(sft / "generations.jsonl", Generation),
+        sft_answers=read_jsonl(sft / "generations.jsonl"),
         history=[],
         evaluations=[],
         rollouts=[],

@@ -10,8 +10,7 @@ from tasks.report.claims import paper_claims_figure
 from tasks.report.figure_data import FigureData, Panel, Series, curve_series, published_figure
 from tasks.report.figures_training import training_curves
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.running.result_rows import Selection
-from tasks.running.typed_results import read_typed_object
+from tasks.running.artifacts import read_object
 
 #: Selection behind each figure, and how the paper names what it compares.
 SELECTIONS = {"alarm/3": "qa", "alarm/4": "mt"}
@@ -64,7 +63,7 @@ def selection(tree: ResultTree, name: str, of: str) -> FigureData:
     if not outputs:
         figure.missing.append(f"selection/{of}")
         return figure
-    found = [read_typed_object(output.result / "selection.json", Selection) for output in outputs.values()]
+    found = [read_object(output.result / "selection.json") for output in outputs.values()]
     aspects = list(found[0]["aspects"])
     chosen = {aspect for one in found for aspect in one["chosen"]}
     labels = {aspect: NAMES.get(aspect, aspect) + ("*" if aspect in chosen else "") for aspect in aspects}

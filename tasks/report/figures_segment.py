@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError
 from rlhf_core.evaluation.fidelity import boundary_scores
 from rlhf_core.published.row_map import RecipeRow, recipe_row
 from tasks.report.claims import paper_claims_figure
@@ -26,8 +24,7 @@ from tasks.report.figure_data import (
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.win_rates import win_rate_source
-from tasks.running.result_rows import FittedNormaliser, LocationBins
-from tasks.running.typed_results import read_typed_object
+from tasks.running.artifacts import read_object
 
 METHODS = ("segment", "bandit", "token", "sentence", "bandit-as-segment", "segment-as-bandit")
 LABELS = {
@@ -225,17 +222,6 @@ def _fit_panel(title: str, unit: str, bins: Mapping[str, Any], statistic: str, l
     return Panel(title, "normalised location p = (t+1)/T", unit, series)
 
 
-def _check_bins(bins: LocationBins, file: Path) -> None:
-    """Refuses bins of different numbers, or a location that is not above 0."""
-    if not len(bins["location"]) == len(bins["mean"]) == len(bins["std"]) or min(bins["location"], default=1.0) <= 0:
-        raise DataError(
-            "the bins are not equally long lists of locations above 0, means and deviations",
-            file=str(file),
-            field="bins",
-            remedy="Run its stage again",
-        )
-
-
 def normaliser_fits(tree: ResultTree) -> FigureData:
     """Returns the mean and standard deviation of segment rewards over their location, with the fits (Eq. 11, 12)."""
     figure = FigureData(
@@ -249,8 +235,7 @@ def normaliser_fits(tree: ResultTree) -> FigureData:
         if found is None:
             figure.missing.append(f"normaliser/{name}")
             continue
-        fitted = read_typed_object(found.result / "normaliser.json", FittedNormaliser)
-        _check_bins(fitted["bins"], found.result / "normaliser.json")
+        fitted = read_object(found.result / "normaliser.json")
         lines = fitted["location_aware"]
         figure.panels += [
             _fit_panel(f"{LABELS[name]}: mean", "reward", fitted["bins"], "mean", lines),

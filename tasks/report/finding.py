@@ -27,9 +27,7 @@ from tasks.report.hacking_runs import MEASURES, HackingRow, HackingRun, is_hacke
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import run_anchor
 from tasks.report.result_words import true_labels
-from tasks.running.artifacts import read_object
-from tasks.running.result_rows import CheckedSeeds, Generation
-from tasks.running.typed_results import check_types, read_metrics, read_typed_rows
+from tasks.running.artifacts import read_jsonl, read_object
 from tasks.studies.equal_kl import at_kl
 
 #: Names of the rows: the plain reward, PAR's design, Segment's design.
@@ -306,7 +304,6 @@ def read_check(root: Path) -> FindingCheck | None:
     if not (root / RECORD).exists():
         return None
     record, damaged = read_object(root / RECORD), partial(DataError, file=str(RECORD), remedy=f"git checkout {RECORD}")
-    check_types(record, CheckedSeeds, damaged)
     for seed, rows in record["seeds"].items():
         if not seed.isdigit() or not set(FINDING_ROWS) <= rows.keys():
             raise damaged(f"{seed} is not a seed with the rows {PLAIN}, {BOUNDED} and {DENSE}", field="seeds")
@@ -345,7 +342,7 @@ def read_finding(root: Path) -> DemoFinding | None:
     rise = proxy_rise(runs[PLAIN], results / DEMO_PAPER / "normaliser" / model)
     found = []
     for name in names:
-        metrics = {seed: read_metrics(Path(run.path) / "result" / "metrics.json") for seed, run in runs[name].items()}
+        metrics = {seed: read_object(Path(run.path) / "result" / "metrics.json") for seed, run in runs[name].items()}
         found.append(
             FindingRow(
                 name,
@@ -389,7 +386,7 @@ def _metric(out: Path, name: str) -> float:
         DataError: its result lacks it.
     """
     file = out / "result" / "metrics.json"
-    if name not in (metrics := read_metrics(file)):
+    if name not in (metrics := read_object(file)):
         raise DataError("is missing", file=str(file), field=name, remedy="Run the demo again")
     return metrics[name]
 
@@ -413,7 +410,6 @@ def shown_answers(sft: Path, rows: Sequence[FindingRow]) -> tuple[Answer, ...]:
 
 def _answers(out: Path) -> dict[str, dict[str, Any]]:
     """Returns a model's answers to the prompts of the testbed's benchmark `alpaca`, by id."""
-    kind: type[Any] = Generation
-    rows = read_typed_rows(out / "result" / "generations.jsonl", kind, ("benchmark", "id"))
+    rows = read_jsonl(out / "result" / "generations.jsonl")
     shown = [row for row in rows if row["benchmark"] == "alpaca" and row.get("true_reward") is not None]
     return {row["id"]: row for row in shown if "prompt" in row and "response" in row}

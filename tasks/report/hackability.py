@@ -26,9 +26,9 @@ from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spa
 from tasks.report.hacking_runs import SIGNIFICANCE_LEVEL, HackingRow, read_hacking_run, sft_use
 from tasks.report.page import render_page, template_text
 from tasks.report.records import Provenance, Run, provenance, stage_record
+from tasks.running.artifacts import read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import run_main
-from tasks.running.typed_results import read_metrics
 
 Range = tuple[float, float]
 
@@ -154,7 +154,7 @@ def compare(
             runs = [run for run in (read_hacking_run(out, seed) for out, seed in outs) if run is not None]
             cells.append(HackingRow(name, title, "measured" if runs else "not run", runs=runs))
         model = results / "reward_model" / reward.reward / str(seeds[0]) / "result" / "metrics.json"
-        measured = read_metrics(model) if exists_or_raise_if_lost(model) else {}
+        measured = read_object(model) if exists_or_raise_if_lost(model) else {}
         found.append(RewardResults(reward.reward, describe(root, scale, reward.reward), measured, cells))
     records = [run.path for reward in found for cell in reward.cells for run in cell.runs]
     return Laboratory(scale, list(seeds), titles, found, _provenance(root, records), list(every))

@@ -15,9 +15,8 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse, grown_types
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.records import stage_record
+from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.running.result_rows import HackingPoint
-from tasks.running.typed_results import read_metrics, read_typed_rows
 
 #: Measures of a run, each with its metric of metrics.json.
 #: Those of the final evaluation are measured on all prompts; those of the evaluations while training, the last step's
@@ -176,7 +175,7 @@ def read_hacking_run(out: Path, seed: int) -> HackingRun | None:
     result = out / "result"
     if not exists_or_raise_if_lost(result / "metrics.json"):
         return None
-    metrics = read_metrics(result / "metrics.json")
+    metrics = read_object(result / "metrics.json")
     if MEASURES["final"] not in metrics:
         file = str(result / "metrics.json")
         raise DataError("the win rate is missing", file=file, field=MEASURES["final"], remedy="Run its stage again")
@@ -190,7 +189,7 @@ def read_hacking_run(out: Path, seed: int) -> HackingRun | None:
         seed=seed,
         path=out.as_posix(),
         measures={name: metrics[key] for name, key in MEASURES.items() if key in metrics},
-        points=cast(list[dict[str, Any]], read_typed_rows(result / "hacking.jsonl", HackingPoint)),
+        points=cast(list[dict[str, Any]], read_jsonl(result / "hacking.jsonl")),
         clauses=_use(metrics, ""),
         clauses_sft=_use(metrics, "_sft"),
         seconds=stage_record(out).get("seconds"),

@@ -1,8 +1,7 @@
 """Measured results as blocks of documents, made from the committed references and never typed.
 
-A document holds `<!-- measured: NAME -->` and `<!-- end of measured -->`, where NAME is a paper of `make demo-all`,
-`demo` or `verify`. The block has the headline metrics of every row in `reference/demo_all.json` or
-`reference/demo.json`; that of `verify`, planted faults and re-runs (`verify_block`).
+A document holds `<!-- measured: NAME -->` and `<!-- end of measured -->`, where NAME is a paper of `make demo-all` or
+`demo`. The block has the headline metrics of every row in `reference/demo_all.json` or `reference/demo.json`.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from typing import Any
 
 from rlhf_core.errors import DataError, hint
 from tasks.graph.headlines import headlines
-from tasks.report.verify_block import verify_block
 from tasks.running.artifacts import read_json
 
-DEMO, VERIFY = "demo", "verify"
+DEMO = "demo"
 REFERENCES = {DEMO: "reference/demo.json", "": "reference/demo_all.json"}
 BLOCK = re.compile(r"(<!-- measured: (?P<name>[a-z]+) -->\n).*?(<!-- end of measured -->)", re.DOTALL)
 #: Kinds of stages that end a row, the last one first; of a row that has several, the first of these counts.
@@ -34,8 +32,7 @@ def with_measured(root: Path, text: str, document: Path) -> str:
     """
 
     def rendered(block: re.Match[str]) -> str:
-        made = verify_block(root) if block["name"] == VERIFY else measured_block(root, block["name"], document)
-        return f"{block[1]}\n{made}\n\n{block[3]}"
+        return f"{block[1]}\n{measured_block(root, block['name'], document)}\n\n{block[3]}"
 
     return BLOCK.sub(rendered, text)
 

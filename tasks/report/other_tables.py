@@ -21,10 +21,8 @@ from rlhf_core.rewards.zero_shot import FIGURE_5
 from tasks.params.pages import read_settings
 from tasks.params.yaml_files import read_mapping
 from tasks.report.printed_settings import FOLDER, SCALE, PaperScale, StatedCell, setting_cells
-from tasks.running.artifacts import read_jsonl
+from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.running.result_rows import DataFacts
-from tasks.running.typed_results import read_typed_object
 
 #: Shown where there is nothing of this project's to show.
 NOT_PREPARED, NO_ROW = "not prepared at this scale", "no row"
@@ -203,7 +201,7 @@ def _statistics(results: Path, table: Table) -> OtherTable:
 
 def _tested_on(folder: Path, name: str) -> int | None:
     file = folder / "data.json"
-    rows = read_typed_object(file, DataFacts).get("rows", {}) if exists_or_raise_if_lost(file) else {}
+    rows = read_object(file).get("rows", {}) if exists_or_raise_if_lost(file) else {}
     found = rows.get(f"tests/{name}")
     return None if found is None else int(found)
 

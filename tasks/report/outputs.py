@@ -18,19 +18,6 @@ from tasks.graph.stopping import stopped
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.judged_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.running.result_rows import CalibrationRow, Generation, Judgement, Rollout
-from tasks.running.typed_results import read_metrics, read_numbers, read_typed_rows
-
-#: Files of numbers by step.
-NUMBERS = ("history.jsonl", "checkpoints.jsonl")
-#: Kinds of rows by file, of which every field is checked, with the fields that readers need.
-ROW_KINDS: Mapping[str, tuple[type[Any], tuple[str, ...]]] = {
-    "generations.jsonl": (Generation, ("benchmark", "id")),
-    "peak_generations.jsonl": (Generation, ("benchmark", "id")),
-    "rollouts.jsonl": (Rollout, ("step", "prompt", "tokens", "rewards")),
-}
-#: Those of data sets.
-DATA_KINDS: Mapping[str, type[Any]] = {"alpaca_calibration.jsonl": CalibrationRow}
 
 
 @dataclass(frozen=True)
@@ -46,31 +33,18 @@ class StageOutput:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Returns the flat numbers of `metrics.json`, without judged ones that are blank.
-
-        Raises:
-            DataError: a value that is not a number.
-        """
-        found = read_metrics(self.result / "metrics.json")
-        return {name: value for name, value in found.items() if name not in self.blank}
+        """Returns the flat numbers of `metrics.json`, without judged ones that are blank."""
+        found = read_object(self.result / "metrics.json")
+        return {name: float(value) for name, value in found.items() if name not in self.blank}
 
     def rows(self, file: str) -> list[dict[str, Any]]:
         """Returns rows of a JSON Lines file of the result; empty where the stage wrote none."""
         path = self.result / file
-        if not exists_or_raise_if_lost(path):
-            return []
-        if file in NUMBERS:
-            return read_numbers(path)
-        return read_typed_rows(path, *ROW_KINDS[file]) if file in ROW_KINDS else read_jsonl(path)
+        return read_jsonl(path) if exists_or_raise_if_lost(path) else []
 
     @cached_property
     def judgements(self) -> list[dict[str, Any]]:
-        rows = self.rows("judgements.jsonl")
-        second = bool(rows) and "opponent" in rows[0]
-        if second or not rows:
-            return rows
-        kind: type[Any] = Judgement
-        return read_typed_rows(self.result / "judgements.jsonl", kind, ("benchmark", "id", "valid"))
+        return self.rows("judgements.jsonl")
 
     @cached_property
     def blank(self) -> dict[str, str]:
@@ -184,10 +158,7 @@ class ResultTree:
     def data_rows(self, data: str, seed: int, file: str) -> list[dict[str, Any]]:
         """Returns the rows of a file of a data set at a seed; empty if the file is missing."""
         path = self.data(data, seed) / file
-        if not exists_or_raise_if_lost(path):
-            return []
-        kind = DATA_KINDS.get(file)
-        return read_jsonl(path) if kind is None else read_typed_rows(path, kind)
+        return read_jsonl(path) if exists_or_raise_if_lost(path) else []
 
     def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:
         """Yields the `result/` folders of rows that were run or stopped: what the tables stage depends on."""

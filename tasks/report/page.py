@@ -34,7 +34,6 @@ from tasks.report.drawing import panels_svg, theme_colour
 from tasks.report.finding import NATS, DemoFinding, FindingRow, finding_cells, read_finding
 from tasks.report.front import AlarmedRun, alarmed_runs, best_rates, rows_with_results, totals
 from tasks.report.hacking_curves import Curve, curves_svg
-from tasks.report.made_tables import read_figures, read_tables
 from tasks.report.measured import stop_lines, table_notes, verdict_counts
 from tasks.report.other_tables import OtherTable, other_tables
 from tasks.report.outputs import ResultTree
@@ -150,8 +149,8 @@ def read_report(results: Path) -> Report:
         folder = made_tables(results, key)
         if folder is None:
             continue
-        data = read_tables(folder / "tables.json")
-        figures = read_figures(folder / "figures.json") + recorded_figures(key, results, data["seeds"])
+        data = read_object(folder / "tables.json")
+        figures = read_object(folder / "figures.json")["figures"] + recorded_figures(key, results, data["seeds"])
         others = other_tables(root, results, key)
         papers.append(PaperReport(key, data["title"], data["seeds"], data["counts"], data["tables"], figures, others))
     finding = read_finding(root) if results.name == DEFAULT_SCALE and (root / RUNS).exists() else None

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.running.result_rows import Generation, StageRecord
-from tasks.running.typed_results import read_typed_object, read_typed_rows
 from tasks.tracking.searches import Search, run_search
 
 #: Answers that are shown of each run.
@@ -59,7 +58,7 @@ class Run:
 def stage_record(out: Path) -> dict[str, Any]:
     """Returns `record/record.json` of a stage's folder; empty where there is none."""
     path = out / "record" / "record.json"
-    return dict(read_typed_object(path, StageRecord)) if path.exists() else {}
+    return dict(read_object(path)) if path.exists() else {}
 
 
 def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
@@ -76,8 +75,7 @@ def read_run(root: Path, paper: str, anchor: str, row: str, seed: str, path: str
 def _first_answers(out: Path) -> tuple[ShownAnswer, ...]:
     """Returns the first answers of a stage's folder; empty where it has none, as a measured reward model has."""
     path = out / "result" / "generations.jsonl"
-    kind: type[Any] = Generation
-    rows = read_typed_rows(path, kind, ("benchmark", "id")) if exists_or_raise_if_lost(path) else []
+    rows = read_jsonl(path) if exists_or_raise_if_lost(path) else []
     answers = [row for row in rows[:ANSWERS] if "response" in row]
     return tuple(ShownAnswer(str(row["prompt"]), str(row["response"]), row.get("true_reward")) for row in answers)
 

@@ -7,9 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from tasks.graph.stages import Stage
+from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.running.result_rows import DataFacts, LabelledPair
-from tasks.running.typed_results import read_metrics, read_typed_object, read_typed_rows
 
 Metrics = Mapping[str, float]
 
@@ -21,13 +20,13 @@ def result_in_words(root: Path, stage: Stage) -> str:
     metrics = root / stage.out / "result" / "metrics.json"
     if stage.kind not in WORDS or not exists_or_raise_if_lost(metrics):
         return ""
-    return WORDS[stage.kind](root, stage, read_metrics(metrics))
+    return WORDS[stage.kind](root, stage, read_object(metrics))
 
 
 def _quarantine(root: Path, result: Path) -> str:
     """Returns how many rows of a data set are in quarantine, and where; empty if none is."""
     path = root / result / "data.json"
-    facts = read_typed_object(path, DataFacts).get("quarantine", []) if exists_or_raise_if_lost(path) else []
+    facts = read_object(path).get("quarantine", []) if exists_or_raise_if_lost(path) else []
     bad, total = sum(file["quarantined"] for file in facts), sum(file["total"] for file in facts)
     return f"{bad:,} of {total:,} rows in quarantine: {result}/quarantine/" if bad else ""
 
@@ -44,9 +43,7 @@ def true_labels(data: Path) -> float | None:
     """Returns the share of a data set's held-out labels that prefer the answer with the higher true reward, of equal
     answers half; None where true rewards are not known."""
     path = data / "preference.validation.jsonl"
-    metas = (
-        [row.get("meta") or {} for row in read_typed_rows(path, LabelledPair)] if exists_or_raise_if_lost(path) else []
-    )
+    metas = [row.get("meta") or {} for row in read_jsonl(path)] if exists_or_raise_if_lost(path) else []
     if not metas or any("true_chosen" not in meta or "true_rejected" not in meta for meta in metas):
         return None
     leads = [meta["true_chosen"] - meta["true_rejected"] for meta in metas]

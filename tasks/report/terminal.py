@@ -11,9 +11,9 @@ from typing import Any
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
 from tasks.report.cells import MARKS, format_number, status_text, unparsable_text, verdict_lines
-from tasks.report.made_tables import read_tables
 from tasks.report.measured import table_notes
 from tasks.report.printed_rows import ELSEWHERE, printed_lines, shown_columns
+from tasks.running.artifacts import read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
 
 
@@ -50,7 +50,7 @@ def print_table(tables_json: Path, name: str) -> None:
 
 def _notes(tables_json: Path, name: str) -> list[str]:
     """Returns the notes on a table: that it is exploratory, its broken and its stopped rows."""
-    made = read_tables(tables_json)["tables"] if exists_or_raise_if_lost(tables_json) else []
+    made = read_object(tables_json)["tables"] if exists_or_raise_if_lost(tables_json) else []
     own = [table for table in made if table["name"] == printed_tables.table(name).name]
     return [line for table in own for line in table_notes(table)]
 
@@ -59,7 +59,7 @@ def rich_tables(tables_json: Path, name: str, width: int) -> list[Any]:
     """Returns the table as rich tables: the paper's columns, and apart from them what only the testbed measures; each
     in parts of as many columns as fit a width."""
     published = printed_tables.table(name)
-    measured = read_tables(tables_json)["tables"] if exists_or_raise_if_lost(tables_json) else []
+    measured = read_object(tables_json)["tables"] if exists_or_raise_if_lost(tables_json) else []
     data = next((table for table in measured if table["name"] == published.name), None)
     title = f"{published.name}  {published.title}"
     if data is None:

@@ -149,8 +149,11 @@ def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
             file.write(json.dumps(row, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
-    """Returns rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
+def read_jsonl(path: Path | str) -> list[Any]:
+    """Returns the rows, objects with names, of a stage's output (`rlhf_core.data.sources` reads user data).
+
+    `tasks.running.result_rows` has their types.
+    """
     lines = io.StringIO(_content(Path(path)))
     rows: list[dict[str, Any]] = [_parsed(line, path, number) for number, line in enumerate(lines, start=1)]
     for number, row in enumerate(rows, start=1):

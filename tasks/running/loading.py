@@ -18,10 +18,8 @@ from rlhf_core.models.policy import Policy, policy_of
 from rlhf_core.segmentation import SEGMENTERS, Segmenter, build_segmenter
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_json
+from tasks.running.artifacts import read_json, read_object
 from tasks.running.granted_device import device
-from tasks.running.result_rows import EncodingFacts
-from tasks.running.typed_results import read_typed_object
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
     """Returns the encoder of a data set; refuses a pad token that would mask real tokens."""
-    facts = read_typed_object(data / "data.json", EncodingFacts)
+    facts = read_object(data / "data.json")
     template = chat_template(facts["template"])
     tokenizer = load_tokenizer(tokenizer_folder)
     try:

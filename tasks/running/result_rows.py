@@ -1,6 +1,6 @@
-"""Rows of the JSON Lines files in `result/` folders, one type for each kind: stages write them and read them by it.
+"""Rows of the JSON Lines files in `result/` folders that several stages read, one type for each kind.
 
-A row of data (`Prompt`, `PreferencePair`, `Question`, `BenchmarkItem`) may hold further fields of its source.
+A row of data (`Prompt`, `PreferencePair`, `Question`) may hold further fields of its source.
 """
 
 from typing import Any, NotRequired, TypedDict
@@ -27,13 +27,6 @@ class PreferencePair(TypedDict):
     rejected: str
     id: NotRequired[str]
     meta: NotRequired[dict[str, Any]]
-
-
-class EncodingFacts(TypedDict):
-    """Fields of data.json by which texts of a data set are encoded."""
-
-    template: str
-    limits: dict[str, Any]
 
 
 class Question(TypedDict):
@@ -77,16 +70,6 @@ class ColouredExample(ReportExample):
     segments: list[list[float]]
     weights: NotRequired[list[float]]
     segment_rewards: NotRequired[list[float]]
-
-
-class BenchmarkItem(TypedDict):
-    """A row of benchmarks/<name>.jsonl: the turns, and for each a baseline answer and what is known of it."""
-
-    id: str
-    turns: list[str]
-    baseline: list[str]
-    metas: list[dict[str, Any]]
-    messages: NotRequired[list[dict[str, str]]]
 
 
 class Generation(TypedDict):
@@ -248,169 +231,6 @@ class PooledAnswers(TypedDict):
     greedy: str
     samples: list[str]
     messages: NotRequired[list[dict[str, str]]]
-
-
-class Quarantined(TypedDict):
-    """Rows of a file of data, and those of them in quarantine."""
-
-    quarantined: int
-    total: int
-
-
-class WholeRecord(TypedDict):
-    """Fields of a record.json that verification needs."""
-
-    stage: str
-    version: int
-    inputs: dict[str, str]
-    result_digest: NotRequired[str]
-    as_used: NotRequired[dict[str, Any]]
-
-
-class CodeRecord(WholeRecord):
-    """Fields of a record.json that a model card shows."""
-
-    commit: str
-    versions: dict[str, str]
-    dirty: NotRequired[bool]
-
-
-class StageFingerprint(TypedDict):
-    """A stage of a reference of `rewardsmith verify`."""
-
-    kind: str
-    version: int
-    inputs: dict[str, str]
-    texts: dict[str, str]
-    numbers: dict[str, str]
-    metrics: dict[str, float]
-    used: NotRequired[dict[str, str]]
-
-
-class Reference(TypedDict):
-    """Content of a reference of `rewardsmith verify`."""
-
-    stages: dict[str, StageFingerprint]
-
-
-class Spread(TypedDict):
-    """Content of reference/same_seed_variation.json: by kind of stage and name, what re-runs vary."""
-
-    spread: dict[str, dict[str, list[float] | None]]
-
-
-class DataFacts(TypedDict):
-    """Facts of a data.json that are shown."""
-
-    quarantine: NotRequired[list[Quarantined]]
-    rows: NotRequired[dict[str, int]]
-
-
-class TrueRewards(TypedDict):
-    """True rewards of a pair's responses, in its `meta`."""
-
-    true_chosen: NotRequired[float]
-    true_rejected: NotRequired[float]
-
-
-class LabelledPair(TypedDict):
-    """A row of preference.<split>.jsonl of which the true rewards are read."""
-
-    meta: NotRequired[TrueRewards | None]
-
-
-class StageRecord(TypedDict):
-    """Fields of a record.json that are shown."""
-
-    seconds: NotRequired[float]
-    commit: NotRequired[str]
-    device: NotRequired[str]
-    inputs: NotRequired[dict[str, str]]
-    result_digest: NotRequired[str]
-
-
-class Fit(TypedDict):
-    """A regression of a normaliser.json: mean and deviation of segment rewards over the logarithm of their location."""
-
-    w_mean: float
-    b_mean: float
-    w_std: float
-    b_std: float
-    floor: float
-
-
-class LocationBins(TypedDict):
-    """Statistics of segment rewards by location, in equally long lists."""
-
-    location: list[float]
-    mean: list[float]
-    std: list[float]
-
-
-class LocationFits(TypedDict):
-    """The two regressions of a location-aware normaliser."""
-
-    huber: Fit
-    ols: Fit
-
-
-class FittedNormaliser(TypedDict):
-    """Content of a normaliser.json that is drawn."""
-
-    location_aware: LocationFits
-    bins: LocationBins
-
-
-class CalibrationRow(TypedDict):
-    """A row of alpaca_calibration.jsonl: a judged variant of the baseline, or a published row of calibration."""
-
-    id: Any
-    preference: float
-    variant: NotRequired[str]
-    model_chars: NotRequired[float]
-    baseline_chars: NotRequired[float]
-    std_delta_len: NotRequired[float]
-    instruction_difficulty: NotRequired[float]
-    not_gamed_baseline: NotRequired[Any]
-
-
-class Estimate(TypedDict):
-    """A share with the bounds of its interval."""
-
-    estimate: float | None
-    lower: NotRequired[float | None]
-    upper: NotRequired[float | None]
-
-
-class AspectRates(TypedDict):
-    """Of an aspect, or of the holistic reward, in a selection.json."""
-
-    win_rate: Estimate
-    inconsistency: NotRequired[Estimate]
-
-
-class Selection(TypedDict):
-    """Content of a selection.json that is drawn."""
-
-    chosen: list[str]
-    aspects: dict[str, AspectRates]
-    holistic: AspectRates
-
-
-class CheckedMeasures(TypedDict):
-    """Measures of a row at one seed, in reference/demo_finding.json."""
-
-    final: float
-    p: NotRequired[float]
-    proxy_gain: NotRequired[float]
-    onset: NotRequired[float]
-
-
-class CheckedSeeds(TypedDict):
-    """Content of reference/demo_finding.json: measures by seed and row, and the digest of their settings."""
-
-    settings: str
-    seeds: dict[str, dict[str, CheckedMeasures]]
 
 
 class BenchmarkPair(TypedDict):

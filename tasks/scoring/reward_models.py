@@ -21,10 +21,10 @@ from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.segmentation.segmenters import SentenceSegmenter, segmenter_needs
+from tasks.running.artifacts import read_object
 from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.result_digests import check_result
-from tasks.running.typed_results import read_stage_record
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import response_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import NO_SENTENCES, segmented
@@ -54,7 +54,7 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
         raise DataError(
             f"no record next to the model names its {name}", file=str(record), remedy=f"Name the {name} result yourself"
         )
-    inputs = read_stage_record(model_dir.parent.parent)["inputs"]
+    inputs = read_object(record)["inputs"]
     for path in map(Path, inputs):
         if MARKS[name](path):
             return path

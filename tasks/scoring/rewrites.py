@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution, judged
-from tasks.running.mismatches import FinishedStage
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 
 
@@ -49,29 +48,3 @@ def rewrite_row(
         "reason": verdict.reason,
         "edit_distance": verdict.edit_distance,
     }
-
-
-def verified_again(
-    finished: FinishedStage,
-    file: str,
-    rows: Sequence[VerifiedRewrite],
-    wrong: Sequence[WrongSolution],
-    encoder: Encoder,
-    limits: RewriteLimits,
-) -> Iterator[str]:
-    """Yields rewrites that belong to other solutions, or that a second verification judges otherwise.
-
-    Args:
-        finished: the stage that wrote them.
-        file: of its result.
-        rows: of the file.
-        wrong: the wrong solutions that were to be corrected.
-        encoder, limits: of the verification.
-    """
-    values = [
-        rewrite_row(each, row["first_error_step"], row["rewrite"], encoder, limits)
-        for row, each in zip(rows, wrong, strict=False)
-    ]
-    if len(rows) != len(wrong):
-        yield f"{file} has {len(rows)} rows for {len(wrong)} wrong solutions"
-    yield from finished.row_mismatches(file, rows[: len(values)], values)

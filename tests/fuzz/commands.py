@@ -1,4 +1,4 @@
-"""Small trees that `verify`, `atlas`, `hackability`, `explain` and `export` read; each case has a copy."""
+"""Small trees that `atlas`, `hackability`, `explain` and `export` read; each case has a copy."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.models.loading import save_model
 from tasks.commands.explain import print_credit, print_explanation
 from tasks.commands.export import export
-from tasks.commands.verify import DEMO, VARIATION, make_reference, outputs, print_deviations, verify
 from tasks.graph.laboratory import RewardRows
 from tasks.report import hackability
 from tasks.report.atlas_page import write_atlas
 from tasks.report.findings_block import write_blocks
-from tasks.running.artifacts import write_json, write_jsonl
+from tasks.running.artifacts import write_jsonl
 from tasks.running.result_digests import RECORD
 from tests.rlhf_core.tiny_models import tiny_policy, tiny_scalar_model
 from tests.small_repository import PROJECT
 from tests.tasks.report.fabricated_atlas import fabricated_clone
 from tests.tasks.report.fixture_results import record, sign, write
 from tests.tasks.report.test_hackability_page import REWARD, write_run
-from tests.tasks.test_verify import SPREAD, write_result
 
 #: Returns what a command shows of the tree in the present folder.
 Reader = Callable[[], str]
@@ -59,21 +57,6 @@ def link_project(root: Path) -> None:
     root.mkdir()
     for name in ("params", "params.yaml", "tasks", "pyproject.toml"):
         (root / name).symlink_to(PROJECT / name)
-
-
-def _make_verified(root: Path) -> None:
-    link_project(root)
-    (root / "dvc.yaml").symlink_to(PROJECT / "dvc.yaml")
-    for stage in outputs(root, DEMO):
-        write_result(root, stage)
-    sign(root)
-    (root / "reference").mkdir()
-    write_json(root / DEMO.reference, make_reference(root, DEMO))
-    write_json(root / VARIATION, {"spread": SPREAD})
-
-
-def _verified() -> str:
-    return printed(lambda: print_deviations(DEMO, verify(Path(), DEMO)[0]))
 
 
 def _make_studied(root: Path) -> None:
@@ -148,11 +131,6 @@ def exported(out: Path) -> Reader:
 
 
 TREES = (
-    Tree(
-        _make_verified,
-        {"verify": (_verified, ("results/testbed/*/*/*/*/*/*", "reference/*.json"))},
-        says_changes=True,
-    ),
     Tree(
         _make_studied,
         {

@@ -17,7 +17,6 @@ from tasks.graph.stages import declared_stages
 from tasks.graph.stopping import stopped
 from tasks.params.deepspeed import read_deepspeed
 from tasks.params.yaml_files import yaml_text
-from tasks.report.outputs import StageOutput
 from tasks.report.records import _first_answers
 from tasks.running.alarms import alarms_of
 from tasks.running.artifacts import read_json, read_jsonl
@@ -25,7 +24,6 @@ from tasks.running.exclusive import is_held, only_scheduler
 from tasks.running.platform_state import FOLDER, STATE, alive, client_environment
 from tasks.scoring.entropies import load_entropies
 from tasks.studies.start_log import parse_starts
-from tasks.tracking.outcomes import numbers
 
 DAMAGED = {
     "cut": b'{"a": ',
@@ -95,15 +93,6 @@ def test_tensors_that_are_missing_or_do_not_fit_are_named(tmp_path: Path) -> Non
         load_entropies(tmp_path, "train")
     with pytest.raises(DataError, match=r"entropies.safetensors: has no tensor 'test.values'"):
         load_entropies(tmp_path, "test")
-
-
-@pytest.mark.parametrize("number", [10**400, float("nan"), float("inf")])
-def test_a_metric_that_no_stage_writes_is_named(tmp_path: Path, number: float) -> None:
-    (tmp_path / "result").mkdir()
-    (tmp_path / "result" / "metrics.json").write_text(json.dumps({"kl": number}))
-    assert numbers({"kl": number}) == {}
-    with pytest.raises(DataError, match=r"metrics.json, field 'kl'"):
-        StageOutput(tmp_path, 0).metrics  # noqa: B018
 
 
 @pytest.mark.parametrize("text", ["process \0", "process " + "9" * 5000 + ", started", b"\xff\xfe"])

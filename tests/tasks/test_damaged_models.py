@@ -14,7 +14,7 @@ from rlhf_core.errors import DataError
 from tasks.commands.explain import print_credit, print_explanation
 from tasks.running.result_digests import RECORD
 from tasks.studies.start_log import abandoned
-from tests.fuzz.commands import POLICY, SOLVED, TRAINED, exported, laboratory, make_laboratory, make_trained
+from tests.fuzz.commands import TRAINED, laboratory, make_laboratory, make_trained
 from tests.tasks.report.fixture_results import sign
 
 
@@ -42,17 +42,6 @@ MODEL = TRAINED / "result" / "model"
         (MODEL / "reward_model.json", {"heads": []}, explain, "reward_model.json does not name the heads"),
         (MODEL / "reward_model.json", {"segmenter": None}, explain, "field 'segmenter': None does not describe"),
         (MODEL / "tokenizer_config.json", {"model_max_length": "x"}, explain, "model_max_length is 'x'"),
-        (TRAINED / RECORD, {"inputs": None}, explain, "field 'inputs'"),
-        (TRAINED / RECORD, {"versions": []}, exported(TRAINED), "field 'versions'"),
-        (
-            TRAINED / "result/metrics.json",
-            {"accuracy": []},
-            exported(TRAINED),
-            "field 'accuracy': \\[\\] is not a number",
-        ),
-        (POLICY / RECORD, {"commit": None}, exported(POLICY), "field 'commit'"),
-        (SOLVED / "one/0/result/credit.jsonl", {"id": None}, credit, "credit.jsonl, row 1, field 'id'"),
-        (SOLVED / "one/0/result/credit.jsonl", {"mistaken": [True]}, credit, "row 1, field 'mistaken': 1 values for 2"),
     ],
 )
 def test_a_damaged_file_of_a_model_is_named(

@@ -199,15 +199,6 @@ def test_bad_arguments_are_refused(built: Path, tmp_path: Path) -> None:
         ResultTree(tmp_path, (0, 0))
 
 
-def test_a_metric_that_is_no_number_is_named(tmp_path: Path) -> None:
-    results = make_results(tmp_path, seeds=(0,), rows=("bandit",))
-    path = results / "segment" / "policy" / "bandit" / "0" / "result" / "metrics.json"
-    path.write_text(json.dumps({"alpaca_wr": "high"}), encoding="utf-8")
-    with pytest.raises(DataError, match="field 'alpaca_wr': 'high' is not a number"):
-        tables.build(results, "segment", (0,), tmp_path / "out")
-    assert not (tmp_path / "out" / "result").exists()
-
-
 def test_the_newest_tables_are_shown_and_the_demos_last(built: Path, tmp_path: Path) -> None:
     results = tmp_path / "testbed"
     assert names.made_tables(results, "segment") is None

@@ -1,4 +1,4 @@
-"""Results that changed after their stage had ended, and results of another form: refused by name, never printed."""
+"""Results that changed after their stage had ended: refused by name, never printed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 
 from rlhf_core.errors import DataError
 from tasks import tables
-from tasks.report.made_tables import read_figures, read_tables
 from tasks.report.outputs import ResultTree
 from tasks.report.page import read_report
-from tasks.report.records import stage_record
 from tasks.running.artifacts import read_json, read_jsonl, write_json
 from tasks.running.result_digests import check_result, digests_of, exists_or_raise_if_lost
 from tests.tasks.report.fixture_results import make_results, sign
@@ -105,66 +103,3 @@ def test_a_result_without_a_record_is_read_as_it_is(results: Path) -> None:
     _edit(results / BANDIT / "result" / "metrics.json", lambda metrics: metrics | {"alpaca_wr": 99.0})
     [output] = ResultTree(results, (0,)).outputs("segment", "policy", "bandit").values()
     assert output.metrics["alpaca_wr"] == 99.0
-
-
-def _without(name: str) -> Callable[[Any], Any]:
-    return lambda content: {key: value for key, value in content.items() if key != name}
-
-
-FITTED = "segment/normaliser/segment/0/result/normaliser.json"
-MADE = "segment/tables/result/"
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "told"),
-    [
-        (MADE + "figures.json", _without("figures"), "there is no 'figures'"),
-        (MADE + "figures.json", lambda made: made | {"figures": [{}]}, "field 'figures/0/blocks'"),
-        (MADE + "tables.json", _without("counts"), "there is no 'counts'"),
-        (MADE + "tables.json", lambda made: made | {"tables": [5]}, "field 'tables/0': 5 is not an object with"),
-    ],
-)
-def test_tables_of_another_form_are_named_with_their_field(
-    results: Path, name: str, change: Callable[[Any], Any], told: str
-) -> None:
-    _edit(results / name, change, signed=True)
-    with pytest.raises(DataError, match=rf"{Path(name).name}.*{told}"):
-        read_report(results)
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (_without("bins"), "there is no 'bins'"),
-        (lambda fitted: fitted | {"bins": {**fitted["bins"], "mean": [None]}}, "field 'bins/mean/0': None"),
-        (lambda fitted: fitted | {"bins": {**fitted["bins"], "location": [0.0]}}, "field 'bins"),
-    ],
-)
-def test_a_normaliser_of_another_form_is_named_with_its_field(
-    results: Path, change: Callable[[Any], Any], told: str
-) -> None:
-    _edit(results / FITTED, change, signed=True)
-    with pytest.raises(DataError, match=rf"normaliser.json.*{told}"):
-        tables.build(results, "segment", (0,), results / "again")
-
-
-def test_a_judged_variant_without_its_preference_is_named_with_its_row(results: Path) -> None:
-    file = results / "shared/data/dialogue/result/alpaca_calibration.jsonl"
-    file.write_text('{"id": "a"}\n' + file.read_text())
-    sign(file.parent.parent)
-    with pytest.raises(DataError, match=r"alpaca_calibration.jsonl, row 1, field 'preference'"):
-        tables.build(results, "segment", (0,), results / "again")
-
-
-@pytest.mark.parametrize("record", ['{"commit": {}}', '{"seconds": "long"}', '{"inputs": [1]}'])
-def test_a_record_with_a_value_of_another_type_is_named(tmp_path: Path, record: str) -> None:
-    (tmp_path / "record").mkdir()
-    (tmp_path / "record" / "record.json").write_text(record)
-    with pytest.raises(DataError, match=r"record.json, field '(commit|seconds|inputs)'"):
-        stage_record(tmp_path)
-
-
-def test_made_tables_are_read_back_as_they_were_written(results: Path) -> None:
-    folder = results / MADE
-    assert read_tables(folder / "tables.json") == json.loads((folder / "tables.json").read_text())
-    assert read_figures(folder / "figures.json") == json.loads((folder / "figures.json").read_text())["figures"]

@@ -59,19 +59,3 @@ def test_an_unknown_paper_and_a_missing_reference_are_refused(root: Path) -> Non
     (root / "reference" / "demo_all.json").unlink()
     with pytest.raises(DataError, match="there is no reference"):
         with_measured(root, PAGE.format("par"), DOCUMENT)
-
-
-def test_the_block_of_verify_names_faults_that_are_not_found_and_alarms_of_re_runs(root: Path) -> None:
-    found = {
-        "a": {"fault": "labels are exchanged", "results": 0, "inputs": 0, "few_computed": False},
-        "b": {"fault": "other", "results": 2, "inputs": 0, "few_computed": True},
-    }
-    record = {"planted": 2, "found": 1, "found_by_results": 1, "faults": found}
-    (root / "reference" / "verify_faults.json").write_text(json.dumps(record), encoding="utf-8")
-    again = {"demo-sse": {"stages": 10, "compared": 400, "not_compared": 3, "alarms": ["sft: other"], "seconds": 9}}
-    (root / "reference" / "same_seed_variation.json").write_text(json.dumps({"re-runs": again}), encoding="utf-8")
-    text = with_measured(root, PAGE.format("verify"), Path("docs/verify.md"))
-    assert "Of 2 planted faults it finds **1**, 1 of them" in text
-    assert "another processor might (exit status 3):\n\n- other\n" in text
-    assert "- not found: labels are exchanged\n" in text
-    assert "| `demo-sse` | 10 | 400 | 3 | 1 |" in text

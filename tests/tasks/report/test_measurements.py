@@ -18,7 +18,6 @@ from tasks.report.outputs import ResultTree
 from tasks.report.win_rates import TableRuns
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.judged_numbers import blank_numbers
-from tasks.tables import paper_tables
 from tests.tasks.report.fixture_results import make_results
 
 METRICS = ("alpaca_lc", "lc_win_rate_vs_sft")
@@ -84,22 +83,6 @@ def test_a_length_that_is_not_finite_is_refused_by_run(results: Path, metric: st
     change(results, "generations.jsonl", n_chars=math.nan)
     with pytest.raises(DataError, match=r"bandit/1/result/generations.jsonl, row 1, field 'n_chars': NaN is not a"):
         measurements(runs_of(results, "bandit"), metric)
-
-
-@pytest.mark.parametrize(
-    ("file", "row", "message"),
-    [
-        ("history.jsonl", {"step": 1, "kl": "much"}, "row 2, field 'kl': 'much' is not a number"),
-        ("checkpoints.jsonl", {"kl": 0.5}, "row 2, field 'step': None is not the number of a step"),
-        ("checkpoints.jsonl", {"step": True}, "row 2, field 'step': True is not the number of a step"),
-        ("history.jsonl", {"step": 1, "kl": [0.5]}, r"row 2, field 'kl': \[0.5\] is not a number"),
-    ],
-)
-def test_a_damaged_row_of_a_curve_is_named(results: Path, file: str, row: dict[str, object], message: str) -> None:
-    path = results / "segment" / "policy" / "bandit" / "1" / "result" / file
-    write_jsonl(path, [{"step": 0, "kl": None}, row])
-    with pytest.raises(DataError, match=f"bandit/1/result/{file}, {message}"):
-        runs_of(results, "bandit").outputs["bandit"][1].rows(file)
 
 
 def spoil(results: Path, count: int, benchmark: str = "alpaca") -> None:
@@ -191,31 +174,3 @@ def test_a_row_is_broken_that_is_below_the_sft_model_at_its_best(results: Path) 
         write_jsonl(output.result / "checkpoints.jsonl", [{"step": 5, "win_rate_vs_sft": 55.0}])
     assert not broken(runs_of(results, "bandit").outputs["bandit"]), "it collapsed after a good evaluation"
     assert not broken({}), "nothing is known of a row that was not run"
-
-
-@pytest.mark.parametrize(
-    ("file", "field", "value"),
-    [
-        ("generations", "benchmark", None), ("generations", "id", ...), ("generations", "baseline", ...),
-        ("generations", "baseline", None), ("generations", "n_chars", "93"), ("generations", "n_chars", True),
-        ("judgements", "benchmark", ...), ("judgements", "preference", float("nan")), ("judgements", "valid", "yes"),
-        ("checkpoints", None, 5),
-    ],
-)  # fmt: skip
-def test_a_damaged_row_is_refused_with_its_file_and_field(
-    tmp_path: Path, file: str, field: str | None, value: object
-) -> None:
-    folder = make_results(tmp_path, (0,), ("phi3-mini", "bandit"))
-    path = folder / "segment" / "policy" / "bandit" / "0" / "result" / f"{file}.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    if field is None:
-        rows[1] = value
-    elif value is ...:
-        del rows[1][field]
-    else:
-        rows[1][field] = value
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(
-        DataError, match=rf"{file}\.jsonl.*({field or 'not an object'}).*\. (Run its stage again|Re-run)"
-    ):
-        paper_tables("segment", ResultTree(folder, (0,)))
