@@ -1,4 +1,4 @@
-"""Settings: dataclasses built from mappings and checked against their annotations.
+"""Settings: dataclasses built from mappings by pydantic's core and checked against their annotations.
 
     @dataclass(frozen=True)
     class Schedule(Checked):
@@ -14,28 +14,23 @@ several fields at once stays in a class's `__post_init__`, after `super().__post
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, SchemaValidator, ValidationError
+from pydantic_core import core_schema as core
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.user_code import called
 
 T = TypeVar("T")
-_HINTS: dict[Any, dict[str, Any]] = {}
 #: Errors of annotations that cannot be evaluated.
 _UNREADABLE = (NameError, TypeError, AttributeError, SyntaxError)
-
-
-class Constraint(Protocol):
-    """A demand on a value beyond its type."""
-
-    def problem(self, value: Any) -> str | None:
-        """Returns the problem of a value, as the end of a message, or None."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +45,9 @@ class Range:
     says: str
     holds: Callable[[float], bool]
 
-    def problem(self, value: Any) -> str | None:
-        return None if self.holds(value) else f"it must be {self.says}"
+    def check(self, value: Any) -> Any:
+        """Returns the value, or raises what is wrong with it."""
+        return value if self.holds(value) else _raise(f"it must be {self.says}")
 
 
 def at_least(least: float) -> Range:
@@ -84,26 +80,22 @@ def other_than(number: float) -> Range:
 Seed = Annotated[int, at_least(0)]
 
 
-@dataclass(frozen=True)
-class MayBeInfinite:
-    """Lets a number be infinite, which is refused otherwise."""
-
-    def problem(self, value: Any) -> str | None:
-        return None
-
-
 @dataclass(frozen=True, eq=False)
 class OneOf:
     """A word of a table; a table of choices also takes `module:attribute`."""
 
     known: Collection[Any]
 
-    def problem(self, value: Any) -> str | None:
+    def check(self, value: Any) -> Any:
+        """Returns the value, or raises the nearest known word."""
         refusal = getattr(self.known, "refusal", None)
         if refusal is not None:
-            found: str | None = refusal(value)
-            return found
-        return None if value in self.known else hint(value, self.known).removeprefix("; ")
+            problem = refusal(value)
+        elif any(value == one and type(value) is type(one) for one in self.known):
+            problem = None
+        else:
+            problem = hint(value, self.known).removeprefix("; ")
+        return value if problem is None else _raise(problem)
 
 
 def one_of(known: Collection[Any]) -> OneOf:
@@ -117,23 +109,16 @@ class Accepted:
 
     by: Callable[[Any], Any]
 
-    def problem(self, value: Any) -> str | None:
+    def check(self, value: Any) -> Any:
+        """Returns the value, or raises what the function says; of an unknown choice, at its `kind`."""
         try:
             self.by(value)
         except RecipeError as error:
-            return str(error)
-        return None
-
-    def refusal(self, value: Any, path: str) -> str | None:
-        """Returns the whole message about a word that a table of choices does not have, None where that is not it."""
-        try:
-            self.by(value)
-        except RecipeError as error:
-            near = getattr(error, "near", None)
-            if near is not None:
-                at = f"{path}.kind" if isinstance(value, Mapping) else path
-                return f"{at} is {_shown(getattr(error, 'name', None))}{near}"
-        return None
+            if getattr(error, "near", None) is not None:
+                found = {"name": getattr(error, "name", None), "near": cast(Any, error).near}
+                raise PydanticCustomError("choice", "unknown choice", found) from None
+            _raise(str(error))
+        return value
 
 
 def accepted_by(function: Callable[[Any], Any]) -> Accepted:
@@ -147,10 +132,7 @@ class Checked:
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __post_init__(self) -> None:
-        checking = _hints(type(self))
-        for field in fields(self):
-            if field.init:
-                _converted(getattr(self, field.name), checking[field.name], field.name)
+        check_given(type(self), {name: getattr(self, name) for name in init_fields(type(self))})
 
 
 def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -165,12 +147,7 @@ def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         RecipeError: an unknown or missing field, or a value that its annotation does not allow; the message has
             `where`, the field, the value, what it must be and the nearest known name.
     """
-    if isinstance(values, cls):
-        return values
-    try:
-        return _built(cls, values, "")
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error}") from None
+    return cast(T, _validated(_validator(cast(Any, cls)), values, where=where))
 
 
 def check_given(cls: type[Any], values: Any, path: str = "") -> None:
@@ -184,9 +161,7 @@ def check_given(cls: type[Any], values: Any, path: str = "") -> None:
     Raises:
         RecipeError: an unknown field, or a value that its annotation does not allow.
     """
-    hints = _hints(cls)
-    for name, value in _known(cls, values, path).items():
-        _converted(value, hints[name], f"{path}{name}")
+    _validated(_validator(cast(Any, cls), whole=False), values, path=path)
 
 
 def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -196,14 +171,9 @@ def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any], w
         RecipeError: a value that its annotation does not allow.
     """
     maker: Any = vars(function).get("__init__", object) if isinstance(function, type) else function
-    try:
-        hints = get_type_hints(maker, include_extras=True)
-    except _UNREADABLE:  # of a user's own, whose annotations only a type checker can read
-        return dict(values)
-    try:
-        return {name: _converted(value, hints.get(name, Any), name) for name, value in values.items()}
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error}") from None
+    hints = _hints(maker)
+    schema = core.typed_dict_schema({name: core.typed_dict_field(_field(hints.get(name, Any))) for name in values})
+    return cast(dict[str, Any], _validated(SchemaValidator(schema), values, where=where))
 
 
 def init_fields(cls: type[Any]) -> dict[str, Field[Any]]:
@@ -211,194 +181,184 @@ def init_fields(cls: type[Any]) -> dict[str, Field[Any]]:
     return {field.name: field for field in fields(cls) if field.init}
 
 
-def _built(cls: type[T], values: Mapping[str, Any], path: str) -> T:
-    assert is_dataclass(cls)
-    values = _known(cls, values, path)
-    missing = [
-        name
-        for name, field in init_fields(cls).items()
-        if name not in values and field.default is MISSING and field.default_factory is MISSING
-    ]
-    if missing:
-        named = " and ".join(f"'{path}{name}'" for name in missing)
-        raise RecipeError(f"{named} {'is' if len(missing) == 1 else 'are'} missing")
-    hints = _hints(cls)
-    converted = {name: _converted(value, hints[name], f"{path}{name}") for name, value in values.items()}
+# --- annotations -------------------------------------------------------------------------------------------------
+
+
+def _raise(problem: str) -> None:
+    raise PydanticCustomError("problem", "wrong value", {"problem": problem})
+
+
+def _hints(of: Any) -> dict[str, Any]:
+    """Returns annotations by name; none of a user's own that only a type checker can read."""
     try:
-        return called(cls, converted)
-    except RecipeError as error:
-        raise RecipeError(f"{path.rstrip('.')}: {error}" if path else str(error)) from None
+        return get_type_hints(of, include_extras=True)
+    except _UNREADABLE:
+        return {}
 
 
-def _known(cls: type[Any], values: Any, path: str) -> Mapping[str, Any]:
-    """Returns values, all of fields that a dataclass has."""
-    if not isinstance(values, Mapping):
-        raise RecipeError(f"{path.rstrip('.') or 'the value'} is {_shown(values)}; it must be a mapping")
-    known = init_fields(cls)
-    for name in values:
-        if not isinstance(name, str):
-            raise RecipeError(f"{path}{name!r} is not a name of a setting; names are text{hint('', known)}")
-        if name not in known:
-            raise RecipeError(f"unknown setting '{path}{name}'{hint(name, known)}")
-    return values
+@cache
+def _validator(cls: type[Any], *, whole: bool = True) -> SchemaValidator:
+    return SchemaValidator(_dataclass(cls, whole=whole))
 
 
-def _hints(cls: Any) -> dict[str, Any]:
-    """Returns the annotations of a dataclass's fields."""
-    if cls not in _HINTS:
-        _HINTS[cls] = _resolved(cls)
-    return _HINTS[cls]
+def _dataclass(cls: type[Any], *, whole: bool = True) -> CoreSchema:
+    """Returns the schema of a dataclass, or of some of its fields as a mapping."""
+    known, hints = init_fields(cls), _hints(cls)
+    stated = {
+        name: core.typed_dict_field(
+            _field(hints.get(name, Any)),
+            required=whole and field.default is MISSING and field.default_factory is MISSING,
+        )
+        for name, field in known.items()
+    }
 
-
-def _resolved(cls: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(cls, include_extras=True)
-    except _UNREADABLE:  # of a user's own class, whose annotations only a type checker can read
-        return dict.fromkeys((field.name for field in fields(cls)), Any)
-
-
-def _converted(value: Any, hint: Any, path: str) -> Any:
-    """Returns a value as its annotation has it, or raises a RecipeError that names `path`."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        inner, *constraints = get_args(hint)
-        free = any(isinstance(constraint, MayBeInfinite) for constraint in constraints)
-        found = _number(value, float, path, finite=False) if free else _converted(value, inner, path)
-        for constraint in constraints:
-            problem = constraint.problem(found) if hasattr(constraint, "problem") else None
-            if problem is not None:
-                whole = constraint.refusal(found, path) if isinstance(constraint, Accepted) else None
-                raise RecipeError(whole or f"{path} is {_shown(value)}; {problem}")
-        return found
-    if origin in (Union, UnionType):
-        return _of_union(value, hint, path)
-    if hint == Any or isinstance(hint, TypeVar):
-        return tuple(value) if isinstance(value, list) else value
-    if hint is NoneType:
-        return _checked(value, value is None, hint, path)
-    if origin is Literal:
-        allowed = get_args(hint)
-        if not any(value == one and type(value) is type(one) for one in allowed):
-            raise RecipeError(f"{path} is {_shown(value)}{hint_of(value, allowed)}")
-        return value
-    if hint in (int, float):
-        return _number(value, hint, path)
-    if origin is not None:
-        return _of_collection(value, hint, path)
-    if hint in (list, tuple, Sequence) and isinstance(value, list | tuple):
-        return tuple(value)
-    if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
-        return _built(hint, value, f"{path}.")
-    if isinstance(hint, type) and issubclass(hint, Enum) and not isinstance(value, hint):
-        return hint(_converted(value, Literal[tuple(one.value for one in hint)], path))
-    known = isinstance(hint, type) and not getattr(hint, "_is_protocol", False)
-    return _checked(value, isinstance(value, hint) if known else True, hint, path)
-
-
-def hint_of(word: Any, known: Sequence[Any]) -> str:
-    """Returns the end of a message about a word that must be one of a few."""
-    near = hint(word, known)
-    return near if "did you mean" in near else f"; it must be one of {', '.join(map(str, known))}"
-
-
-def _checked(value: Any, fits: bool, hint: Any, path: str) -> Any:
-    if not fits:
-        raise RecipeError(f"{path} is {_shown(value)}; it must be {described(hint)}")
-    return value
-
-
-def _number(value: Any, hint: Any, path: str, *, finite: bool = True) -> Any:
-    fits = isinstance(value, int | float if hint is float else int) and not isinstance(value, bool)
-    _checked(value, fits, hint, path)
-    if finite and isinstance(value, float) and not math.isfinite(value):
-        raise RecipeError(f"{path} is {value}; it must be a finite number")
-    if not finite and value != value:
-        raise RecipeError(f"{path} is {value}; it must be a number")
-    return value
-
-
-def _of_union(value: Any, hint: Any, path: str) -> Any:
-    """Returns the value as the first alternative that it fits; the error is of the closest alternative."""
-    closest: RecipeError | None = None
-    alternatives = get_args(hint)
-    for alternative in alternatives:
+    def build(values: Any, handler: Callable[[Any], Any]) -> Any:
+        if whole and isinstance(values, cls):
+            return values
+        for name in values if isinstance(values, Mapping) else ():
+            if name not in known:
+                raise PydanticCustomError("unknown", "unknown", {"name": name, "known": [*known]})
+        found = handler(values)
         try:
-            return _converted(value, alternative, path)
+            return called(cls, found) if whole else found
         except RecipeError as error:
-            if _of_the_kind(value, alternative):
-                closest = closest or error
-    if closest is not None:
-        raise closest
-    raise RecipeError(f"{path} is {_shown(value)}; it must be {described(hint)}")
+            raise PydanticCustomError("whole", "wrong settings", {"problem": str(error)}) from error
+
+    return core.no_info_wrap_validator_function(build, core.typed_dict_schema(stated))
 
 
-def _of_the_kind(value: Any, hint: Any) -> bool:
-    """Returns whether a value is of an annotation's outer type, so that what is wrong is within."""
-    while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    kind = get_origin(hint) or hint
+def _field(hint: Any) -> CoreSchema:
+    """Returns the schema of an annotation; a list of anything becomes a tuple."""
+    if hint is Any or isinstance(hint, TypeVar):
+        return core.no_info_plain_validator_function(lambda value: tuple(value) if isinstance(value, list) else value)
+    return _schema(hint)
+
+
+def _schema(hint: Any) -> CoreSchema:
+    """Returns the schema of an annotation: as strict as YAML's types, but for lists, which become tuples."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is Annotated:
+        schema = _schema(inner[0])
+        for one in inner[1:]:
+            if isinstance(one, Range | OneOf | Accepted):
+                schema = core.no_info_after_validator_function(one.check, schema)
+        return schema
+    if kind in (Union, UnionType):
+        return core.union_schema([(made := _schema(one), _label(made)) for one in inner], mode="left_to_right")
     if kind is Literal:
-        return any(type(value) is type(one) for one in get_args(hint))
-    if kind in (int, float):
-        return isinstance(value, int | float if kind is float else int) and not isinstance(value, bool)
-    if isinstance(value, list | tuple):
-        return isinstance(kind, type) and issubclass(kind, Sequence) and not issubclass(kind, str)
-    if isinstance(value, Mapping) and is_dataclass(kind):
-        return True
-    return isinstance(kind, type) and isinstance(value, kind)
-
-
-def _of_collection(value: Any, hint: Any, path: str) -> Any:
-    """Returns tuples, sequences, sets and mappings with every element converted."""
-    kind, inner = get_origin(hint), get_args(hint)
-    if not isinstance(kind, type):
-        return value
+        return core.no_info_plain_validator_function(OneOf(inner).check)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return core.any_schema()
+    if is_dataclass(kind):
+        return _dataclass(kind)
+    if issubclass(kind, Enum):
+        return core.enum_schema(kind, list(kind))
     if issubclass(kind, Mapping):
-        _checked(value, isinstance(value, Mapping), hint, path)
-        return {_key(name, inner[0], path): _item(item, inner[1], f"{path}.{name}") for name, item in value.items()}
+        keys, values = map(_schema, inner or (Any, Any))
+        return core.dict_schema(keys, values)
     if issubclass(kind, AbstractSet):
-        _checked(value, isinstance(value, list | tuple | AbstractSet), hint, path)
-        return frozenset(_item(item, inner[0], f"{path}[{i}]") for i, item in enumerate(value))
-    if not (isinstance(kind, type) and issubclass(kind, Sequence)):
-        return _checked(value, isinstance(value, kind), hint, path)
-    _checked(value, isinstance(value, list | tuple), hint, path)
-    if issubclass(kind, tuple) and Ellipsis not in inner:
-        if len(value) != len(inner):
-            raise RecipeError(f"{path} is {_shown(value)}; it must be a list of {len(inner)}")
-        pairs = enumerate(zip(value, inner, strict=True))
-        return tuple(_item(item, one, f"{path}[{i}]") for i, (item, one) in pairs)
-    return tuple(_item(item, inner[0], f"{path}[{i}]") for i, item in enumerate(value))
+        return core.frozenset_schema(_schema(inner[0]))
+    if issubclass(kind, tuple) and inner and Ellipsis not in inner:
+        return core.tuple_schema([_schema(one) for one in inner])
+    if issubclass(kind, Sequence) and not issubclass(kind, str | bytes):
+        return core.tuple_schema([_schema(inner[0] if inner else Any)], variadic_item_index=0)
+    return core.is_instance_schema(kind)
 
 
-def _item(value: Any, hint: Any, path: str) -> Any:
-    """Returns an element of a collection; one of any type stays as it is."""
-    return value if hint is Any else _converted(value, hint, path)
+def _as_written(value: Any, handler: Callable[[Any], Any]) -> Any:
+    """Returns a number as it is written: a whole one stays whole."""
+    handler(value)
+    return value
 
 
-def _key(name: Any, hint: Any, path: str) -> Any:
-    if hint is str and not isinstance(name, str):
-        raise RecipeError(f"{path}: the key {name!r} is not text; write it in quotes")
-    return name if hint is Any else _converted(name, hint, f"{path}: a key")
+_PLAIN: dict[Any, CoreSchema] = {
+    int: core.int_schema(strict=True),
+    float: core.no_info_wrap_validator_function(_as_written, core.float_schema(strict=True, allow_inf_nan=False)),
+    bool: core.bool_schema(strict=True),
+    str: core.str_schema(strict=True),
+    NoneType: core.none_schema(),
+    Any: core.any_schema(),
+}
+
+# --- messages ----------------------------------------------------------------------------------------------------
+
+#: Types of values in words, by pydantic's names of schemas and of errors.
+_WORDS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "string": "text",
+    "none": "null", "none_required": "null", "tuple": "a list", "frozenset": "a list", "frozen_set": "a list",
+    "dict": "a mapping", "typed-dict": "a mapping",
+}  # fmt: skip
+_OF = "\0"
 
 
-_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text", NoneType: "null", None: "null"}
+def _label(schema: Any) -> str:
+    """Returns the name of an alternative, which marks its place in errors."""
+    while schema["type"].startswith("function-") and "schema" in schema:
+        schema = schema["schema"]
+    return _OF + _WORDS.get(schema["type"], "")
 
 
-def described(hint: Any) -> str:
-    """Returns an annotation in words, as the end of "it must be"."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return described(get_args(hint)[0])
-    if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(described(part) for part in get_args(hint)))
-    if origin is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    kind = origin or hint
-    if kind in _WORDS:
-        return _WORDS[kind]
-    if isinstance(kind, type) and issubclass(kind, Sequence | AbstractSet):
-        return "a list"
-    return "a mapping" if is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, Mapping)) else str(kind)
+def _validated(validator: SchemaValidator, values: Any, *, where: str = "", path: str = "") -> Any:
+    try:
+        return validator.validate_python(values)
+    except ValidationError as error:
+        message = _message(error.errors(include_url=False), path)
+        raise RecipeError(f"{where}: {message}" if where else message) from error.__cause__
+
+
+def _is_alternative(error: ErrorDetails) -> bool:
+    """Returns whether an error says only that a value is not of one of several types."""
+    return bool(error["loc"]) and str(error["loc"][-1]).startswith(_OF) and _expected(error) is not None
+
+
+def _expected(error: ErrorDetails) -> str | None:
+    return _WORDS.get(error["type"].removesuffix("_type"))
+
+
+def _message(errors: list[ErrorDetails], path: str) -> str:
+    """Returns the first error in words; of a value of several types, that of the type which it is nearest to."""
+    error = next((one for one in errors if not _is_alternative(one)), errors[0])
+    kind, context = error["type"], error.get("ctx", {})
+    length = kind == "too_long" or (kind == "missing" and isinstance(error["loc"][-1], int))
+    place = path + _place(error["loc"][:-1] if length and kind == "missing" else error["loc"])
+    at = place.rstrip(".") or "the value"
+    if kind == "missing" and not length:
+        missing = [f"'{path}{_place(one['loc'])}'" for one in errors if one["type"] == kind]
+        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    if kind == "unknown":
+        name, inside = context["name"], f"{place}." if place and not place.endswith(".") else place
+        if not isinstance(name, str):
+            return f"{inside}{name!r} is not a name of a setting; names are text{hint('', context['known'])}"
+        return f"unknown setting '{inside}{name}'{hint(name, context['known'])}"
+    if kind == "whole":
+        return f"{at}: {context['problem']}" if place else str(context["problem"])
+    if kind == "choice":
+        inside = f"{at}.kind" if isinstance(error["input"], Mapping) else at
+        return f"{inside} is {_shown(context['name'])}{context['near']}"
+    if error["loc"][-1:] == ("[key]",) and not isinstance(error["input"], str):
+        return f"{at.removesuffix(': a key')}: the key {error['input']!r} is not text; write it in quotes"
+    shown = f"{at} is {_shown(error['input'])}; "
+    if kind == "problem":
+        return shown + str(context["problem"])
+    if kind in ("enum", "finite_number"):
+        return shown + f"it must be {context.get('expected', 'a finite number')}"
+    same = [one for one in errors if one["loc"][:-1] == error["loc"][:-1]] if _is_alternative(error) else []
+    words = dict.fromkeys(str(one["loc"][-1]).removeprefix(_OF) for one in same)
+    expected = " or ".join(filter(None, words)) or _expected(error) or ("a list of the right length" if length else "")
+    return shown + (f"it must be {expected}" if expected else error["msg"])
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Returns a place in settings, `parts[1].size`."""
+    found = ""
+    *above, last = [one for one in location if not str(one).startswith(_OF)] or [""]
+    if last == "[key]":
+        return f"{_place(tuple(above[:-1]))}: a key"
+    for part in (*above, last):
+        found += f"[{part}]" if isinstance(part, int) else f".{part}" if found else part
+    return found
 
 
 def _shown(value: Any) -> str:
