@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlhf_core.evaluation.mt_bench import mt_bench_scores
+from rlhf_core.evaluation.benchmark_scores import mt_bench_scores, win_rate
 from rlhf_core.evaluation.protocols import true_tally
-from rlhf_core.evaluation.win_rates import win_rate
 from tasks.evaluating.over_sft import TRUE_BENCHMARKS, win_rate_name
 from tasks.params.evaluation import EvaluationConfig
 from tasks.running.loading import load_encoder, load_world

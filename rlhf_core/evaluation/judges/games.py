@@ -298,14 +298,6 @@ def win_rate_of_outcomes(outcomes: Sequence[Outcome], ties: Literal["half", "lea
     }
 
 
-def soft_preferences(games: Sequence[Game]) -> dict[str, float]:
-    """Returns the mean soft preference in [1, 2] per comparison (2: the model wins); NaN if a game is invalid."""
-    by_id: dict[str, list[float]] = {}
-    for game in games:
-        by_id.setdefault(game.id, []).append(game.preference_for_model)
-    return {id_: sum(values) / len(values) for id_, values in by_id.items()}
-
-
 def _require_unique(ids: Sequence[str]) -> None:
     seen: set[str] = set()
     for row, id_ in enumerate(ids, start=1):
