@@ -7,7 +7,6 @@ at once, so that they run beside generation; `answers` waits for what is not the
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from rlhf_core.errors import RecipeError, ToolError
 from rlhf_core.evaluation.judges.cache import AnswerCache, digest
+from rlhf_core.evaluation.judges.openai_endpoint import Failure, try_again
 from rlhf_core.typed import Checked, at_least
 
 A = TypeVar("A")
@@ -30,7 +30,7 @@ class ToolConfig(Checked):
     Attributes:
         concurrency: calls under way at once.
         retries: further tries of a call after a temporary failure (no connection, too slow, an invalid answer).
-        backoff_s, max_backoff_s: first and longest pause between tries; doubles, with a tenth of jitter.
+        backoff_s, max_backoff_s: first and longest pause between tries; doubles, with a quarter of jitter.
         cache_path: file of answers, or None for this process only.
     """
 
@@ -46,14 +46,6 @@ class ToolConfig(Checked):
             raise RecipeError(
                 f"max_backoff_s is {self.max_backoff_s}; it must be at least backoff_s, which is {self.backoff_s}"
             )
-
-
-class Failure(Exception):
-    """A call that failed; `final`: another try is useless."""
-
-    def __init__(self, reason: str, *, final: bool = False) -> None:
-        super().__init__(reason)
-        self.final = final
 
 
 @dataclass
@@ -161,29 +153,26 @@ class ToolClient(Generic[A]):
         return digest({**self._identity, "text": text})
 
     def _answer(self, text: str) -> A:
-        pause = self.config.backoff_s
-        for attempt in range(self.config.retries + 1):
-            try:
-                with self._lock:
-                    self.usage.calls += 1
-                answer = self._ask(text)
-                found = self._read(answer, text)
-            except Failure as failure:
-                last = attempt == self.config.retries
-                if failure.final or last or self._stop.is_set():
-                    with self._lock:
-                        self.usage.failed += 1
-                    tried = "" if failure.final else f" ({attempt + 1} tries)"
-                    raise Failure(f"{failure}{tried}", final=True) from None
-                with self._lock:
-                    self.usage.tries_again += 1
-                self._stop.wait(pause * (1 + 0.1 * random.random()))
-                pause = min(2 * pause, self.config.max_backoff_s)
-            else:
-                if self._cache is not None:
-                    self._cache.put(self._key(text), json.dumps(answer, ensure_ascii=False))
-                return found
-        raise AssertionError("the last try returns or raises")
+        def ask() -> tuple[Any, A]:
+            with self._lock:
+                self.usage.calls += 1
+            answer = self._ask(text)
+            return answer, self._read(answer, text)
+
+        try:
+            answer, found = try_again(ask, self.config, self._stop, self._count_try)
+        except Failure as failure:
+            with self._lock:
+                self.usage.failed += 1
+            tried = "" if failure.final else f" ({self.config.retries + 1} tries)"
+            raise Failure(f"{failure}{tried}", final=True) from None
+        if self._cache is not None:
+            self._cache.put(self._key(text), json.dumps(answer, ensure_ascii=False))
+        return found
+
+    def _count_try(self) -> None:
+        with self._lock:
+            self.usage.tries_again += 1
 
 
 #: Answers kept in memory; beyond them the memory is emptied between calls, the disk keeps all.

@@ -1,8 +1,8 @@
-"""Inputs of the length-controlled win rate: preferences, lengths, difficulties, calibration rows.
+"""Inputs of the length-controlled win rate: lengths, difficulties of instructions, calibration rows.
 
-The official files are `instruction_difficulty.csv` (index, instruction_difficulty) and `df_gamed.csv`
-(preference in [0, 1], index, std_delta_len, instruction_difficulty, not_gamed_baseline, model) of the
-AlpacaEval data set; rows of the same form can be made from any verbose and concise variants of a baseline.
+The official file is `df_gamed.csv` (preference in [0, 1], index, std_delta_len, instruction_difficulty,
+not_gamed_baseline, model) of the AlpacaEval data set; rows of the same form can be made from any verbose and concise
+variants of a baseline, and difficulties from a joint fit over several models.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.win_rates import clean_preferences
+from rlhf_core.evaluation.benchmark_scores import clean_preferences
 
 Floats = NDArray[np.float64]
 
-CALIBRATION_COLUMNS = (
-    "preference",
-    "index",
-    "std_delta_len",
-    "instruction_difficulty",
-    "not_gamed_baseline",
-)
+CALIBRATION_COLUMNS = ("preference", "index", "std_delta_len", "instruction_difficulty", "not_gamed_baseline")
 _OFFICIAL_ID = re.compile(r"(?:^|\D)0*([0-9]+)$")
 
 
@@ -41,19 +37,13 @@ def official_index(instruction_id: Hashable) -> int:
     return int(match.group(1))
 
 
-def read_instruction_difficulty(path: str | Path) -> dict[int, float]:
-    """Reads the official `instruction_difficulty.csv` (index, instruction_difficulty), keyed by index."""
-    frame = _read_csv(path)
-    if "index" not in frame.columns and len(frame.columns) == 2:  # an unnamed first column is the index
-        frame = frame.rename(columns={frame.columns[0]: "index"})
-    _require_columns(frame, ("index", "instruction_difficulty"), str(path))
-    _require_finite(frame, "instruction_difficulty", str(path))
-    return dict(zip(frame["index"].astype(int).tolist(), frame["instruction_difficulty"].astype(float), strict=True))
-
-
 def read_calibration_rows(path: str | Path) -> pd.DataFrame:
     """Reads the official `df_gamed.csv`; see `check_calibration_rows`."""
-    return check_calibration_rows(_read_csv(path), str(path))
+    try:
+        rows = pd.read_csv(path)
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"cannot be read as CSV ({error})", file=str(path)) from error
+    return check_calibration_rows(rows, str(path))
 
 
 def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows") -> pd.DataFrame:
@@ -62,7 +52,9 @@ def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows")
     Columns: preference in [0, 1] (as in the official file, already shifted down by one), index,
     std_delta_len, instruction_difficulty, not_gamed_baseline (False); others are ignored.
     """
-    _require_columns(rows, CALIBRATION_COLUMNS, source)
+    missing = [column for column in CALIBRATION_COLUMNS if column not in rows.columns]
+    if missing:
+        raise DataError(f"missing columns {', '.join(missing)}", file=source)
     for column in ("std_delta_len", "instruction_difficulty"):
         _require_finite(rows, column, source)
     preference = rows["preference"].astype(float)
@@ -133,6 +125,67 @@ def make_calibration_rows(
     return check_calibration_rows(rows)
 
 
+def fit_difficulty(
+    model_ids: Sequence[Hashable],
+    instruction_ids: Sequence[Hashable],
+    preferences: ArrayLike,
+    len_model: ArrayLike,
+    len_baseline: ArrayLike,
+    *,
+    C: float = 1.0,
+) -> dict[Hashable, float]:
+    """Returns the per-instruction difficulties from one joint fit over several models against one baseline.
+
+    logit p = theta_model + phi_model * tanh(std_delta_len) + gamma_instruction, soft targets, L2 penalty;
+    gamma is centred over instructions. The length difference is standardised per model, as in the metric.
+    A higher value means that models win the instruction more easily. Source: Dubois et al. 2024, section 4
+    (gamma fitted first, jointly over models, with its coefficient fixed to 1); the L2 strength is this
+    project's choice.
+
+    Args:
+        model_ids, instruction_ids: [n] one row per judged output.
+        preferences: [n] in [1, 2]; invalid rows are left out.
+        len_model, len_baseline: [n] characters.
+        C: inverse L2 strength.
+
+    Returns:
+        instruction id -> difficulty, for every instruction in the rows (0 for one without valid rows).
+    """
+    models, model_of = np.unique(np.array([str(m) for m in model_ids]), return_inverse=True)
+    instructions = list(dict.fromkeys(instruction_ids))
+    position = {id_: i for i, id_ in enumerate(instructions)}
+    instruction_of = np.array([position[id_] for id_ in instruction_ids], dtype=int)
+    y = clean_preferences(preferences) - 1.0
+    lengths_model, lengths_baseline = np.asarray(len_model, float), np.asarray(len_baseline, float)
+    if not len(model_of) == len(instruction_of) == len(y) == len(lengths_model) == len(lengths_baseline):
+        raise DataError("model ids, instruction ids, preferences and lengths differ in number")
+    length = np.zeros(len(y))
+    for m in range(len(models)):
+        rows = model_of == m
+        length[rows] = np.tanh(standardised_length_difference(lengths_model[rows], lengths_baseline[rows]))
+    keep = np.flatnonzero(~np.isnan(y))
+    if not len(keep):
+        raise DataError("no valid preference to fit difficulties from", field="preference")
+    row = np.arange(len(keep))
+    design = sparse.hstack(
+        [
+            sparse.csr_matrix((np.ones(len(keep)), (row, model_of[keep])), (len(keep), len(models))),
+            sparse.csr_matrix((length[keep], (row, model_of[keep])), (len(keep), len(models))),
+            sparse.csr_matrix((np.ones(len(keep)), (row, instruction_of[keep])), (len(keep), len(instructions))),
+        ],
+        format="csr",
+    )
+    fit = LogisticRegression(C=C, fit_intercept=False, tol=1e-8, max_iter=10_000)
+    fit.fit(
+        sparse.vstack([design, design], format="csr"),
+        np.repeat([1, 0], len(keep)),
+        sample_weight=np.concatenate([y[keep], 1.0 - y[keep]]),
+    )
+    gamma = fit.coef_[0][2 * len(models) :]
+    gamma = gamma - gamma.mean()
+    return {id_: float(value) for id_, value in zip(instructions, gamma, strict=True)}
+
+
 def look_up_difficulty(instruction_ids: Sequence[Hashable], difficulty: Mapping[Any, float]) -> Floats:
     """Returns the difficulty of each instruction id; DataError names the missing ones."""
     missing = [id_ for id_ in instruction_ids if id_ not in difficulty]
@@ -144,19 +197,6 @@ def look_up_difficulty(instruction_ids: Sequence[Hashable], difficulty: Mapping[
             remedy="Give one for every instruction id (official files are keyed by the index 0 to 804)",
         )
     return np.array([float(difficulty[id_]) for id_ in instruction_ids])
-
-
-def _read_csv(path: str | Path) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path)
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"cannot be read as CSV ({error})", file=str(path)) from error
-
-
-def _require_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> None:
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        raise DataError(f"missing columns {', '.join(missing)}", file=source)
 
 
 def _require_finite(frame: pd.DataFrame, column: str, source: str) -> None:

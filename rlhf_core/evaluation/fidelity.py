@@ -66,21 +66,18 @@ class BoundaryScore:
     n_true: int
 
 
-def clause_rewards(response: ScoredResponse, aggregate: str = "sum") -> tuple[Floats, Floats]:
-    """Returns the learned and true reward of each clause.
+def clause_rewards(response: ScoredResponse) -> tuple[Floats, Floats]:
+    """Returns the learned reward of each clause, the sum over its tokens, and the true one.
 
     Args:
         response: rewards, offsets and clauses.
-        aggregate: `sum` of the clause's token rewards, or their `mean`.
 
     Returns:
         ([n_clauses] learned, NaN for a clause without any token reward; [n_clauses] true).
 
     Raises:
-        DataError: rewards and offsets that differ in number, clauses out of order, an unknown aggregate.
+        DataError: rewards and offsets that differ in number, or clauses out of order.
     """
-    if aggregate not in ("sum", "mean"):
-        raise DataError(f"aggregate must be 'sum' or 'mean', not '{aggregate}'")
     if len(response.rewards) != len(response.offsets):
         raise DataError(f"{len(response.rewards)} rewards but {len(response.offsets)} offsets")
     starts = np.array([start for start, _, _ in response.clauses], dtype=int)
@@ -95,13 +92,11 @@ def clause_rewards(response: ScoredResponse, aggregate: str = "sum") -> tuple[Fl
         if 0 <= index < len(starts) and start < ends[index]:
             totals[index] += reward
             counts[index] += 1
-    with np.errstate(invalid="ignore", divide="ignore"):
-        learned = totals / counts if aggregate == "mean" else totals
-    learned = np.where(counts > 0, learned, np.nan)
+    learned = np.where(counts > 0, totals, np.nan)
     return learned, np.array([value for _, _, value in response.clauses], dtype=np.float64)
 
 
-def fidelity(responses: Sequence[ScoredResponse], aggregate: str = "sum") -> Fidelity:
+def fidelity(responses: Sequence[ScoredResponse]) -> Fidelity:
     """Correlates learned with true clause rewards over responses.
 
     A correlation is NaN when it is undefined: fewer than two clauses, or one side constant. A response with
@@ -113,7 +108,7 @@ def fidelity(responses: Sequence[ScoredResponse], aggregate: str = "sum") -> Fid
     ranks: list[float] = []
     n_unpaid = 0
     for response in responses:
-        learned, true = clause_rewards(response, aggregate)
+        learned, true = clause_rewards(response)
         paid = ~np.isnan(learned)
         n_unpaid += int((~paid).sum())
         learned, true = learned[paid], true[paid]

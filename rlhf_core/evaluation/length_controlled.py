@@ -9,6 +9,7 @@ log-loss against the soft targets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import pandas as pd
 import sklearn
 from numpy.typing import ArrayLike, NDArray
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import GroupKFold
 
@@ -28,7 +29,7 @@ from rlhf_core.evaluation.alpaca_calibration import (
     look_up_difficulty,
     standardised_length_difference,
 )
-from rlhf_core.evaluation.win_rates import clean_preferences, win_rate
+from rlhf_core.evaluation.benchmark_scores import clean_preferences, win_rate
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +46,6 @@ class LengthControlled:
         win_rate, standard_error: the raw win rate, percent.
         lc_standard_error: of the mean prediction over instructions, in percent points, as the official metric has it;
             it says nothing of the fit.
-        lc_bootstrap_error: bootstrap standard error of lc_win_rate in percent points (NaN if not asked for).
         coefficients: feature -> coefficient.
         C: inverse regularisation strength chosen by cross-validation.
         n, n_invalid: rows with a valid preference, and without.
@@ -55,7 +55,6 @@ class LengthControlled:
     win_rate: float
     standard_error: float
     lc_standard_error: float
-    lc_bootstrap_error: float
     coefficients: dict[str, float]
     C: float
     n: int
@@ -71,9 +70,6 @@ def length_controlled_win_rate(
     *,
     instruction_ids: Sequence[Hashable] | None = None,
     calibration_weight: float = 0.1,
-    is_baseline: bool = False,
-    bootstrap_rounds: int = 0,
-    seed: int = 0,
 ) -> LengthControlled:
     """Returns the length-controlled win rate in percent.
 
@@ -89,9 +85,6 @@ def length_controlled_win_rate(
         calibration_rows: rows of gamed baselines (`read_calibration_rows`, `make_calibration_rows`) or None.
         instruction_ids: [n] ids for the lookup.
         calibration_weight: weight of each calibration row; model rows weigh 1.
-        is_baseline: the model is the baseline itself: 50 by construction.
-        bootstrap_rounds: resamples of the model's rows, refitted at the chosen C, for lc_bootstrap_error.
-        seed: of the bootstrap.
 
     Raises:
         DataError: lengths that do not match, missing difficulties, fewer than 5 valid rows to fit.
@@ -115,19 +108,6 @@ def length_controlled_win_rate(
         raise DataError(f"{counts}: one of each per row is needed")
     if not (np.isfinite(hardness).all() and np.isfinite(delta).all()):
         raise DataError("lengths and difficulties must be finite numbers", field="instruction_difficulty")
-    if is_baseline:
-        zeros = dict.fromkeys(FEATURES, 0.0)
-        return LengthControlled(
-            50.0,
-            raw["win_rate"],
-            raw["standard_error"],
-            0.0,
-            0.0,
-            zeros,
-            float("nan"),
-            int(raw["n"]),
-            int(raw["n_invalid"]),
-        )
     design = np.column_stack([np.tanh(delta), hardness, np.ones(n)])
     x, y, weight = design, cleaned - 1.0, np.ones(n)
     if calibration_rows is not None:
@@ -136,43 +116,22 @@ def length_controlled_win_rate(
     keep = ~np.isnan(y)
     if keep.sum() < N_SPLITS:
         raise DataError(f"{int(keep.sum())} rows with a valid preference; at least {N_SPLITS} are needed")
-    if (one := _one_outcome(y[keep])) is not None:
-        return LengthControlled(
-            one * 100.0,
-            raw["win_rate"],
-            raw["standard_error"],
-            0.0,
-            0.0 if bootstrap_rounds > 1 else float("nan"),
-            dict.fromkeys(FEATURES, 0.0),
-            float("nan"),
-            int(raw["n"]),
-            int(raw["n_invalid"]),
-        )
+    known: dict[str, Any] = {name: raw[name] for name in ("win_rate", "standard_error")}
+    known |= {name: int(raw[name]) for name in ("n", "n_invalid")}
+    first = float(y[keep][0])
+    if first in (0.0, 1.0) and (y[keep] == first).all():
+        # no coefficients fit such preferences: liblinear leaves all at 0, which would be a win rate of 50 %
+        zeros = dict.fromkeys(FEATURES, 0.0)
+        return LengthControlled(first * 100.0, lc_standard_error=0.0, coefficients=zeros, C=math.nan, **known)
     model = _fit_with_chosen_c(x[keep], y[keep], weight[keep])
-    strength = float(np.ravel(model.C_)[0])
-    at_equal_length = design * np.array([0.0, 1.0, 1.0])
-    predicted = model.predict_proba(at_equal_length)[:, 1]
+    predicted = model.predict_proba(design * np.array([0.0, 1.0, 1.0]))[:, 1]
     return LengthControlled(
-        lc_win_rate=float(predicted.mean() * 100.0),
-        win_rate=raw["win_rate"],
-        standard_error=raw["standard_error"],
+        float(predicted.mean() * 100.0),
         lc_standard_error=float(predicted.std(ddof=1) / np.sqrt(n) * 100.0),
-        lc_bootstrap_error=_bootstrap_error(
-            x[keep], y[keep], weight[keep], at_equal_length, n, cleaned, strength, bootstrap_rounds, seed
-        ),
         coefficients=dict(zip(FEATURES, model.coef_[0].tolist(), strict=True)),
-        C=strength,
-        n=int(raw["n"]),
-        n_invalid=int(raw["n_invalid"]),
+        C=float(np.ravel(model.C_)[0]),
+        **known,
     )
-
-
-def _one_outcome(y: Floats) -> float | None:
-    """Returns 0 or 1 where every preference is for the same side, else None.
-
-    No coefficients fit such preferences: liblinear leaves all at 0, which would be a win rate of 50 %.
-    """
-    return float(y[0]) if y[0] in (0.0, 1.0) and (y == y[0]).all() else None
 
 
 def _calibration_design(rows: pd.DataFrame, weight: float) -> tuple[Floats, Floats, Floats]:
@@ -231,34 +190,3 @@ def _fit_with_chosen_c(x: Floats, y: Floats, weight: Floats) -> LogisticRegressi
             true_weight=true_weight,
         )
     return model
-
-
-def _bootstrap_error(
-    x: Floats,
-    y: Floats,
-    weight: Floats,
-    at_equal_length: Floats,
-    n: int,
-    preferences: Floats,
-    strength: float,
-    rounds: int,
-    seed: int,
-) -> float:
-    """Returns the standard deviation (ddof 1) of the LC win rate over resamples of the model's valid rows, C fixed."""
-    valid = np.flatnonzero(~np.isnan(preferences))
-    if rounds < 2 or len(valid) < 2:
-        return float("nan")
-    n_extra = len(y) - len(valid)
-    generator = np.random.default_rng(seed)
-    rates = []
-    for _ in range(rounds):
-        drawn = generator.integers(len(valid), size=len(valid))
-        rows = np.concatenate([np.arange(n_extra), n_extra + drawn])
-        if (one := _one_outcome(y[rows])) is not None:
-            rates.append(one)
-            continue
-        features, labels, true_prob, true_weight = _doubled(x[rows], y[rows], weight[rows])
-        model = LogisticRegression(C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123)
-        model.fit(features, labels, sample_weight=true_prob * true_weight)
-        rates.append(model.predict_proba(at_equal_length[valid[drawn]])[:, 1].mean())
-    return float(np.std(rates, ddof=1) * 100.0)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_core.evaluation.finite import require_finite
-from rlhf_core.evaluation.statistics import binomial_test, paired_t_test
+from rlhf_core.evaluation.statistics import binomial_test, paired_t_test, require_finite
 
 ALPHA = 0.05
 Word = Literal["Win", "Tie", "Lose"]

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.finite import require_finite
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, Outcome, Side, combine_orders, play_games
 from rlhf_core.evaluation.judges.templates import TEMPLATES
-from rlhf_core.evaluation.statistics import binomial_test
+from rlhf_core.evaluation.statistics import binomial_test, require_finite
 from rlhf_core.typed import Checked, one_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import DataError, NumericsError
-from rlhf_core.evaluation.finite import require_finite
-from rlhf_core.evaluation.statistics import wilson_interval
+from rlhf_core.evaluation.statistics import require_finite, wilson_interval
 
 SECTIONS = ("chat", "chat_hard", "safety", "reasoning")
 

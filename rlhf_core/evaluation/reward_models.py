@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.statistics import wilson_interval
-
-
-@dataclass(frozen=True)
-class ReliabilityBin:
-    """Pairs whose predicted probability of 'A better' is in [lower, upper) (the last bin includes 1)."""
-
-    lower: float
-    upper: float
-    n: int
-    mean_probability: float
-    accuracy: float
 
 
 def pairwise_accuracy(chosen: ArrayLike, rejected: ArrayLike) -> dict[str, float]:
@@ -44,49 +32,33 @@ def pairwise_accuracy(chosen: ArrayLike, rejected: ArrayLike) -> dict[str, float
     }
 
 
-def calibration(
-    chosen: ArrayLike, rejected: ArrayLike, *, n_bins: int = 10, symmetric: bool = True
-) -> dict[str, float | list[ReliabilityBin]]:
+def calibration(chosen: ArrayLike, rejected: ArrayLike, *, n_bins: int = 10) -> dict[str, float]:
     """Returns the expected calibration error and Brier score of p = sigmoid(chosen - rejected).
+
+    A pair has no natural first element, so the stated preference is scored: the confidence max(p, 1 - p) against
+    whether the predicted winner is the chosen response; a tie counts half.
 
     Args:
         chosen, rejected: [n] rewards.
-        n_bins: equal-width bins.
-        symmetric: score the predicted winner: confidence max(p, 1-p) in [.5, 1] against whether it is the
-            chosen response (a tie counts half). A pair has no natural first element, so this is the
-            calibration of the stated preference. False: p itself against the constant outcome 1, bins over
-            [0, 1].
+        n_bins: equal-width bins over [.5, 1].
 
     Returns:
-        {ece, brier, bins}: ece = sum over bins of share * |accuracy - mean confidence|; brier = mean (1-p)^2;
-        NaN without pairs.
+        {ece: sum over bins of share * |accuracy - mean confidence|, brier: mean (1 - p)^2}; NaN without pairs.
     """
     margin = _margins(chosen, rejected)
-    probability = _sigmoid(margin)
-    if symmetric:
-        confidence = np.maximum(probability, 1.0 - probability)
-        outcome = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
-        edges = np.linspace(0.5, 1.0, n_bins + 1)
-    else:
-        confidence, outcome = probability, np.ones_like(probability)
-        edges = np.linspace(0.0, 1.0, n_bins + 1)
     n = len(margin)
+    if not n:
+        return {"ece": math.nan, "brier": math.nan}
+    probability = _sigmoid(margin)
+    confidence = np.maximum(probability, 1.0 - probability)
+    outcome = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
+    edges = np.linspace(0.5, 1.0, n_bins + 1)
     position = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, n_bins - 1)
-    bins: list[ReliabilityBin] = []
     error = 0.0
-    for b in range(n_bins):
-        rows = position == b
-        count = int(rows.sum())
-        mean = float(confidence[rows].mean()) if count else math.nan
-        accuracy = float(outcome[rows].mean()) if count else math.nan
-        bins.append(ReliabilityBin(float(edges[b]), float(edges[b + 1]), count, mean, accuracy))
-        if count:
-            error += count / n * abs(accuracy - mean)
-    return {
-        "ece": error if n else math.nan,
-        "brier": float(((1.0 - probability) ** 2).mean()) if n else math.nan,
-        "bins": bins,
-    }
+    for rows in (position == b for b in range(n_bins)):
+        if rows.any():
+            error += int(rows.sum()) / n * abs(float(outcome[rows].mean()) - float(confidence[rows].mean()))
+    return {"ece": error, "brier": float(((1.0 - probability) ** 2).mean())}
 
 
 def _margins(chosen: ArrayLike, rejected: ArrayLike) -> NDArray[np.float64]:

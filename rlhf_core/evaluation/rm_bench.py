@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.finite import require_finite
+from rlhf_core.evaluation.statistics import require_finite
 
 #: From plain to polished.
 STYLES = ("concise", "detailed_plain", "detailed_markdown")

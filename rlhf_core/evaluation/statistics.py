@@ -6,13 +6,13 @@ Tests over worlds are in `rlhf_core.evaluation.worlds`, verdicts in `tasks.studi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, NumericsError
 
 Floats = NDArray[np.float64]
 #: Deviation of differences below which they are equal, as a share of the largest value: rounding of the values.
@@ -62,6 +62,21 @@ def _paired(a: ArrayLike, b: ArrayLike) -> tuple[Floats, Floats]:
     if len(left) != len(right):
         raise DataError(f"paired samples differ in number: {len(left)} and {len(right)}")
     return left, right
+
+
+def require_finite(scores: Iterable[tuple[str, float]], what: str) -> None:
+    """Refuses a score that is not finite: NaN is neither above nor below, so it would count as wrong or tied.
+
+    Args:
+        scores: (whose, score).
+        what: the noun of a score in the message.
+
+    Raises:
+        NumericsError: names the first such score.
+    """
+    for name, score in scores:
+        if not math.isfinite(score):
+            raise NumericsError(f"{what} of {name} is {score}, which compares with nothing; look at what gave it")
 
 
 def mean_and_standard_error(values: ArrayLike) -> MeanError:

@@ -19,8 +19,6 @@ chi-square(n) / n, .61 to 1.48 for n = 40, and the Kolmogorov-Smirnov test of th
    the size, by construction; it sees differences that vary more in some worlds than in others, or collapse in some.
 3. Standardising by all other differences of the same row (leave one out) is no test: the mean square is near 1
    whatever the differences are.
-4. `calibration` tests effects that have standard errors of their own, each from its own worlds, such as forty A/A
-   tables; independence is the caller's.
 
 Runs that collapse make differences far from normal: then sound twins are refused, mostly by the p-values, although
 verdicts by worlds stay conservative.
@@ -29,14 +27,14 @@ verdicts by worlds stay conservative.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rlhf_core.errors import DataError, hint
 from rlhf_core.evaluation.statistics import Floats
-from rlhf_core.evaluation.worlds import ByRow, ByWorld, Effect, World, in_order, world_means
+from rlhf_core.evaluation.worlds import ByRow, ByWorld, World, in_order, world_means
 
 LEVEL = 0.95
 
@@ -149,23 +147,6 @@ def calibration_of_p_values(p_values: Sequence[float]) -> Calibration:
     mean_square = float(np.mean(stats.chi2.isf(p_values, 1)))
     uniform_p = float(stats.kstest(p_values, "uniform").pvalue)
     return Calibration(tuple(p_values), mean_square, chi_square_band(len(p_values)), uniform_p)
-
-
-def calibration(effects: Mapping[str, Effect]) -> Calibration:
-    """Tests effects of things that are alike against their own standard errors.
-
-    Args:
-        effects: by name; each from worlds of its own.
-
-    Raises:
-        DataError: an effect without a test.
-    """
-    found = []
-    for name, effect in effects.items():
-        if effect.p is None:
-            raise DataError(f"effect '{name}' has no test: {effect.reason}")
-        found.append(effect.p)
-    return calibration_of_p_values(found)
 
 
 def _checked_reference(reference: ByRow, row: str, tested: ByWorld) -> None:

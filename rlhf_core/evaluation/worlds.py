@@ -11,7 +11,6 @@ The estimand is the mean over worlds of (row - main row) in one metric.
 1. `paired`: rows that share their worlds; t of the K differences, K - 1 degrees of freedom.
 2. `welch`: rows that share no world; Welch's t of the world means.
 3. `against_constant`: one row against a constant, such as the 50 % of the SFT policy.
-4. `dial_contrast`: a slope, or another contrast, over the doses of a dial; one coefficient a world, then as `paired`.
 
 The t-test is right about the mean over worlds where rows collapse equally often, also with unequal deviations. Where
 only one of two rows collapses, in one run of ten, say, few worlds can have no such run, and no test sees what did not
@@ -106,11 +105,6 @@ class Effect:
             return None
         excess = max(0.0, abs(self.estimate) - margin) / self.standard_error
         return min(1.0, float(2 * stats.t.sf(excess, self.degrees)))
-
-    def equivalent(self, margin: float) -> bool:
-        """Says whether the 90 % interval is inside (-margin, margin)."""
-        p = self.p_within(margin)
-        return p is not None and p < ALPHA
 
 
 def _check_margin(margin: float) -> None:
@@ -255,47 +249,3 @@ def against_constant(values: ByRow, row: str, constant: float, scale: float = 0.
         raise DataError(f"the constant is {constant}, which is not a finite number", field="constant")
     means = np.array(list(world_means(values, row).values()))
     return _mean_effect(means - constant, _largest(means, [constant, scale]))
-
-
-def linear_weights(doses: Sequence[float]) -> list[float]:
-    """Returns the weights by which values at doses make their least-squares slope per unit of the dial."""
-    centred = np.array(doses, dtype=np.float64) - np.mean(doses)
-    squares = float(centred @ centred)
-    if len(doses) < 2 or squares == 0 or not math.isfinite(squares):
-        raise DataError(f"doses are {list(doses)}; a slope needs two that differ", field="doses")
-    return [float(weight) for weight in centred / squares]
-
-
-def _checked_weights(weights: Sequence[float], doses: Sequence[float]) -> list[float]:
-    largest = max((abs(weight) for weight in weights), default=0.0)
-    if len(weights) != len(doses):
-        raise DataError(f"{len(weights)} weights for {len(doses)} doses", field="weights")
-    if not 0 < largest < math.inf or abs(math.fsum(weights)) > 1e-9 * largest:
-        raise DataError(
-            f"weights {list(weights)} sum to {math.fsum(weights):g}", field="weights", remedy="A contrast sums to 0"
-        )
-    return list(weights)
-
-
-def dial_contrast(
-    doses: Mapping[float, ByRow], row: str, main: str | None = None, weights: Sequence[float] | None = None
-) -> Effect:
-    """Tests a contrast over the doses of a dial: one coefficient a world, then t with K - 1 degrees.
-
-    A world's coefficient is the sum over doses of weight x (row - main row) in that world.
-
-    Args:
-        doses: values by row and world at each dose; every world has every dose.
-        row, main: the rows whose difference depends on the dose; without `main`, the row's own value does.
-        weights: one for each dose in the order given, summing to 0; the slope per unit of the dial if left out.
-
-    Raises:
-        DataError: as `world_means`, a world that a row lacks at a dose, or weights that do not sum to 0.
-    """
-    chosen = linear_weights(list(doses)) if weights is None else _checked_weights(weights, list(doses))
-    names = [row] if main is None else [row, main]
-    means = {f"{name} at dose {dose:g}": world_means(values, name) for dose, values in doses.items() for name in names}
-    worlds = _same_worlds(means)
-    signed = [weight * sign for weight in chosen for sign in (1, -1)[: len(names)]]
-    table = np.array([[of_row[world] for world in worlds] for of_row in means.values()])
-    return _mean_effect(np.array(signed) @ table, float(np.abs(table).max() * np.abs(signed).max()))

@@ -25,12 +25,9 @@ from rlhf_core.evaluation.benchmark_names import (
     CODE_BENCHMARKS,
     DIALOGUE_BENCHMARKS,
 )
-from rlhf_core.evaluation.bleu import corpus_bleu
+from rlhf_core.evaluation.benchmark_scores import corpus_bleu, mt_bench_scores, right_choices, win_rate
 from rlhf_core.evaluation.code import summarise_passes
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
-from rlhf_core.evaluation.mt_bench import mt_bench_scores
-from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
-from rlhf_core.evaluation.win_rates import win_rate
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.supervised.sft import sequence_statistics
@@ -208,10 +205,8 @@ class Evaluator:
         return judgements, metrics
 
     @torch.no_grad()
-    def likelihoods(
-        self, policy: Policy, prompts: Sequence[str], answers: Sequence[str]
-    ) -> tuple[list[float], list[int]]:
-        """Returns the summed log-probability and tokens of each answer (EOS left out) after its prompt."""
+    def likelihoods(self, policy: Policy, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
+        """Returns the summed log-probability of each answer (EOS left out) after its prompt."""
         sequences = []
         for prompt, text in zip(prompts, answers, strict=True):
             full = self.encoder.sequence({"prompt": prompt}, text)
@@ -222,22 +217,20 @@ class Evaluator:
             chosen = order[start : start + self.config.batch]
             statistics, _ = sequence_statistics(policy, [sequences[i] for i in chosen])
             sums[chosen] = statistics.logprobs.sum(dim=1).float().cpu()
-        return distributed.merged(sums).tolist(), [len(sequence.response) for sequence in sequences]
+        return [float(value) for value in distributed.merged(sums)]
 
     def choices(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:
         """Returns the accuracy in percent of every multiple-choice task, by likelihood per character."""
         metrics = {}
         for task in CHOICE_TASKS:
-            items = [
-                ChoiceItem(row["id"], (row["question"],), tuple(row["choices"]), row["answer_index"])
-                for row in self.items(f"choices/{task}")
-            ]
+            items = self.items(f"choices/{task}")
             if items:
-                results = score_items(
-                    items, lambda prompts, answers: self.likelihoods(policy, prompts, answers), delimiter=""
-                )
-                metrics[task] = 100 * summarise_choices(items, results)["acc_norm"]
-                generations += [{"benchmark": task, "id": r.id, "turn": 1, "right": r.right_norm} for r in results]
+                right = right_choices(items, partial(self.likelihoods, policy))
+                metrics[task] = 100 * _mean(right)
+                generations += [
+                    {"benchmark": task, "id": row["id"], "turn": 1, "right": one}
+                    for row, one in zip(items, right, strict=True)
+                ]
         return metrics
 
     def arithmetic(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:

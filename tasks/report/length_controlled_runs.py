@@ -113,8 +113,11 @@ def calibration_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Difficulties, Any
     """
     import pandas as pd
 
-    from rlhf_core.evaluation.alpaca_calibration import difficulty_of_calibration_rows, make_calibration_rows
-    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
+    from rlhf_core.evaluation.alpaca_calibration import (
+        difficulty_of_calibration_rows,
+        fit_difficulty,
+        make_calibration_rows,
+    )
 
     published = [row for row in rows if "instruction_difficulty" in row]
     if published:

@@ -118,7 +118,7 @@ def _fit(peers: Sequence[StageOutput], sft: StageOutput) -> tuple[Difficulties, 
 
 def fitted_difficulties(judged: Sequence[Judged], prompts: Sequence[str]) -> Difficulties:
     """Returns the difficulty of each prompt, fitted jointly over policies against one opponent; 0 with one policy."""
-    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
+    from rlhf_core.evaluation.alpaca_calibration import fit_difficulty
 
     known = dict.fromkeys(prompts, 0.0)
     if len(judged) < 2:

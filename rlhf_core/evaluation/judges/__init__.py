@@ -8,7 +8,6 @@ from rlhf_core.evaluation.judges.games import (
     drawn_order,
     grade_answers,
     play_games,
-    soft_preferences,
     win_rate_of_outcomes,
 )
 from rlhf_core.evaluation.judges.protocol import Judge, JudgeAnswer, JudgeRequest
@@ -29,6 +28,5 @@ __all__ = [
     "grade_answers",
     "play_games",
     "render",
-    "soft_preferences",
     "win_rate_of_outcomes",
 ]

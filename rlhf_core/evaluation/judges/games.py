@@ -268,24 +268,20 @@ def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "s
     return outcomes
 
 
-def win_rate_of_outcomes(outcomes: Sequence[Outcome], ties: Literal["half", "leave_out"] = "half") -> dict[str, float]:
-    """Returns the win rate in percent with counts.
+def win_rate_of_outcomes(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Returns the win rate in percent with counts; a tie is half a win (PAR).
 
     Args:
         outcomes: combined outcomes.
-        ties: `half` (PAR): a tie is half a win. `leave_out` (ALARM): wins / (wins + losses).
 
     Returns:
-        {win_rate, standard_error, n, wins, ties, losses, n_invalid}; win_rate is 50 where all valid outcomes are ties
-        and NaN without a valid outcome; the standard error (ddof 1, percent) is NaN below two counted outcomes.
+        {win_rate, standard_error, n, wins, ties, losses, n_invalid}; win_rate is NaN without a valid outcome, the
+        standard error (ddof 1, percent) below two counted outcomes.
     """
     count = {kind: sum(o.result == kind for o in outcomes) for kind in ("win", "tie", "loss", "invalid")}
-    scores = [1.0] * count["win"] + [0.0] * count["loss"]
-    if ties == "half":
-        scores += [0.5] * count["tie"]
+    scores = [1.0] * count["win"] + [0.0] * count["loss"] + [0.5] * count["tie"]
     n = len(scores)
-    without = 0.5 if count["tie"] else math.nan
-    mean = sum(scores) / n if n else without
+    mean = sum(scores) / n if n else math.nan
     spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (n - 1) / n) if n > 1 else math.nan
     return {
         "win_rate": 100.0 * mean,
@@ -296,14 +292,6 @@ def win_rate_of_outcomes(outcomes: Sequence[Outcome], ties: Literal["half", "lea
         "losses": count["loss"],
         "n_invalid": count["invalid"],
     }
-
-
-def soft_preferences(games: Sequence[Game]) -> dict[str, float]:
-    """Returns the mean soft preference in [1, 2] per comparison (2: the model wins); NaN if a game is invalid."""
-    by_id: dict[str, list[float]] = {}
-    for game in games:
-        by_id.setdefault(game.id, []).append(game.preference_for_model)
-    return {id_: sum(values) / len(values) for id_, values in by_id.items()}
 
 
 def _require_unique(ids: Sequence[str]) -> None:

@@ -14,11 +14,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.evaluation.judges.cache import AnswerCache, digest, storable
@@ -26,11 +26,13 @@ from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.replies import CUT_OFF, preference_from_logprobs
 from rlhf_core.evaluation.judges.templates import get_template, render
 from rlhf_core.lazy import httpx
-from rlhf_core.typed import above, accepted_by, at_least, between
+from rlhf_core.typed import Checked, above, accepted_by, at_least, between
+
+T = TypeVar("T")
 
 _TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _LONGEST_ANSWER = 16 << 20
-#: Least finite log-probability, and what rounding may add to a probability.
+#: Least finite log-probability, and the most that rounding adds to a probability.
 _LEAST, _ROUNDING = 1e300, 1e-3
 _CONFIGURATION = {401, 402, 403, 404, 405}
 
@@ -54,7 +56,7 @@ def check_address(url: str) -> None:
 
 
 @dataclass(frozen=True)
-class EndpointConfig:
+class EndpointConfig(Checked):
     """Address and request settings of an endpoint.
 
     Attributes:
@@ -91,15 +93,6 @@ class EndpointConfig:
     output_price: Annotated[float, at_least(0)] = 0.0
     on_failure: Literal["raise", "empty"] = "raise"
 
-    def __post_init__(self) -> None:
-        url = httpx.URL(self.base_url)
-        if url.scheme not in ("http", "https") or not url.host:
-            raise JudgeError(f"base_url must be an http or https address, not '{self.base_url}'")
-        if url.userinfo:
-            raise JudgeError("base_url must not contain credentials; name an environment variable instead")
-        if self.retries < 0 or self.concurrency < 1 or self.timeout_s <= 0:
-            raise JudgeError("retries must be 0 or more, concurrency 1 or more, timeout_s above 0")
-
 
 @dataclass
 class JudgeUsage:
@@ -122,12 +115,49 @@ class _Answer:
     served: str = ""
 
 
-class _Failure(Exception):
-    """A failed call; `wait`: the pause the endpoint asked for; `final`: trying again is useless."""
+class Failure(Exception):
+    """A failed call of a service; `final`: another try is useless, `stop`: so are other calls, `wait`: the pause in
+    seconds that the service asked for."""
 
     def __init__(self, reason: str, *, final: bool = False, stop: bool = False, wait: float = 0.0) -> None:
         super().__init__(reason)
         self.final, self.stop, self.wait = final, stop, wait
+
+
+class Pauses(Protocol):
+    """Settings of a service that is asked again: the number of further tries, and pauses in seconds."""
+
+    @property
+    def retries(self) -> int: ...
+    @property
+    def backoff_s(self) -> float: ...
+    @property
+    def max_backoff_s(self) -> float: ...
+
+
+def try_again(call: Callable[[], T], pauses: Pauses, given_up: threading.Event, count: Callable[[], None]) -> T:
+    """Returns the result of a call that is tried again after a failure, with pauses that double.
+
+    Args:
+        call: of the service.
+        pauses: the most tries and the pauses between them.
+        given_up: ends the tries and a pause.
+        count: called before each further try.
+
+    Raises:
+        Failure: the last one, or a final one.
+    """
+    for attempt in range(pauses.retries + 1):
+        try:
+            return call()
+        except Failure as failure:
+            if failure.final or attempt == pauses.retries or given_up.is_set():
+                raise
+            wait = max(failure.wait, pauses.backoff_s * 2**attempt * (1.0 + 0.25 * random.random()))
+            count()
+            if given_up.wait(min(wait, pauses.max_backoff_s)):
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 class EndpointJudge:
@@ -149,7 +179,7 @@ class EndpointJudge:
         self.usage = JudgeUsage()
         self._progress = progress
         self._given: dict[str, tuple[str, str]] = {}
-        self._stop = threading.Event()
+        self._given_up = threading.Event()
         self._lock = threading.Lock()
         self._cache = AnswerCache(config.cache_path) if config.cache_path is not None else None
         self._key = ""
@@ -207,8 +237,7 @@ class EndpointJudge:
     ) -> dict[str, str]:
         """Asks for everything that is not cached, side by side; stores each answer as it arrives."""
         texts: dict[str, str] = {}
-        failures: list[str] = []
-        self._stop.clear()
+        self._given_up.clear()
         total = n_known + len(missing)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx.Limits(max_connections=self.config.concurrency)
@@ -216,47 +245,26 @@ class EndpointJudge:
             httpx.Client(timeout=self.config.timeout_s, headers=headers, limits=limits) as client,
             ThreadPoolExecutor(self.config.concurrency) as pool,
         ):
-            pending: dict[Future[_Answer], str] = {
-                pool.submit(self._ask, client, body, templates[key]): key for key, body in missing.items()
-            }
+            pending = {pool.submit(self._ask, client, key, body, templates[key]): key for key, body in missing.items()}
             try:
                 for future in as_completed(pending):
-                    key = pending[future]
                     try:
-                        answer = future.result()
-                    except _Failure as failure:
+                        texts[pending[future]] = future.result()
+                    except Failure as failure:
                         self.usage.failed += 1
-                        failures.append(str(failure))
                         if failure.stop or self.config.on_failure == "raise":
-                            raise JudgeError(self._failure_message(failures, len(texts), total)) from None
-                        texts[key] = ""
-                    else:
-                        self._count(answer)
-                        texts[key] = answer.text
-                        self._store(key, templates[key], answer)
+                            raise JudgeError(self._failure_message(failure, len(texts), total)) from None
+                        texts[pending[future]] = ""
                     if self._progress is not None:
                         self._progress(n_known + len(texts), total, self.usage)
             finally:
-                self._stop.set()  # calls that wait for another try give up
+                self._given_up.set()
                 pool.shutdown(wait=True, cancel_futures=True)
-                self._keep_finished(pending, texts, templates)
         return texts
 
-    def _keep_finished(
-        self,
-        pending: Mapping[Future[_Answer], str],
-        texts: Mapping[str, str],
-        templates: Mapping[str, str],
-    ) -> None:
-        """Caches answers that arrived while the run was being stopped."""
-        for future, key in pending.items():
-            if key not in texts and future.done() and not future.cancelled() and not future.exception():
-                self._count(future.result())
-                self._store(key, templates[key], future.result())
-
-    def _failure_message(self, failures: Sequence[str], n_answered: int, total: int) -> str:
+    def _failure_message(self, failure: Failure, n_answered: int, total: int) -> str:
         kept = "; the answers so far are in the cache, run again to resume" if self._cache is not None else ""
-        return f"judge '{self.name}' failed: {failures[0]} ({n_answered} of {total} answered{kept})"
+        return f"judge '{self.name}' failed: {failure} ({n_answered} of {total} answered{kept})"
 
     def _body(self, request: JudgeRequest) -> dict[str, Any]:
         template = get_template(request.template)
@@ -284,22 +292,17 @@ class EndpointJudge:
             }
         )
 
-    def _ask(self, client: httpx.Client, body: Mapping[str, Any], template: str) -> _Answer:
-        """Sends one request, with a bounded number of tries."""
-        pause = self.config.backoff_s
-        for attempt in range(self.config.retries + 1):
-            try:
-                return self._call(client, body, template)
-            except _Failure as failure:
-                if failure.final or attempt == self.config.retries:
-                    raise
-                with self._lock:
-                    self.usage.tries_again += 1
-                wait = max(failure.wait, pause * (1.0 + 0.25 * random.random()))
-                if self._stop.wait(min(wait, self.config.max_backoff_s)):
-                    raise
-                pause *= 2.0
-        raise AssertionError("unreachable")
+    def _ask(self, client: httpx.Client, key: str, body: Mapping[str, Any], template: str) -> str:
+        """Returns the text of one answer, which is counted and stored as it arrives."""
+        answer = try_again(lambda: self._call(client, body, template), self.config, self._given_up, self._count_try)
+        with self._lock:
+            self._count(answer)
+            self._store(key, template, answer)
+        return answer.text
+
+    def _count_try(self) -> None:
+        with self._lock:
+            self.usage.tries_again += 1
 
     def _call(self, client: httpx.Client, body: Mapping[str, Any], template: str) -> _Answer:
         with self._lock:
@@ -314,33 +317,31 @@ class EndpointJudge:
             ) as response:
                 content = _within(response, deadline)
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise _Failure(f"{type(error).__name__}: {self._redacted(str(error))}") from None
+            raise Failure(f"{type(error).__name__}: {self._redacted(str(error))}") from None
         status = response.status_code
         if status != 200:
             reason = f"HTTP {status}: {self._redacted(_error_text(response, content))}"
             again = status in _TRY_AGAIN or status >= 500
-            raise _Failure(reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response))
+            raise Failure(reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response))
         try:
-            payload = json.loads(content, object_pairs_hook=_of_different_keys)
+            payload = json.loads(content)
         except (ValueError, RecursionError):
-            raise _Failure("the answer is not JSON, or sets a key twice") from None
+            raise Failure("the answer is not JSON") from None
         wants_logprobs = get_template(template).label_tokens is not None and self.config.use_logprobs
         judged = get_template(template).n_answers > 0 and get_template(template).label_tokens is None
         answer = _read_completion(payload, wants_logprobs, whole=judged)
         if answer is None:
-            raise _Failure("the answer is not a chat completion")
+            raise Failure("the answer is not a chat completion")
         return answer
 
     def _redacted(self, text: str) -> str:
         return (text.replace(self._key, "***") if self._key else text)[:200]
 
     def _count(self, answer: _Answer) -> None:
-        with self._lock:
-            self.usage.input_tokens += answer.input_tokens
-            self.usage.output_tokens += answer.output_tokens
-            paid = answer.input_tokens * self.config.input_price
-            paid += answer.output_tokens * self.config.output_price
-            self.usage.cost += paid / 1e6
+        self.usage.input_tokens += answer.input_tokens
+        self.usage.output_tokens += answer.output_tokens
+        paid = answer.input_tokens * self.config.input_price + answer.output_tokens * self.config.output_price
+        self.usage.cost += paid / 1e6
 
     def _store(self, key: str, template: str, answer: _Answer) -> None:
         date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -356,13 +357,6 @@ class EndpointJudge:
                 served=answer.served,
                 date=date,
             )
-
-
-def _of_different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key is set twice")
-    return found
 
 
 def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> _Answer | None:
@@ -383,7 +377,7 @@ def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> _Ans
     if wants_logprobs:
         logprobs = _first_token_logprobs(choice)
         if not logprobs:
-            raise _Failure(
+            raise Failure(
                 "the endpoint gives no log-probabilities, from which this template's verdict is read; use one that "
                 "does, or set use_logprobs to false to count a sampled m or M",
                 final=True,
@@ -403,30 +397,22 @@ def _first_token_logprobs(choice: Mapping[str, Any]) -> dict[str, float]:
     """Returns token -> log-probability of the first generated token; empty when the endpoint gave none.
 
     Raises:
-        _Failure: numbers that are not log-probabilities of different tokens.
+        Failure: values that are not log-probabilities of different tokens.
     """
     try:
         top = choice["logprobs"]["content"][0]["top_logprobs"]
-        told = [(str(row["token"]), row["logprob"]) for row in top]
+        given = [(str(row["token"]), row["logprob"]) for row in top]
     except (KeyError, IndexError, TypeError):
         return {}
-    if any(value is None for _, value in told):
+    values = [value for _, value in given]
+    if None in values:
         return {}
-    found = {token: _log_probability(value) for token, value in told}
-    if len(found) < len(told) or sum(map(math.exp, found.values())) > 1 + _ROUNDING:
-        raise _Failure("the endpoint's log-probabilities are not of different tokens: they add up to more than 1")
-    return found
-
-
-def _log_probability(value: Any) -> float:
-    """Returns a log-probability.
-
-    Raises:
-        _Failure: a value that is not a number of at most 0.
-    """
-    if type(value) in (int, float) and (-_LEAST <= value <= _ROUNDING or value == -math.inf):
-        return float(value)
-    raise _Failure(f"the endpoint gives {str(value)[:20]!r} as a log-probability")
+    possible = all(
+        type(value) in (int, float) and (-_LEAST <= value <= _ROUNDING or value == -math.inf) for value in values
+    )
+    if not possible or len(dict(given)) < len(given) or sum(map(math.exp, values)) > 1 + _ROUNDING:
+        raise Failure(f"the endpoint's log-probabilities are not of different tokens: {str(given)[:80]}")
+    return {token: float(value) for token, value in given}
 
 
 def _count_of(usage: Mapping[str, Any], name: str) -> int:
@@ -440,9 +426,9 @@ def _within(response: httpx.Response, deadline: float) -> bytes:
     for chunk in response.iter_bytes():
         content += chunk
         if time.monotonic() > deadline:
-            raise _Failure("the answer is not whole within timeout_s")
+            raise Failure("the answer is not whole within timeout_s")
         if len(content) > _LONGEST_ANSWER:
-            raise _Failure(f"the answer is longer than {_LONGEST_ANSWER} bytes", final=True)
+            raise Failure(f"the answer is longer than {_LONGEST_ANSWER} bytes", final=True)
     return content
 
 

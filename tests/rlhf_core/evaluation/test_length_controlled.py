@@ -11,9 +11,10 @@ from sklearn.model_selection import GroupKFold
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.alpaca_calibration import (
     check_calibration_rows,
+    fit_difficulty,
+    make_calibration_rows,
     official_index,
     read_calibration_rows,
-    read_instruction_difficulty,
 )
 from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
 
@@ -108,10 +109,8 @@ def test_length_control_takes_away_what_length_won():
     assert fair.coefficients["tanh_std_delta_len"] < -1.5
 
 
-def test_the_baseline_against_itself_is_fifty_and_no_length_difference_is_defined():
+def test_no_length_difference_is_defined():
     n = 20
-    same = length_controlled_win_rate(np.full(n, 1.5), np.ones(n), np.ones(n), np.zeros(n), is_baseline=True)
-    assert same.lc_win_rate == 50.0
     flat = length_controlled_win_rate(np.full(n, 1.5), np.ones(n), np.ones(n), np.zeros(n))
     assert flat.lc_win_rate == pytest.approx(50.0, abs=0.1)
 
@@ -161,30 +160,15 @@ def test_inputs_that_do_not_fit_are_refused():
         check_calibration_rows(calibration(10).drop(columns="not_gamed_baseline"))
 
 
-def test_the_bootstrap_is_seeded_and_about_as_large_as_the_raw_error():
-    arguments = world(200)
-    first = length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=3)
-    second = length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=3)
-    other = length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=4)
-    assert first.lc_bootstrap_error == second.lc_bootstrap_error != other.lc_bootstrap_error
-    assert 0.3 * first.standard_error < first.lc_bootstrap_error < 3 * first.standard_error
-    assert math.isnan(length_controlled_win_rate(*arguments).lc_bootstrap_error)
-
-
-def test_official_files_are_read(tmp_path):
-    path = tmp_path / "instruction_difficulty.csv"
-    path.write_text("index,instruction_difficulty\n0,0.5\n1,-0.25\n")
-    assert read_instruction_difficulty(path) == {0: 0.5, 1: -0.25}
-    path.write_text(",instruction_difficulty\n0,0.5\n")
-    assert read_instruction_difficulty(path) == {0: 0.5}
-    path.write_text("index,instruction_difficulty\n0,0.5\n1,hard\n")
-    with pytest.raises(DataError, match="row 2"):
-        read_instruction_difficulty(path)
-    with pytest.raises(DataError, match="cannot be read"):
-        read_instruction_difficulty(tmp_path / "none.csv")
+def test_the_official_file_is_read(tmp_path):
     gamed = tmp_path / "df_gamed.csv"
+    with pytest.raises(DataError, match="cannot be read"):
+        read_calibration_rows(gamed)
     calibration(12).to_csv(gamed, index=False)
     assert len(read_calibration_rows(gamed)) == 24
+    calibration(12).assign(instruction_difficulty="hard").to_csv(gamed, index=False)
+    with pytest.raises(DataError, match="row 1, field 'instruction_difficulty': not a finite number"):
+        read_calibration_rows(gamed)
     assert [official_index(i) for i in (5, "alpacaeval-017", "804")] == [5, 17, 804]
     with pytest.raises(DataError):
         official_index("no number")
@@ -196,15 +180,29 @@ def test_one_outcome_everywhere_is_its_rate(preference, rate):
     n = 40
     draw = np.random.default_rng(3)
     lengths, difficulty = draw.integers(20, 90, size=(2, n)), draw.normal(size=n)
-    found = length_controlled_win_rate(np.full(n, preference), *lengths, difficulty, bootstrap_rounds=4)
+    found = length_controlled_win_rate(np.full(n, preference), *lengths, difficulty)
     assert (found.lc_win_rate, found.win_rate) == pytest.approx((rate, rate))
     assert found.lc_standard_error == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_resample_of_losses_alone_counts_as_losses():
-    """Of 12 games one was won: a third of the resamples have no win, and had 50 %."""
-    draw = np.random.default_rng(4)
-    lengths, difficulty = draw.integers(20, 90, size=(2, 12)), np.zeros(12)
-    preferences = np.r_[2.0, np.ones(11)]
-    found = length_controlled_win_rate(preferences, *lengths, difficulty, bootstrap_rounds=200)
-    assert found.lc_standard_error < 20
+def test_joint_difficulties_recover_the_true_ones_and_serve_the_metric():
+    rng = np.random.default_rng(0)
+    n, models = 80, 12
+    gamma = rng.normal(size=n)
+    rows = []
+    for m in range(models):
+        theta = rng.normal() * 0.5
+        base = rng.integers(200, 900, size=n)
+        own = base + rng.normal(0, 200, size=n).astype(int)
+        delta = (base - own) / np.std(base - own, ddof=1)
+        p = 1 / (1 + np.exp(-(theta - 0.8 * np.tanh(delta) + gamma)))
+        rows += [(f"m{m}", f"i{k}", 1 + p[k], own[k], base[k]) for k in range(n)]
+    names, ids, preference, own, base = (list(c) for c in zip(*rows, strict=True))
+    fitted = fit_difficulty(names, ids, preference, own, base)
+    assert np.corrcoef([fitted[f"i{k}"] for k in range(n)], gamma)[0, 1] > 0.95
+    assert sum(fitted.values()) == pytest.approx(0, abs=1e-9)
+    made = make_calibration_rows(ids[:n], preference[:n], own[:n], base[:n], fitted)
+    assert made["preference"].between(0, 1).all()
+    result = length_controlled_win_rate(preference[:n], own[:n], base[:n], fitted, made, instruction_ids=ids[:n])
+    assert 0 < result.lc_win_rate < 100
+    assert result.coefficients["instruction_difficulty"] > 0.5

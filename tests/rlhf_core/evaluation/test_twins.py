@@ -11,7 +11,7 @@ from scipy import stats
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import twins as t
-from rlhf_core.evaluation.worlds import Effect, World
+from rlhf_core.evaluation.worlds import World
 
 Runs = dict[str, dict[World, list[float]]]
 
@@ -74,12 +74,10 @@ def test_standard_errors_of_half_the_size_are_found() -> None:
     """Prompts say 1.6 points where runs differ by 4: the mean square is about 6."""
     generator = np.random.default_rng(1)
     differences = generator.normal(0, 4.0, size=40)
-    effects = {str(i): Effect(float(d), 1.6, math.inf, 3) for i, d in enumerate(differences)}
-    found = t.calibration(effects)
+    found = t.calibration_of_p_values(t.standardised_p(list(differences), 1.6**2, math.inf))
     assert found.mean_square == pytest.approx(float(np.mean((differences / 1.6) ** 2)))
     assert not found.sound
-    sound = t.calibration({name: Effect(one.estimate, 4.0, math.inf, 3) for name, one in effects.items()})
-    assert sound.sound
+    assert t.calibration_of_p_values(t.standardised_p(list(differences), 4.0**2, math.inf)).sound
 
 
 def test_a_reference_that_varies_less_than_the_twins_is_found() -> None:
@@ -114,8 +112,3 @@ REFUSED: list[tuple[Any, Any, str]] = [
 def test_what_cannot_be_standardised_is_refused(twins: Any, reference: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         t.twin_calibration(twins, reference)
-
-
-def test_an_effect_without_a_test_is_refused_by_name() -> None:
-    with pytest.raises(DataError, match="effect 'a' has no test: one world"):
-        t.calibration({"a": Effect(1.0, None, None, 1, "one world")})

@@ -88,7 +88,7 @@ def test_one_world_gives_an_estimate_and_no_test(compare: Any) -> None:
     other = 1 if compare is w.paired else 2
     effect = compare({"a": {1: [3.0]}, "b": {other: [1.0]}}, "a", "b")
     assert (effect.estimate, effect.p, effect.interval(), effect.reason) == (2.0, None, None, "one world")
-    assert (effect.smallest_visible(), effect.p_within(1.0), effect.equivalent(5.0)) == (None, None, False)
+    assert (effect.smallest_visible(), effect.p_within(1.0)) == (None, None)
 
 
 @pytest.mark.parametrize(("main", "estimate"), [([60.3, 57.1, 59.7], 1.0), ([61.3, 58.1, 60.7], 0.0)])
@@ -174,52 +174,12 @@ def test_equivalent_means_that_the_ninety_percent_interval_is_inside(
     assert interval is not None
     edge = min(abs(interval.upper - margin), abs(interval.lower + margin))
     if edge > 1e-9:
-        assert effect.equivalent(margin) == (-margin < interval.lower and interval.upper < margin)
+        p = effect.p_within(margin)
+        assert p is not None
+        assert (p < w.ALPHA) == (-margin < interval.lower and interval.upper < margin)
 
 
 def test_a_margin_is_above_zero() -> None:
     for margin in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(DataError, match="margin"):
-            w.Effect(0.0, 1.0, 3, 4).equivalent(margin)
-
-
-def dose_values(slopes: list[float], doses: list[float]) -> dict[float, dict[str, dict[w.World, list[float]]]]:
-    """A main row that rises by 10 a dose in every world, and a row that gains a slope of the world's on it."""
-    return {
-        dose: {
-            "main": {world: [10 * dose + world] for world in range(len(slopes))},
-            "row": {world: [10 * dose + 3 * world + slope * dose] for world, slope in enumerate(slopes)},
-        }
-        for dose in doses
-    }
-
-
-def test_a_slope_over_a_dial_is_the_mean_of_the_worlds_slopes() -> None:
-    slopes, doses = [2.0, 3.0, 1.0, 2.5], [0.0, 0.5, 2.0]
-    effect = w.dial_contrast(dose_values(slopes, doses), "row", "main")
-    theirs = stats.ttest_1samp(slopes, 0.0)
-    assert effect.estimate == pytest.approx(np.mean(slopes))
-    assert effect.p == pytest.approx(theirs.pvalue)
-    assert effect.degrees == 3
-    alone = w.dial_contrast(dose_values(slopes, doses), "row")
-    assert alone.estimate == pytest.approx(10 + np.mean(slopes))
-
-
-def test_weights_of_ones_own_make_another_contrast() -> None:
-    values = dose_values([2.0, 3.0], [0.0, 1.0, 2.0])
-    for dose, bend in ((0.0, 0.0), (1.0, 5.0), (2.0, 0.0)):
-        values[dose]["row"] = {world: [seeds[0] + bend] for world, seeds in values[dose]["row"].items()}
-    assert w.dial_contrast(values, "row", "main", weights=[-0.5, 1.0, -0.5]).estimate == pytest.approx(5.0)
-    assert w.dial_contrast(values, "row", "main", weights=[-1.0, 0.0, 1.0]).p is not None
-
-
-def test_contrasts_that_are_none_are_refused() -> None:
-    values = dose_values([2.0, 3.0], [0.0, 1.0, 2.0])
-    for weights, message in (([1.0, 0.0, 0.0], "sum to 1"), ([1.0, -1.0], "2 weights for 3"), ([0.0] * 3, "sum to 0")):
-        with pytest.raises(DataError, match=message):
-            w.dial_contrast(values, "row", "main", weights=weights)
-    with pytest.raises(DataError, match="needs two that differ"):
-        w.dial_contrast({1.0: values[1.0]}, "row", "main")
-    del values[2.0]["row"][1]
-    with pytest.raises(DataError, match="row 'row at dose 2' has no value in world 1"):
-        w.dial_contrast(values, "row", "main")
+            w.Effect(0.0, 1.0, 3, 4).p_within(margin)

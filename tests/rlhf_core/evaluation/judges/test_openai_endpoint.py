@@ -15,7 +15,7 @@ import pytest
 
 from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.evaluation.judges import JudgedPair, JudgeRequest, combine_orders, play_games
-from rlhf_core.evaluation.judges.cache import AnswerCache, digest
+from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 
@@ -291,7 +291,7 @@ def test_any_text_can_be_sent(endpoint):
 
 @pytest.mark.parametrize("url", ["ftp://host/v1", "host", "http://user:pass@host/v1"])
 def test_addresses_are_checked(url):
-    with pytest.raises(JudgeError, match="base_url"):
+    with pytest.raises(RecipeError, match="base_url"):
         EndpointConfig(url, "m")
 
 
@@ -365,10 +365,6 @@ def test_the_cache_survives_kills_while_it_is_written(tmp_path):
         assert again.get(str(number))["text"].startswith(f"answer {number} x")
 
 
-def test_digest_ignores_the_order_of_fields():
-    assert digest({"a": 1, "b": "é"}) == digest({"b": "é", "a": 1}) != digest({"a": 2, "b": "é"})
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -399,7 +395,7 @@ def test_settings_that_no_judge_can_have_are_refused(setting, message):
 def test_what_is_no_distribution_of_a_token_is_no_verdict(endpoint, top):
     choice = '{"message": {"content": "m"}, "logprobs": {"content": [{"top_logprobs": ' + top + "}]}}"
     endpoint.script = [(200, ('{"choices": [' + choice + "]}").encode(), {})]
-    with pytest.raises(JudgeError, match=r"the endpoint gives|log-probabilities are not of different tokens"):
+    with pytest.raises(JudgeError, match="log-probabilities are not of different tokens"):
         judge_at(endpoint, retries=0).answer(requests(1, "alpaca_eval"))
 
 
@@ -434,15 +430,8 @@ def test_a_verdict_at_which_an_answer_was_cut_off_is_asked_again(endpoint, reaso
     assert (game.verdict.label, game.attempts) == ("B", 2)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"choices": [{"message": {"content": "Better: A"}}], "choices": [{"message": {"content": "Better: B"}}]}',
-        b'{"choices": [{"message": {"content": "Better: A"}}, {"message": {"content": "Better: B"}}]}',
-        b'{"choices": [{"message": {"content": "Better: A", "content": "Better: B"}}]}',
-    ],
-)
-def test_an_answer_with_two_contents_is_not_an_answer(endpoint, body):
+def test_an_answer_with_two_contents_is_not_an_answer(endpoint):
+    body = b'{"choices": [{"message": {"content": "Better: A"}}, {"message": {"content": "Better: B"}}]}'
     endpoint.script = [(200, body, {})]
-    with pytest.raises(JudgeError, match=r"twice|not a chat completion"):
-        judge_at(endpoint, on_failure="raise").answer(requests(1))
+    with pytest.raises(JudgeError, match="not a chat completion"):
+        judge_at(endpoint).answer(requests(1))
