@@ -46,7 +46,7 @@ Two.
 
 def test_the_prompt_is_the_papers() -> None:
     template = get_template("output_pair")
-    assert template.user(JudgeRequest("1", "What is {braced}?", ("One.", "Two."), "output_pair")) == FIGURE_6
+    assert template.message(JudgeRequest("1", "What is {braced}?", ("One.", "Two."), "output_pair")) == FIGURE_6
     assert template.system == (
         "You are a helpful instruction-following assistant that prints the best model by selecting the best outputs "
         "for a given instruction."
