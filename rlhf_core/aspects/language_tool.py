@@ -17,8 +17,9 @@ from typing import Any
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
-from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig, ToolUsage
+from rlhf_core.aspects.tool_client import ToolClient, ToolConfig, ToolUsage
 from rlhf_core.errors import RecipeError, ToolError
+from rlhf_core.evaluation.judges.openai_endpoint import Failure
 from rlhf_core.lazy import httpx
 
 Spans = list[tuple[int, int]]

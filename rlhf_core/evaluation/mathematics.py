@@ -6,6 +6,7 @@ the process is ended after `SECONDS`, and the answer counts as wrong.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -91,7 +92,8 @@ def _serve() -> None:
 
     from math_verify import parse, verify
 
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    with contextlib.suppress(ValueError, OSError):  # macOS
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     print("ready", flush=True)
     for line in sys.stdin:
         answer, gold = (

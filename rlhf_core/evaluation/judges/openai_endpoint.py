@@ -115,6 +115,10 @@ class _Answer:
     served: str = ""
 
 
+#: Template and body of a request.
+_Call = dict[str, Any]
+
+
 class Failure(Exception):
     """A failed call of a service; `final`: another try is useless, `stop`: so are other calls, `wait`: the pause in
     seconds that the service asked for."""
@@ -165,22 +169,13 @@ class EndpointJudge:
 
     Args:
         config: where and how to ask.
-        progress: called as (done, total, usage) after each answer, from one thread at a time.
     """
 
-    def __init__(
-        self,
-        config: EndpointConfig,
-        *,
-        progress: Callable[[int, int, JudgeUsage], None] | None = None,
-    ) -> None:
-        self.config = config
-        self.name = config.model
+    def __init__(self, config: EndpointConfig) -> None:
+        self.config, self.name = config, config.model
         self.usage = JudgeUsage()
-        self._progress = progress
         self._given: dict[str, tuple[str, str]] = {}
-        self._given_up = threading.Event()
-        self._lock = threading.Lock()
+        self._given_up, self._lock = threading.Event(), threading.Lock()
         self._cache = AnswerCache(config.cache_path) if config.cache_path is not None else None
         self._key = ""
         if config.api_key_variable is not None:
@@ -215,37 +210,35 @@ class EndpointJudge:
             JudgeError: wrong address, key or model; or, with `on_failure='raise'`, a call that failed for
                 good. Answers already given are in the cache.
         """
-        bodies = [self._body(request) for request in requests]
-        keys = [self._cache_key(request, body) for request, body in zip(requests, bodies, strict=True)]
         texts: dict[str, str] = {}
-        missing: dict[str, dict[str, Any]] = {}
-        for key, body in zip(keys, bodies, strict=True):
+        missing: dict[str, _Call] = {}
+        keys = []
+        for request in requests:
+            call = self._request(request)
+            key = digest({**call, "url": self.config.base_url.rstrip("/"), "attempt": request.meta.get("attempt", 0)})
+            keys.append(key)
             row = self._cache.get(key) if self._cache is not None else None
-            if row is not None:
+            if row is None:
+                missing[key] = call
+            else:
                 texts.setdefault(key, row["text"])
                 self._given.setdefault(key, (str(row.get("served", "")), str(row.get("date", ""))))
                 self.usage.from_cache += 1
-            else:
-                missing[key] = body
-        names = {key: request.template for key, request in zip(keys, requests, strict=True)}
         if missing:
-            texts.update(self._ask_all(missing, names, len(texts)))
+            texts |= self._ask_all(missing, len(texts))
         return [texts[key] for key in keys]
 
-    def _ask_all(
-        self, missing: Mapping[str, dict[str, Any]], templates: Mapping[str, str], n_known: int
-    ) -> dict[str, str]:
-        """Asks for everything that is not cached, side by side; stores each answer as it arrives."""
+    def _ask_all(self, missing: Mapping[str, _Call], n_known: int) -> dict[str, str]:
+        """Asks for everything that is not cached, side by side."""
         texts: dict[str, str] = {}
         self._given_up.clear()
-        total = n_known + len(missing)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx.Limits(max_connections=self.config.concurrency)
         with (
             httpx.Client(timeout=self.config.timeout_s, headers=headers, limits=limits) as client,
             ThreadPoolExecutor(self.config.concurrency) as pool,
         ):
-            pending = {pool.submit(self._ask, client, key, body, templates[key]): key for key, body in missing.items()}
+            pending = {pool.submit(self._ask, client, key, call): key for key, call in missing.items()}
             try:
                 for future in as_completed(pending):
                     try:
@@ -253,20 +246,18 @@ class EndpointJudge:
                     except Failure as failure:
                         self.usage.failed += 1
                         if failure.stop or self.config.on_failure == "raise":
-                            raise JudgeError(self._failure_message(failure, len(texts), total)) from None
+                            kept = "the answers so far are in the cache, run again to resume"
+                            raise JudgeError(
+                                f"judge '{self.name}' failed: {failure} ({len(texts)} of {n_known + len(missing)} "
+                                f"answered{f'; {kept}' if self._cache is not None else ''})"
+                            ) from None
                         texts[pending[future]] = ""
-                    if self._progress is not None:
-                        self._progress(n_known + len(texts), total, self.usage)
             finally:
                 self._given_up.set()
                 pool.shutdown(wait=True, cancel_futures=True)
         return texts
 
-    def _failure_message(self, failure: Failure, n_answered: int, total: int) -> str:
-        kept = "; the answers so far are in the cache, run again to resume" if self._cache is not None else ""
-        return f"judge '{self.name}' failed: {failure} ({n_answered} of {total} answered{kept})"
-
-    def _body(self, request: JudgeRequest) -> dict[str, Any]:
+    def _request(self, request: JudgeRequest) -> _Call:
         template = get_template(request.template)
         system, user = render(request)
         body: dict[str, Any] = {
@@ -277,34 +268,29 @@ class EndpointJudge:
         }
         if template.label_tokens is not None and self.config.use_logprobs:
             body |= {"logprobs": True, "top_logprobs": 5}
-        return body | dict(self.config.extra_body)
+        return {"template": request.template, "body": body | dict(self.config.extra_body)}
 
-    def _cache_key(self, request: JudgeRequest, body: Mapping[str, Any]) -> str:
-        """Returns the digest of endpoint, model, template, text, sampling, and the attempt after an unparsable
-        answer."""
-        attempt = request.meta.get("attempt", 0)
-        return digest(
-            {
-                "url": self.config.base_url.rstrip("/"),
-                "template": request.template,
-                "body": body,
-                "attempt": attempt,
-            }
-        )
-
-    def _ask(self, client: httpx.Client, key: str, body: Mapping[str, Any], template: str) -> str:
+    def _ask(self, client: httpx.Client, key: str, call: _Call) -> str:
         """Returns the text of one answer, which is counted and stored as it arrives."""
-        answer = try_again(lambda: self._call(client, body, template), self.config, self._given_up, self._count_try)
+        answer = try_again(lambda: self._answer(client, call), self.config, self._given_up, self._count_try)
+        paid = answer.input_tokens * self.config.input_price + answer.output_tokens * self.config.output_price
+        date = datetime.now(UTC).isoformat(timespec="seconds")
         with self._lock:
-            self._count(answer)
-            self._store(key, template, answer)
+            self.usage.input_tokens += answer.input_tokens
+            self.usage.output_tokens += answer.output_tokens
+            self.usage.cost += paid / 1e6
+            self._given[key] = answer.served, date
+        if self._cache is not None:
+            facts = {"model": self.config.model, "template": call["template"], "served": answer.served, "date": date}
+            tokens = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
+            self._cache.put(key, answer.text, **facts, **tokens)
         return answer.text
 
     def _count_try(self) -> None:
         with self._lock:
             self.usage.tries_again += 1
 
-    def _call(self, client: httpx.Client, body: Mapping[str, Any], template: str) -> _Answer:
+    def _answer(self, client: httpx.Client, call: _Call) -> _Answer:
         with self._lock:
             self.usage.calls += 1
         deadline = time.monotonic() + self.config.timeout_s
@@ -312,7 +298,7 @@ class EndpointJudge:
             with client.stream(
                 "POST",
                 self.config.base_url.rstrip("/") + "/chat/completions",
-                content=json.dumps(body).encode("ascii"),
+                content=json.dumps(call["body"]).encode("ascii"),
                 headers={"Content-Type": "application/json"},
             ) as response:
                 content = _within(response, deadline)
@@ -327,8 +313,9 @@ class EndpointJudge:
             payload = json.loads(content)
         except (ValueError, RecursionError):
             raise Failure("the answer is not JSON") from None
-        wants_logprobs = get_template(template).label_tokens is not None and self.config.use_logprobs
-        judged = get_template(template).n_answers > 0 and get_template(template).label_tokens is None
+        template = get_template(call["template"])
+        wants_logprobs = template.label_tokens is not None and self.config.use_logprobs
+        judged = template.n_answers > 0 and template.label_tokens is None
         answer = _read_completion(payload, wants_logprobs, whole=judged)
         if answer is None:
             raise Failure("the answer is not a chat completion")
@@ -336,27 +323,6 @@ class EndpointJudge:
 
     def _redacted(self, text: str) -> str:
         return (text.replace(self._key, "***") if self._key else text)[:200]
-
-    def _count(self, answer: _Answer) -> None:
-        self.usage.input_tokens += answer.input_tokens
-        self.usage.output_tokens += answer.output_tokens
-        paid = answer.input_tokens * self.config.input_price + answer.output_tokens * self.config.output_price
-        self.usage.cost += paid / 1e6
-
-    def _store(self, key: str, template: str, answer: _Answer) -> None:
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        self._given[key] = answer.served, date
-        if self._cache is not None:
-            self._cache.put(
-                key,
-                answer.text,
-                model=self.config.model,
-                template=template,
-                input_tokens=answer.input_tokens,
-                output_tokens=answer.output_tokens,
-                served=answer.served,
-                date=date,
-            )
 
 
 def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> _Answer | None:

@@ -84,13 +84,9 @@ _PARSERS: dict[str, Callable[[str], JudgeAnswer]] = {
 def _templates() -> dict[str, JudgePrompt]:
     text = files("rlhf_core.evaluation.judges").joinpath("templates.yaml").read_text(encoding="utf-8")
     written: dict[str, dict[str, Any]] = yaml.load(text, yaml.CSafeLoader)
-    lists = ("marks", "label_tokens")
-    return {
-        name: JudgePrompt(
-            name, parse=_PARSERS[name], **{key: tuple(value) if key in lists else value for key, value in one.items()}
-        )
-        for name, one in written.items()
-    }
+    for one in written.values():
+        one |= {key: tuple(one[key]) for key in ("marks", "label_tokens") if key in one}
+    return {name: JudgePrompt(name=name, parse=_PARSERS[name], **one) for name, one in written.items()}
 
 
 TEMPLATES = _templates()

@@ -2,14 +2,9 @@
 
 import contextlib
 import json
-import math
-import os
-import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -106,9 +101,9 @@ def address_that_writes(write_body):
     return f"http://127.0.0.1:{server.server_port}/v1"
 
 
-def judge_at(endpoint, progress=None, **changes):
+def judge_at(endpoint, **changes):
     settings = {"retries": 3, "backoff_s": 0.001, "timeout_s": 5.0, "api_key_variable": "JUDGE_KEY"} | changes
-    return EndpointJudge(EndpointConfig(endpoint.url, "judge-1", **settings), progress=progress)
+    return EndpointJudge(EndpointConfig(endpoint.url, "judge-1", **settings))
 
 
 def requests(n, template="pairwise"):
@@ -116,24 +111,14 @@ def requests(n, template="pairwise"):
 
 
 def test_it_sends_the_prompt_and_the_key_and_counts_what_it_costs(endpoint):
-    seen = []
-    judge = judge_at(
-        endpoint, lambda *a: seen.append(a[:2]), input_price=2.0, output_price=10.0, extra_body={"seed": 7}
-    )
-    assert judge.answer(requests(3)) == ["Better: A"] * 3
+    judge = judge_at(endpoint, input_price=2.0, output_price=10.0, extra_body={"seed": 7})
+    assert judge.answer([*requests(3), *requests(3)]) == ["Better: A"] * 6
     assert endpoint.headers[0]["Authorization"] == f"Bearer {SECRET}"
     body = endpoint.bodies[0]
     assert (body["model"], body["seed"], body["temperature"]) == ("judge-1", 7, 0.0)
     assert "question 0" in json.dumps(endpoint.bodies)
     assert (judge.usage.calls, judge.usage.input_tokens, judge.usage.output_tokens) == (3, 300, 30)
     assert judge.usage.cost == pytest.approx(3 * (100 * 2 + 10 * 10) / 1e6)
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_equal_requests_are_asked_once(endpoint):
-    judge = judge_at(endpoint)
-    assert judge.answer([requests(1)[0]] * 5) == ["Better: A"] * 5
-    assert len(endpoint.bodies) == 1
 
 
 @pytest.mark.parametrize(
@@ -283,18 +268,6 @@ def test_another_model_template_sampling_or_attempt_is_another_answer(endpoint, 
     assert len(endpoint.bodies) == 4
 
 
-def test_any_text_can_be_sent(endpoint):
-    odd = 'quote " \\ { } \x00 é 汉 \ud800 \u2028'
-    judge_at(endpoint).answer([JudgeRequest("0", odd, (odd, "b"), "pairwise")])
-    assert odd in endpoint.bodies[0]["messages"][1]["content"]
-
-
-@pytest.mark.parametrize("url", ["ftp://host/v1", "host", "http://user:pass@host/v1"])
-def test_addresses_are_checked(url):
-    with pytest.raises(RecipeError, match="base_url"):
-        EndpointConfig(url, "m")
-
-
 def test_a_missing_key_names_its_variable(monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(JudgeError, match="NO_SUCH_KEY is not set"):
@@ -326,49 +299,12 @@ def test_an_answer_that_was_changed_on_the_disk_is_asked_again(tmp_path):
     assert changed.get("b") == {"key": "b", "text": "7"}
 
 
-WRITER = """
-import sys
-from rlhf_core.evaluation.judges.cache import AnswerCache
-
-cache = AnswerCache(sys.argv[1])
-number = len(cache)
-while True:
-    cache.put(str(number), f"answer {number} " + "x" * 20_000)
-    number += 1
-    print(number, flush=True)
-"""
-
-
-def test_the_cache_survives_kills_while_it_is_written(tmp_path):
-    """A killed writer loses at most the answer that it was writing; half a line is passed over, not run into."""
-    path = tmp_path / "cache.jsonl"
-    root = Path(__file__).parents[4]
-    known = 0
-    for wanted in (7, 3):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
-        )
-        told = [int(writer.stdout.readline()) for _ in range(wanted)]
-        writer.kill()
-        writer.communicate()
-        assert told[0] == known + 1
-        path.write_bytes(path.read_bytes()[:-9_000])
-        cache = AnswerCache(path)
-        assert len(cache) >= told[-1] - 1
-        assert cache.n_broken >= 1
-        known = len(cache)
-    answers = AnswerCache(path)
-    answers.put("last", "whole")
-    again = AnswerCache(path)
-    assert len(again) == known + 1
-    for number in range(known):
-        assert again.get(str(number))["text"].startswith(f"answer {number} x")
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ({"base_url": "http://user:secret@127.0.0.1/v1"}, "must not contain credentials"),
+        ({"base_url": "ftp://host/v1"}, "base_url .*http or https address"),
+        ({"base_url": "host"}, "base_url .*http or https address"),
         ({"concurrency": 10**9}, "concurrency is 1000000000; it must be from 1 to 1024"),
         ({"on_failure": "ignore"}, "on_failure is 'ignore'; it must be one of raise, empty"),
     ],
@@ -399,12 +335,10 @@ def test_what_is_no_distribution_of_a_token_is_no_verdict(endpoint, top):
         judge_at(endpoint, retries=0).answer(requests(1, "alpaca_eval"))
 
 
-def test_an_impossible_label_has_no_probability(endpoint):
-    endpoint.script = [completion("m", {"m": -0.0, "M": -math.inf})]
-    assert judge_at(endpoint).answer(requests(1, "alpaca_eval")) == ["preference: 1.000000000000"]
-
-
-def test_half_a_surrogate_pair_in_an_answer_can_be_stored(endpoint, tmp_path):
+def test_any_text_can_be_sent_and_stored(endpoint, tmp_path):
+    odd = 'quote " \\ { } \x00 é 汉 \ud800 \u2028'
+    judge_at(endpoint).answer([JudgeRequest("0", odd, (odd, "b"), "pairwise")])
+    assert odd in endpoint.bodies[0]["messages"][1]["content"]
     endpoint.script = [completion("Better: A \ud800")]
     cache = tmp_path / "cache.jsonl"
     assert judge_at(endpoint, cache_path=cache).answer(requests(1)) == ["Better: A \N{REPLACEMENT CHARACTER}"]
