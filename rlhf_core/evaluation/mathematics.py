@@ -1,7 +1,8 @@
 """Equality of mathematical answers by math-verify, which runs in a process of its own.
 
 An answer such as `9^{9^{9^9}}` keeps sympy busy for hours, and math-verify's own timer works in the main thread alone:
-the process is ended after `SECONDS`, and the answer counts as wrong.
+the system ends the process after `CPU_SECONDS` of one comparison, whatever else the machine does, and the answer counts
+as wrong.
 """
 
 from __future__ import annotations
@@ -11,20 +12,19 @@ import functools
 import json
 import os
 import re
-import select
+import signal
 import subprocess
 import sys
 import threading
 
 from rlhf_core.errors import ToolError
 
-#: Longest answer that is compared, in characters, and the time for one comparison.
-LONGEST, SECONDS = 1000, 5.0
-#: Time for importing math-verify on a busy machine; memory of the process, in bytes.
-_START_SECONDS, _MEMORY = 120.0, 2 << 30
+#: Longest answer that is compared, in characters; processor time of a comparison, in seconds; memory, in bytes.
+LONGEST, CPU_SECONDS, _MEMORY = 1000, 5.0, 2 << 30
 _IN_LATEX = re.compile(r"\$|\\boxed|\\\(|\\\[")
 
 
+@functools.lru_cache(maxsize=65_536)
 def equal_expressions(answer: str, gold: str) -> bool:
     """Returns whether two answers in LaTeX or plain mathematics are equal: as texts without blanks and `$`, or to
     math-verify (`\\frac{1}{2}` and 0.5, `x^2 + x` and `x(x + 1)`)."""
@@ -51,33 +51,29 @@ class _Comparison:
         with self._lock:
             if self._process is None:
                 self._start()
-            reply = self._ask(json.dumps([answer, gold]) + "\n", SECONDS)
+            reply = self._ask(json.dumps([answer, gold]) + "\n")
             if not reply:
                 self._end()
             return reply == "true\n"
 
     def _start(self) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-m", "rlhf_core.evaluation.mathematics"]
         self._process = subprocess.Popen(
-            command, env=environment, text=True, bufsize=1,
+            [sys.executable, "-m", "rlhf_core.evaluation.mathematics"], env=environment, text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        if self._ask("", _START_SECONDS) != "ready\n":
+        if self._ask("") != "ready\n":
             self._end()
             raise ToolError("math-verify does not start; install it: pip install -c constraints.txt .")
 
-    def _ask(self, line: str, seconds: float) -> str:
-        """Returns the process's next line, empty where there is none in time."""
+    def _ask(self, line: str) -> str:
+        """Returns the process's next line, empty where it has ended."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line)
-        except BrokenPipeError:
-            return ""
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        return self._process.stdout.readline() if ready else ""
+        return self._process.stdout.readline()
 
     def _end(self) -> None:
         if self._process is not None:
@@ -96,10 +92,13 @@ def _serve() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     print("ready", flush=True)
     for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
         answer, gold = (
             parse(text if _IN_LATEX.search(text) else f"${text}$", parsing_timeout=None) for text in json.loads(line)
         )
-        print(json.dumps(bool(verify(gold, answer, timeout_seconds=None))), flush=True)
+        equal = bool(verify(gold, answer, timeout_seconds=None))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(equal), flush=True)
 
 
 if __name__ == "__main__":
