@@ -1,4 +1,4 @@
-"""pass@k for generated code; programs run in `sandbox`, never in this process."""
+"""Programs in answers, their tests and pass@k; programs run in `sandbox`, never in this process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, 
 
 _FENCE = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _PYTHON = ("python", "python3", "py")
+_TIMER = """
+import signal
+
+class TooLong(BaseException):
+    pass
+
+def too_long(*_):
+    raise TooLong("longer than {seconds} s")
+
+def timed(call, *arguments):
+    signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, {seconds})
+    try:
+        return call(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+"""
 
 
 def extract_code(text: str) -> str:
@@ -22,6 +39,11 @@ def extract_code(text: str) -> str:
     named = [block for language, block in blocks if language in _PYTHON]
     plain = [block for language, block in blocks if not language]
     return (named or plain or [blocks[0][1]])[0]
+
+
+def timer(seconds: float) -> str:
+    """Returns the source of `timed(call, *arguments)`, with which tests end after some seconds of one call."""
+    return _TIMER.format(seconds=seconds)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

@@ -6,7 +6,7 @@ A program that reads standard input becomes `run(input)`, which returns what it 
 
 from __future__ import annotations
 
-from rlhf_core.evaluation.timed_calls import timer
+from rlhf_core.evaluation.code import timer
 
 #: Seconds for one test, as in the official checker.
 SECONDS = 6

