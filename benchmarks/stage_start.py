@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import logging
 import os
 import statistics
 import subprocess
@@ -24,12 +23,14 @@ from pathlib import Path
 
 import yaml
 
-from flows.fork_server import ForkServer
 from flows.slots import Grant
-from flows.stage_run import RunningStages, run_stage_process
+from flows.stage_run import Command, RunningStages, run_stage, stage_environment
+from tasks.dvc.stage_results import StageResults
+from tasks.running.fork_server import PROJECT, ForkServer
 
 #: The stages' command: it says what it takes, after a policy's imports.
 COMMAND = "python -P -m tasks.policy --help"
+CORE = Grant(1, (), 0.0).environment()
 
 
 def make_repository(root: Path, stages: int) -> None:
@@ -45,9 +46,9 @@ def make_repository(root: Path, stages: int) -> None:
 def timed(root: Path, name: str, server: ForkServer | None) -> float:
     """Runs a stage; returns its wall seconds."""
     began = time.perf_counter()
-    environment = Grant(1, (), 0.0).environment()
-    call = {"address": name, "name": name, "out": name}
-    run_stage_process(root, **call, environment=environment, running=RunningStages(), log=lambda _: None, server=server)
+    command = Command(COMMAND, name, name, name, CORE)
+    with closing(StageResults(root, [name])) as results:
+        run_stage(root, command, results, running=RunningStages(), log=lambda _: None, server=server)
     return time.perf_counter() - began
 
 
@@ -61,13 +62,13 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         make_repository(root, options.stages)
-        with closing(ForkServer(root, logging.getLogger())) as server:
-            server.begin(["policy", "policy", "policy"])
-            began = time.perf_counter()
-            for number in range(options.stages):
-                for way, how in (("forked", server), ("started", None)):
-                    walls[way].append(timed(root, f"{way}-{number}", how))
-            print(f"{2 * options.stages} stages in {time.perf_counter() - began:.1f} s, load {os.getloadavg()[0]:.1f}")
+        server = ForkServer(root, stage_environment(PROJECT, CORE))
+        server.begin(["policy", "policy", "policy"])
+        began = time.perf_counter()
+        for number in range(options.stages):
+            for way, how in (("forked", server), ("started", None)):
+                walls[way].append(timed(root, f"{way}-{number}", how))
+        print(f"{2 * options.stages} stages in {time.perf_counter() - began:.1f} s, load {os.getloadavg()[0]:.1f}")
     first = walls["forked"].pop(0)
     medians = {way: statistics.median(values) for way, values in walls.items()}
     ratio = medians["started"] / medians["forked"]

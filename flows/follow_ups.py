@@ -11,10 +11,10 @@ from pathlib import Path
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from flows.fork_server import PROJECT
 from flows.scheduler import RunFailed
 from flows.stage_run import RunningStages
-from flows.working_tree import end_group, mark
+from flows.working_tree import end_group, noted_group
+from tasks.running.fork_server import PROJECT
 
 #: A module of the project and its arguments.
 Call = tuple[str, Sequence[str]]
@@ -35,7 +35,7 @@ def follow_ups(root: Path, *calls: Call) -> list[str]:
 
 @task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
 def follow_up(module: str, arguments: Sequence[str], root: Path, running: RunningStages) -> str:
-    """Runs one module, marked as a stage is, so that one whose run was killed is found and ended.
+    """Runs one module, noted as a stage is, so that one whose run was killed is found and ended.
 
     Returns:
         the last line that it printed.
@@ -50,7 +50,7 @@ def follow_up(module: str, arguments: Sequence[str], root: Path, running: Runnin
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         cwd=root,
-        env=environment | mark(root, module),
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -59,7 +59,8 @@ def follow_up(module: str, arguments: Sequence[str], root: Path, running: Runnin
     )
     running.add(process.pid)
     try:
-        output, errors = process.communicate()
+        with noted_group(root, module, process.pid):
+            output, errors = process.communicate()
     finally:
         running.remove(process.pid)
         if process.poll() is None:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.fork_server import PROJECT
 from flows.working_tree import WORK
 from tasks.graph.stages import Stage
+from tasks.running.fork_server import PROJECT
 from tasks.tracking.outcomes import TRACKED
 
 #: Seconds that the process has for its last words.

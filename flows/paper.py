@@ -26,10 +26,11 @@ from prefect.exceptions import Abort, MissingResult
 
 from flows.deployments import refuse_edited_tree
 from flows.follow_ups import Call, follow_ups
-from flows.fork_server import preloading_fork_server
 from flows.run_notes import host_tag, note_running_process
 from flows.same_code import require_prefect_server
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
+from flows.slots import Grant
+from flows.stage_run import stage_environment
 from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
@@ -40,6 +41,7 @@ from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.graph.stages import modules_of_files_never_run
 from tasks.params.settings import DEFAULT_SCALE
+from tasks.running.fork_server import PROJECT, ForkServer
 from tasks.tracking.searches import experiment_link_written_since, link_to_runs
 
 #: Exit status of a run that Ctrl-C ended.
@@ -246,10 +248,9 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
         # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
         demo = paper == SUITE and options.scale == DEFAULT_SCALE and not options.full
         files_to_scan = [pipelines.ROOT_FILE] if demo and not options.pool else []
-        with (
-            preloading_fork_server(Path.cwd(), modules_of_files_never_run(Path.cwd(), files_to_scan)),
-            tags(host_tag()),
-        ):
+        server = ForkServer(Path.cwd(), stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
+        server.begin(modules_of_files_never_run(Path.cwd(), files_to_scan))
+        with tags(host_tag()):
             text = run_flow(
                 full=options.full,
                 rows=options.rows,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,7 @@ from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import RunningStages, run_stage_process
+from flows.stage_run import Command, RunningStages, failure_note, run_command
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel
@@ -41,6 +42,7 @@ from tasks.reevaluation.alerts import note_sent, records_to_alert
 from tasks.reevaluation.evaluate import DRIFT_CHECK, load_settings
 from tasks.reevaluation.history import RECORDS, records_folder, restore_records
 from tasks.running import machine
+from tasks.running.fork_server import PROJECT
 from tasks.tracking.mirror import open_registry
 from tasks.tracking.models import Registered, Registry
 
@@ -75,22 +77,21 @@ def _address(model: Registered) -> str:
 def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, grant: Grant) -> dict[str, Any]:
     """Runs `tasks.reevaluation.evaluate` as stages are run: with the code of `root` if that is a checkout, else with
     the installed package; its log is kept and its memory watched."""
-    call = ["tasks.reevaluation.evaluate", "--settings", str(settings_path), "--root", str(root)]
+    call = ["python", "-P", "-m", "tasks.reevaluation.evaluate", "--settings", str(settings_path), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(record_path)]
-    run_stage_process(
-        root,
+    command = Command(
+        shlex.join(call),
         address=_address(model),
         name=file_name(_address(model)),
         out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
         environment=grant.environment(),
-        running=RunningStages(),
-        log=get_run_logger().info,
         memory_gb=grant.memory_gb,
-        call=call,
-        packages=root if is_checkout(root) else None,  # where the code is; None: the installed package
+        packages=root if is_checkout(root) else PROJECT,
     )
+    run_command(root, command, running=RunningStages(), log=get_run_logger().info)
+    failure_note(root, command.name).unlink(missing_ok=True)
     record: dict[str, Any] = json.loads(record_path.read_text(encoding="utf-8"))
     return record
 

@@ -1,7 +1,8 @@
 """The scheduler: asks DVC once which stages are stale, and runs them as Prefect tasks within the machine's slots.
 
 1. A working tree has one scheduler. The scheduler first removes the leftovers of killed processes.
-2. Each stale stage is one Prefect task, which calls DVC for the stage. Stages that read from a stale stage are stale.
+2. Each stale stage is one Prefect task, which takes its result from DVC's cache, or runs its command and commits what
+   it made. Stages that read from a stale stage are stale.
 3. A stage starts when its inputs are done and its cores, GPUs and memory are free. Of the stages that can start, the
    one that begins the longest chain of work goes first.
 4. When a stage fails, the stages that read from it are skipped and the others continue. Only transient errors are
@@ -27,17 +28,17 @@ from prefect.futures import PrefectFuture
 from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 
-from flows.fork_server import ForkServer, server_of_run
 from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
 from flows.run_notes import tasks_without_place
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage_process, stage_log
+from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage, stage_environment, stage_log
 from flows.work_pool import WorkPool
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.hacking_alarm import Alarm
+from tasks.dvc.stage_results import StageResults
 from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
 from tasks.graph.stages import Stage, modules_of_files_never_run, stopped_stages
@@ -46,6 +47,7 @@ from tasks.report.result_words import result_in_words
 from tasks.running import machine
 from tasks.running.alarms import alarm_lines, alarm_text, alarms_of, stages_with_alarms
 from tasks.running.exclusive import only_scheduler
+from tasks.running.fork_server import PROJECT, ForkServer
 
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
@@ -143,10 +145,8 @@ def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
 def stage_task(
     root: Path,
     address: str,
-    file_name: str,
-    out: str,
-    environment: Mapping[str, str],
-    memory_gb: float,
+    command: Command,
+    results: StageResults | None,
     running: RunningStages,
     pool: WorkPool | None = None,
     server: ForkServer | None = None,
@@ -156,10 +156,8 @@ def stage_task(
     Args:
         root: the repository.
         address: the stage as DVC names it.
-        file_name: the stage as a file name, for its log.
-        out: the stage's output directory.
-        environment: added to the environment of the stage's process: its threads and devices.
-        memory_gb: the memory that the stage declares; a stage that uses more is ended.
+        command: the stage's, with its threads, devices and memory.
+        results: the run's results in DVC; None where a pool has them.
         running: notes the stage's process group while it runs.
         pool: the work pool that runs it; None for this machine.
         server: forks the stage's process on this machine.
@@ -168,18 +166,9 @@ def stage_task(
     if pool is not None:
         done = pool.run(address, running, log)
     else:
-        done = run_stage_process(
-            root,
-            address=address,
-            name=file_name,
-            out=out,
-            environment=environment,
-            memory_gb=memory_gb,
-            running=running,
-            log=log.info,
-            server=server,
-        )
-    alarms = alarms_of(root / out / "result")
+        assert results is not None
+        done = run_stage(root, command, results, running=running, log=log.info, server=server)
+    alarms = alarms_of(root / command.out / "result")
     name, message = (ALARM_STATE, alarm_text(alarms)) if alarms else (None, done.outcome)
     return Completed(name=name, message=message, data=done)
 
@@ -198,9 +187,10 @@ class _Run:
         summary: RunSummary | None = None,
         live: LiveTracker | None = None,
         server: ForkServer | None = None,
+        results: StageResults | None = None,
     ) -> None:
         self.root, self.stale, self.slots, self.expected, self.display = root, stale, slots, expected, display
-        self.pool, self.live, self.server = pool, live, server
+        self.pool, self.live, self.server, self.results = pool, live, server, results
         # each stage that has not started -> the stages that it waits for: the stale ones that it reads from
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
         self.priority = seconds_to_end(stale, expected)
@@ -233,10 +223,8 @@ class _Run:
         future = stage_task.submit(
             self.root,
             address,
-            stage.file_name,
-            stage.out,
-            grant.environment(),
-            grant.memory_gb,
+            Command.of(stage, grant.environment(), grant.memory_gb),
+            self.results,
             self.running,
             self.pool,
             self.server,
@@ -333,8 +321,6 @@ class _Run:
             self._advance()
         finally:
             self.running.end_all()
-            if self.server is not None:
-                self.server.close()
             for future in self.futures.values():
                 with suppress(TimeoutError):
                     future.wait(timeout=30)
@@ -368,7 +354,8 @@ def run_stale(
         RewardsmithError: another scheduler runs in this tree, a row or seed is unknown, or the remote cannot be used.
     """
     log, summary = get_run_logger(), RunSummary()
-    with tasks_without_place(), only_scheduler(root), closing(server_of_run(root, log)) as server:
+    server = ForkServer(root, stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
+    with tasks_without_place(), only_scheduler(root):
         if not pool:
             server.begin(modules_of_files_never_run(root, files))  # imports while DVC looks
         for line in tidy(root):
@@ -394,7 +381,8 @@ def run_stale(
             live = None if here is None else held.enter_context(here)
             if not pool:
                 server.begin([stage.kind for stage in stale.values()])
-            _Run(root, stale, slots, expected, display, place, summary, live, server).run(log)
+            results = held.enter_context(closing(StageResults(root, stale))) if stale and not pool else None
+            _Run(root, stale, slots, expected, display, place, summary, live, server, results).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
         ended = [chosen[address] for address in [*summary.current, *summary.done]]
         summary.stopped, summary.alarms = stopped_stages(root, ended), stages_with_alarms(root, ended)

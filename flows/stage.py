@@ -1,7 +1,7 @@
 """The flow of one stage, which a worker of a work pool runs for a coordinator (`flows/work_pool.py`).
 
 The stage runs in the worker's clone, which REWARDSMITH_TREE names, within the machine's slots. Its inputs come from the
-DVC remote and its result goes there (`tasks/dvc/shared_stage.py`).
+DVC remote and its result goes there; a result whose code changed while it was made does not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from flows.run_notes import note_running_process
 from flows.same_code import SameCode
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import RunningStages, StageFailed, run_stage_process
-from flows.working_tree import clear_dead_locks, end_orphans
+from flows.stage_run import Command, RunningStages, StageFailed, run_stage
+from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.remote import Remote, RemoteFailed
+from tasks.dvc.stage_results import StageResults
 from tasks.graph import dvc_files as graph
 from tasks.running import machine
+from tasks.running.commit import changed_since, listed
 from tasks.running.exclusive import in_turn
 
 #: Names the clone of a machine's worker, in its environment; the working directory without it, as in containers.
@@ -66,7 +68,6 @@ def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, str], 
     files = {one.rpartition(":")[0] for one in (address, *given)}
     with in_turn(root / ".work" / "prepare.lock", "another stage prepares this clone"):
         end_orphans(root)
-        clear_dead_locks(root)
         if folders := [Path(file).parent for file in sorted(files) if file]:
             graph.write(root, folders)
         with closing(Remote(root, remote)) as store:
@@ -79,6 +80,7 @@ def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, str], 
                     f"stage {address} has the key {own[:10]} in this worker's clone and {key[:10]} in the run's: a "
                     "file that it reads differs. Commit it, and bring both clones to that commit"
                 )
+            store.pull_inputs(address)
 
 
 @flow(name="stage", flow_run_name="{address}", persist_result=False)
@@ -110,20 +112,30 @@ def stage(
         with note_running_process(root):
             SameCode.of(root).check(code)
             prepare(root, address, remote=remote, given=given, key=key)
-            call = ["tasks.dvc.shared_stage", address, "--remote", remote, "--commit", code["commit"]]
-            with granted(needs) as grant:
-                done = run_stage_process(
-                    root,
-                    address=address,
-                    name=name,
-                    out=out,
-                    environment=grant.environment(),
-                    memory_gb=grant.memory_gb,
-                    running=RunningStages(),
-                    log=log.info,
-                    call=[*call, *(["--upstream", *given] if given else [])],
-                )
+            with granted(needs) as grant, closing(StageResults(root, [address])) as results:
+                words, environment = results.command(address), grant.environment()
+                command = Command(words, address, name, out, environment, grant.memory_gb)
+                done = run_stage(root, command, results, running=RunningStages(), log=log.info)
+            push(root, address, remote=remote, commit=code["commit"])
     except RewardsmithError as failure:
         passing = isinstance(failure, RemoteFailed) or (isinstance(failure, StageFailed) and failure.retry)
         return Failed(message=str(failure), name=PASSING if passing else "Failed")
     return Completed(message=done.outcome)
+
+
+def push(root: Path, address: str, *, remote: str, commit: str) -> None:
+    """Pushes a stage's result to the remote.
+
+    Raises:
+        RewardsmithError: code or parameters changed while the stage ran; the result is discarded.
+        RemoteFailed: the remote does not take it.
+    """
+    with closing(Remote(root, remote)) as store:
+        store.load([address])
+        if changed := changed_since(root, commit):
+            store.discard(address)
+            raise RewardsmithError(
+                f"{listed(changed)} changed while stage {address} ran, so its result is discarded and was not pushed. "
+                "Commit the change, then run the same command again"
+            )
+        store.push([address])

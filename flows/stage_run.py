@@ -1,36 +1,39 @@
-"""One stage: `tasks.dvc.one_stage` in a process group of its own, its log kept, its failure understood."""
+"""One stage: its command in a process group of its own, between two steps of DVC; its log and its failure."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from flows.fork_server import PROJECT, ForkServer, stage_environment
-from flows.working_tree import WORK, end_group, group_memory_gb, mark
+from flows.working_tree import WORK, end_group, group_memory_gb, noted_group
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.one_stage import OUTCOME_VARIABLE, RAN
+from tasks.dvc.stage_results import RAN, StageResults
+from tasks.graph.stages import Stage
 from tasks.running import machine
+from tasks.running.fork_server import PROJECT, ForkedProcess, ForkServer
 
 #: The stages' exit code for an error of the user's; EX_TEMPFAIL for a transient one.
 USER_ERROR, TEMPORARY = 2, 75
-#: Endings by a signal: a device lost, memory short for a moment, a machine going down.
-SIGNALS = {-9, -15, -7, 137, 143, 135}
+#: Endings by a signal (a device lost, memory short for a moment, a machine going down) or with a fork server (255).
+SIGNALS = {-9, -15, -7, 137, 143, 135, 255}
 #: Words of transient errors: a network, a device lost, a lock held.
 PASSING = re.compile(
     r"ConnectionError|ConnectionReset|ConnectionRefused|Temporary failure|timed out|TimeoutError"
     r"|CUDA error: (?:device|unspecified)|NCCL|is busy, it is being blocked|Unable to acquire lock|database is locked",
     re.IGNORECASE,
 )
+#: A command without a character that means something to a shell.
+PLAIN = re.compile(r"[\w./:=,@%+ -]+")
 #: Words of a full disk: the system's, SQLite's and a quota's.
 FULL = re.compile(r"No space left on device|database or disk is full|Disk quota exceeded")
 #: Seconds between looks at a stage's memory.
@@ -178,10 +181,139 @@ def write_failure(
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _start(root: Path, module: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Starts a module with its arguments in a Python and a session of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", *module],
+def stage_environment(packages: Path, granted: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a stage's process.
+
+    Args:
+        packages: the folder of the package that has the module.
+        granted: variables of its cores and devices.
+    """
+    libraries = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    own = {"PATH": path, "PYTHONPATH": libraries, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"}
+    return inherited | dict(granted) | own
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that runs as a stage does.
+
+    Attributes:
+        words: as a shell reads them.
+        address: for people, such as the stage as DVC names it.
+        name: the address as a file name, for its log.
+        out: its output directory.
+        environment: variables of its cores and devices.
+        memory_gb: the memory that it declares; a command that holds more is ended. 0 means no bound.
+        packages: the folder of the package that has the module.
+    """
+
+    words: str
+    address: str
+    name: str
+    out: str
+    environment: Mapping[str, str]
+    memory_gb: float = 0.0
+    packages: Path = PROJECT
+
+    @classmethod
+    def of(cls, stage: Stage, environment: Mapping[str, str], memory_gb: float) -> Command:
+        """Returns the command of a stage with what it was granted."""
+        return cls(stage.command, stage.address, stage.file_name, stage.out, environment, memory_gb)
+
+
+def run_stage(
+    root: Path,
+    command: Command,
+    results: StageResults,
+    *,
+    running: RunningStages,
+    log: Callable[[str], None],
+    server: ForkServer | None = None,
+) -> StageDone:
+    """Brings one stage up to date: takes its result from DVC's cache, else runs its command and commits what it made.
+
+    Raises:
+        StageFailed: the stage failed, or DVC refuses it.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.lock import LockError
+
+    started = time.monotonic()
+    try:
+        with results.result(command.address) as outcome:
+            if outcome == RAN:
+                run_command(root, command, running=running, log=log, server=server)
+    except StageFailed:
+        raise
+    except (DvcException, RewardsmithError) as error:
+        cause = f": {error.__cause__}" if error.__cause__ else ""
+        text = f"stage {command.address} failed: {error}{cause}"
+        retry = isinstance(error, LockError) or bool(PASSING.search(text))
+        raise _noted(root, command, StageFailed(text, exit_code=255, retry=retry), log) from error
+    except OSError as error:
+        raise _noted(root, command, _full_disk(command.address, error, str(root)), log) from None
+    failure_note(root, command.name).unlink(missing_ok=True)
+    return StageDone(command.address, outcome, round(time.monotonic() - started, 2))
+
+
+def run_command(
+    root: Path,
+    command: Command,
+    *,
+    running: RunningStages,
+    log: Callable[[str], None],
+    server: ForkServer | None = None,
+) -> None:
+    """Runs a command in a process group of its own and waits for it.
+
+    Args:
+        running: where the process group is noted while it runs.
+        log: receives each line of the log.
+        server: forks the process where it can.
+
+    Raises:
+        StageFailed: it failed, or outgrew its memory.
+    """
+    log_path = root / stage_log(command.name)
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    environment = stage_environment(command.packages, command.environment)
+    process = _start(root, command.words, environment, server)
+    running.add(process.pid)
+    memory = MemoryWatch(process.pid, command.memory_gb)
+    tail: deque[str] = deque(maxlen=TAIL)
+    try:
+        with noted_group(root, command.name, process.pid), log_path.open("w", encoding="utf-8") as log_file:
+            for line in process.stdout or ():
+                log_file.write(line)
+                log_file.flush()
+                if line.strip():
+                    tail.append(line)
+                    log(line.rstrip())
+        status = process.wait()
+    except OSError as error:
+        raise _full_disk(command.address, error, str(log_path)) from None
+    finally:
+        memory.close()
+        running.remove(process.pid)
+        if process.poll() is None:
+            end_group(process.pid)
+            process.wait()
+    if status != 0:
+        if running.cancelled:
+            raise StageFailed(f"stage {command.address} was ended with its run", exit_code=status, retry=False)
+        failure = memory.explained(command.address, explain_failure(command.address, status, "".join(tail)))
+        raise _noted(root, command, failure, log)
+
+
+def _start(
+    root: Path, words: str, environment: Mapping[str, str], server: ForkServer | None
+) -> ForkedProcess | subprocess.Popen[str]:
+    """Starts a command as leader of a session, forked where that is possible."""
+    forked = server.start(words, environment) if server is not None else None
+    return forked or subprocess.Popen(
+        words.split() if PLAIN.fullmatch(words) else ["/bin/sh", "-c", words],
         cwd=root,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -193,86 +325,18 @@ def _start(root: Path, module: Sequence[str], environment: Mapping[str, str]) ->
     )
 
 
-def run_stage_process(
-    root: Path,
-    *,
-    address: str,
-    name: str,
-    out: str,
-    environment: Mapping[str, str],
-    running: RunningStages,
-    log: Callable[[str], None],
-    memory_gb: float = 0.0,
-    call: Sequence[str] = (),
-    packages: Path | None = None,
-    server: ForkServer | None = None,
-) -> StageDone:
-    """Runs one stage by DVC, or another module, in a process and waits for it.
+def _full_disk(address: str, error: OSError, place: str) -> StageFailed:
+    """Returns the failure of a stage for want of disk space; raises any other error."""
+    if error.errno != errno.ENOSPC:
+        raise error
+    full = machine.full_disk(f"{error.filename or place} cannot be written")
+    return StageFailed(f"stage {address} was ended: {full}", exit_code=1, retry=False)
 
-    Args:
-        address: the stage as DVC names it.
-        name: the stage as a file name, for its log.
-        out: the stage's output directory.
-        environment: added to this process's environment (threads, devices).
-        running: where the process group is noted while it runs.
-        log: receives each line of the log.
-        memory_gb: what it declared; one that holds more is ended. 0 means no bound.
-        call: the module and its arguments, where it is not `tasks.dvc.one_stage`.
-        packages: the folder of the package that has the module; None for the one that this code is in.
-        server: forks the stage's process where it can.
 
-    Raises:
-        StageFailed: the stage failed.
-    """
-    log_path = root / stage_log(name)
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    outcome = log_path.with_suffix(".outcome")
-    outcome.unlink(missing_ok=True)
-    variables = stage_environment(packages or PROJECT, environment) | {OUTCOME_VARIABLE: str(outcome)}
-    variables |= mark(root, name)
-    started = time.monotonic()
-    forked = None if call or server is None else server.start(address, variables)
-    process = forked or _start(root, call or ("tasks.dvc.one_stage", address), variables)
-    running.add(process.pid)
-    memory = MemoryWatch(process.pid, memory_gb)
-    tail: deque[str] = deque(maxlen=TAIL)
+def _noted(root: Path, command: Command, failure: StageFailed, log: Callable[[str], None]) -> StageFailed:
+    """Returns a failure after leaving its note, which a full disk may not take."""
     try:
-        with log_path.open("w", encoding="utf-8") as log_file:
-            for line in process.stdout or ():
-                log_file.write(line)
-                log_file.flush()
-                if line.strip():
-                    tail.append(line)
-                    log(line.rstrip())
-        status = process.wait()
+        write_failure(root, command.name, address=command.address, out=command.out, failure=failure)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        full = machine.full_disk(f"{error.filename or log_path} cannot be written")
-        raise StageFailed(f"stage {address} was ended: {full}", exit_code=1, retry=False) from None
-    finally:
-        memory.close()
-        running.remove(process.pid)
-        if process.poll() is None:
-            end_group(process.pid)
-            process.wait()
-    if forked is not None and forked.lost and outcome.exists():
-        status = 0  # the outcome is written last
-    elif forked is not None and forked.lost and not running.cancelled:
-        log(f"warning: what started {address} ended before it, and nobody knows how the stage ended: it runs again")
-        given: dict[str, Any] = {"address": address, "name": name, "out": out, "environment": environment}
-        return run_stage_process(root, **given, running=running, log=log, memory_gb=memory_gb, packages=packages)
-    text = "".join(tail)
-    if status != 0:
-        failure = memory.explained(address, explain_failure(address, status, text))
-        if running.cancelled:
-            raise StageFailed(f"stage {address} was ended with its run", exit_code=status, retry=False)
-        try:
-            write_failure(root, name, address=address, out=out, failure=failure)
-        except OSError as error:
-            log(f"the failure of {address} cannot be noted: {error}")
-        raise failure
-    failure_note(root, name).unlink(missing_ok=True)
-    how = outcome.read_text(encoding="utf-8") if outcome.exists() else RAN
-    outcome.unlink(missing_ok=True)
-    return StageDone(address, how, round(time.monotonic() - started, 2))
+        log(f"the failure of {command.address} cannot be noted: {error}")
+    return failure

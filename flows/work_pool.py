@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -35,14 +36,12 @@ from flows.stage_run import (
     StageDone,
     StageFailed,
     failure_note,
-    run_stage_process,
     write_failure,
 )
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.one_stage import RAN, RESTORED
 from tasks.dvc.remote import Remote, RemoteFailed
+from tasks.dvc.stage_results import RAN, RESTORED, StageResults
 from tasks.graph.stages import Stage
-from tasks.running import machine
 
 #: Seconds between looks at a stage's flow run.
 LOOK_SECONDS = 2.0
@@ -122,7 +121,6 @@ class WorkPool:
         self._check_workers([s for s in stages.values() if s.state == "run"])
         logging.getLogger("dvc").setLevel(logging.WARNING)
         self._lock = threading.RLock()  # of the remote, which is not made for threads
-        self._here = threading.Semaphore(machine.cores())  # of what is restored from this clone's cache
         self.remote = Remote(root, remote)
         try:
             self.remote.check()
@@ -172,7 +170,7 @@ class WorkPool:
 
     def _result(self, address: str, running: RunningStages, log: Any) -> StageDone:
         """Brings one stage's result here."""
-        known = self._restored(address, running, log)
+        known = self._restored(address, running)
         while known or self._learned(address, running):
             if self._fetch_outputs(address, log):
                 return known or StageDone(address, RESTORED, 0.0)
@@ -192,24 +190,20 @@ class WorkPool:
         lost = f"stage {address} was {'cancelled' if state.is_cancelled() else 'lost'}: {where}: {state.message}"
         raise StageFailed(lost, exit_code=1, retry=not state.is_cancelled())
 
-    def _restored(self, address: str, running: RunningStages, log: Any) -> StageDone | None:
+    def _restored(self, address: str, running: RunningStages) -> StageDone | None:
         """Takes a result from this clone's cache, where DVC has it there, and pushes it."""
         stale = self.stages[address]
         if stale.state != "restore":
             return None
-        call = ["tasks.dvc.shared_stage", address, "--remote", self.remote.name, "--commit", self.code.commit]
-        call += ["--upstream", *stale.upstream] if stale.upstream else []
-        with self._here:
-            done = run_stage_process(
-                self.root,
-                address=address,
-                name=stale.file_name,
-                out=stale.out,
-                environment={},
-                running=running,
-                log=log.info,
-                call=call,
-            )
+        with self._lock:
+            with closing(StageResults(self.root, [address])) as results:
+                outcome = results.restored(address)
+            if outcome is None:
+                return None
+            with closing(Remote(self.root, self.remote.name)) as remote:
+                remote.load([address])
+                remote.push([address])
+        done = StageDone(address, outcome, 0.0)
         return done if self._learned(address, running) else None
 
     def _learned(self, address: str, running: RunningStages) -> bool:

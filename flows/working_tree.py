@@ -6,19 +6,17 @@ import json
 import os
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tasks.dvc.lock_files import readable_lock, readable_text
-from tasks.dvc.one_stage import MARK
-from tasks.dvc.stale import cache_folder
-from tasks.params.yaml_files import write_whole
-from tasks.running.platform_state import alive, note_of
+from tasks.dvc.lock_files import readable_lock
+from tasks.running.platform_state import alive, boot_id, is_same_process, note_of, read_private, write_private
 
-WORK = ".work"
+WORK, RUNNING = ".work", "running"
 #: Variable that names the run which started a process, of a run without a platform.
 RUN = "REWARDSMITH_RUN"
 #: Variable that Prefect sets for the temporary server of a run without a platform.
@@ -27,14 +25,22 @@ TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
 NOT_A_NOTE = (ValueError, KeyError, TypeError, RecursionError)
 
 
-def mark(root: Path, name: str) -> dict[str, str]:
-    """Returns the variable of a stage's process, inherited by its children, that names the run it belongs to.
+@contextmanager
+def noted_group(root: Path, name: str, pid: int) -> Iterator[None]:
+    """Notes a process group in `.work/running` within the block, so that one whose run was killed is found and ended.
 
     Args:
         root: the tree that it works in.
         name: the stage as a file name.
+        pid: leader of the group.
     """
-    return {MARK: json.dumps({"root": str(root.resolve()), "stage": name, **note_of(os.getpid())})}
+    note = root / WORK / RUNNING / f"{name}.json"
+    with suppress(psutil.NoSuchProcess):  # it has ended already
+        write_private(note, {"stage": name, "group": note_of(pid), "owner": note_of(os.getpid())})
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
 
 
 def mark_processes_for_clean_up(root: Path) -> None:
@@ -62,21 +68,21 @@ def _end_temporary_servers(root: Path) -> int:
     return ended
 
 
-def marked_groups(root: Path) -> dict[int, dict[str, Any]]:
-    """Returns the process groups of the stages that run in a tree, each with its mark, whoever started them."""
-    found: dict[int, dict[str, Any]] = {}
-    for process in psutil.process_iter():
-        try:
-            text = process.environ().get(MARK, "").strip()  # blank in a run's fork server
-            if not text or process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            note, group = json.loads(text), _group(process.pid)
-            of_this_tree = note["root"] == str(root.resolve())
-        except (psutil.Error, OSError, *NOT_A_NOTE):
-            continue
-        if of_this_tree and group is not None and group != os.getpgid(0):
-            found[group] = note
-    return found
+def running_groups(root: Path) -> dict[int, dict[str, Any]]:
+    """Returns the living process groups that are noted in a tree, each with its note."""
+    notes = map(read_private, (root / WORK / RUNNING).glob("*.json"))
+    return {int(note["group"]["pid"]): note for note in notes if note and _lives(note["group"])}
+
+
+def _lives(leader: Mapping[str, Any]) -> bool:
+    """Returns whether a noted group has living processes; no other process gets its id while it has."""
+    if leader.get("boot") not in (None, boot_id()):
+        return False
+    with suppress(psutil.NoSuchProcess):
+        if not is_same_process(leader):
+            return False
+    pid = int(leader["pid"])
+    return any(_group(p.pid) == pid and p.status() != psutil.STATUS_ZOMBIE for p in psutil.process_iter())
 
 
 def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
@@ -129,65 +135,43 @@ def _group(pid: int) -> int | None:
 def end_orphans(root: Path) -> list[str]:
     """Ends stages and temporary servers whose flow was killed; returns what was done, in words. Those of a flow that
     lives go on."""
-    orphans = {group: note for group, note in marked_groups(root).items() if not alive(note)}
+    orphans = {group: note for group, note in running_groups(root).items() if not alive(note["owner"])}
     for group in orphans:
         end_group(group)
+    for path in (root / WORK / RUNNING).glob("*.json"):
+        if not alive(read_private(path).get("owner")):
+            path.unlink(missing_ok=True)
     names = sorted({str(note["stage"]) for note in orphans.values()})
     servers = _end_temporary_servers(root)
     ended = [f"ended stage {name}, left running by a killed flow" for name in names]
     return ended + ([f"ended {servers} temporary server(s) of killed runs"] if servers else [])
 
 
+def clear_dead_locks(root: Path) -> bool:
+    """Removes DVC's `.dvc/tmp/rwlock` unless a living process of DVC is in it; returns whether it did.
+
+    DVC passes over dead processes itself, but not over a file that was cut, or a process id that is another's by now.
+    """
+    path = root / ".dvc" / "tmp" / "rwlock"
+    try:
+        locks = json.loads(path.read_text(encoding="utf-8"))
+        holders = [found for files in locks.values() for found in files.values()]
+        pids = {int(one["pid"]) for found in holders for one in (found if isinstance(found, list) else [found])}
+    except FileNotFoundError:
+        return False
+    except (*NOT_A_NOTE, AttributeError):
+        pids = set()
+    if any(_alive_dvc(pid) for pid in pids):
+        return False
+    path.unlink()
+    return True
+
+
 def _alive_dvc(pid: int) -> bool:
     try:
         return any("dvc" in part for part in psutil.Process(pid).cmdline())
-    except psutil.Error:
+    except (psutil.Error, OverflowError):
         return False
-
-
-#: Of each kind of DVC's locks: many processes may read a file, one writes it.
-OF_MODE: dict[str, type] = {"read": list, "write": dict}
-
-
-def _is_holder(holder: Any) -> bool:
-    """Returns whether a value is a process as DVC writes it into its locks."""
-    kinds = {name: type(value) for name, value in holder.items()} if isinstance(holder, dict) else {}
-    return kinds == {"pid": int, "cmd": str} and 0 <= holder["pid"] < 2**31
-
-
-def clear_dead_locks(root: Path) -> int:
-    """Removes entries of dead processes from DVC's `.dvc/tmp/rwlock`, an unreadable one as a whole.
-
-    Returns:
-        how many entries were removed.
-    """
-    path = root / ".dvc" / "tmp" / "rwlock"
-    if not path.exists():
-        return 0
-    try:
-        locks: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        entries = [
-            (mode, file, holder)
-            for mode, files in locks.items()
-            for file, holders in files.items()
-            for holder in (holders if isinstance(holders, list) else [holders])
-        ]
-        kinds = {(mode, type(holders)) for mode, files in locks.items() for holders in files.values()}
-        whole = locks.keys() <= OF_MODE.keys() and kinds <= OF_MODE.items()
-    except (*NOT_A_NOTE, AttributeError):
-        entries, whole = [], False
-    if not whole or not all(_is_holder(holder) for _, _, holder in entries):
-        path.unlink()
-        return 1
-    dead = [entry for entry in entries if not _alive_dvc(entry[2]["pid"])]
-    for mode, file, holder in dead:
-        if isinstance(locks[mode][file], list):
-            locks[mode][file].remove(holder)
-        if holder == locks[mode][file] or not locks[mode][file]:
-            del locks[mode][file]
-    if dead:
-        write_whole(path, json.dumps(locks))
-    return len(dead)
 
 
 def set_aside_unreadable_locks(root: Path) -> list[Path]:
@@ -206,32 +190,10 @@ def set_aside_unreadable_locks(root: Path) -> list[Path]:
     return moved
 
 
-def set_aside_damaged_runs(root: Path) -> int:
-    """Moves entries of DVC's run cache that DVC could not read past to .work/set-aside; DVC passes over other damage.
-
-    Returns:
-        how many were moved.
-    """
-    if not (root / ".dvc").is_dir():
-        return 0
-    runs, moved = cache_folder(root) / "runs", 0
-    for key in runs.glob("*/*"):
-        for entry in [*key.iterdir()] if key.is_dir() else [key]:
-            if not readable_text(entry):
-                aside = root / WORK / "set-aside" / f"run-{entry.name}-{time.time_ns()}"
-                aside.parent.mkdir(parents=True, exist_ok=True)
-                entry.rename(aside)
-                moved += 1
-    return moved
-
-
 def tidy(root: Path) -> list[str]:
     """Brings a tree that was left by killed processes into order; returns what was done, in words."""
     done = end_orphans(root)
-    removed = clear_dead_locks(root)
-    if removed:
-        done.append(f"removed {removed} DVC lock(s) of dead processes")
+    if clear_dead_locks(root):
+        done.append("removed DVC's locks of dead processes")
     done += [f"set the unreadable {path} aside (.work/set-aside)" for path in set_aside_unreadable_locks(root)]
-    if damaged := set_aside_damaged_runs(root):
-        done.append(f"set {damaged} damaged entries of DVC's run cache aside (.work/set-aside)")
     return done

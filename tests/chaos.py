@@ -33,7 +33,7 @@ import psutil
 from flows.deployments import deployments
 from flows.leases import LEASE_SECONDS
 from flows.run_notes import process_of
-from flows.working_tree import marked_groups
+from flows.working_tree import running_groups
 from tasks.running.platform_state import FOLDER, STATE, client_environment, read_private
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
@@ -122,7 +122,7 @@ class Platform:
 
     def stages(self) -> list[int]:
         """Returns the process groups of the running stages."""
-        return list(marked_groups(self.root))
+        return list(running_groups(self.root))
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:

@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.working_tree import marked_groups
+from flows.working_tree import running_groups
 from tests.small_repository import command
 from tests.team import Server, Team, calls, differing, kill
 
@@ -72,7 +72,7 @@ class Machines:
 
     def at_work(self) -> list[Path]:
         """Returns the workers' clones where a stage runs."""
-        return [root for root in self.workers if marked_groups(root)]
+        return [root for root in self.workers if running_groups(root)]
 
     def kill(self, target: str, rng: random.Random) -> None:
         """Kills a machine, and starts it again."""

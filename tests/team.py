@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import psutil
 
-from flows.working_tree import marked_groups
+from flows.working_tree import running_groups
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 
@@ -99,7 +99,7 @@ def differing(reference: Path, root: Path) -> list[str]:
 
 def kill(process: subprocess.Popen[str], clone: Path) -> None:
     """Kills every process of a machine at once, as a power cut does."""
-    groups = [process.pid, *marked_groups(clone)]
+    groups = [process.pid, *running_groups(clone)]
     with suppress(psutil.NoSuchProcess):
         groups += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     for group in groups:

@@ -7,7 +7,6 @@ or a remote is compared here: with its digest, and with the stage and the inputs
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,8 +16,6 @@ from typing import Any
 from rlhf_core.errors import RewardsmithError
 from tasks.params.pages import Address
 from tasks.running.artifacts import digest, input_digest
-
-MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 def content_digest(path: Path) -> str:
@@ -91,48 +88,14 @@ def _digest_here(root: Path, name: str) -> str | None:
         return None
 
 
-def damaged_folder_list(repo: Any, value: str) -> Path | None:
-    """Returns the cache's list of a folder's files that DVC must not read, if it is one: its content is not what its
-    name says, or it names files outside the folder.
-
-    Args:
-        repo: the repository.
-        value: DVC's digest of an output.
-    """
-    if not value.endswith(".dir") or not MD5.fullmatch(value.removesuffix(".dir")):
-        return None
-    copy = Path(repo.cache.local.oid_to_path(value))
-    return copy if copy.exists() and not _sound_list(copy) else None
-
-
-def _sound_list(copy: Path) -> bool:
-    """Returns whether a list has the content that its name says, and names files below their folder, each once."""
-    try:
-        entries = json.loads(copy.read_bytes())
-        if content_digest(copy) != copy.parent.name + copy.name.removesuffix(".dir"):
-            return False
-        paths = [tuple(str(entry["relpath"]).split("/")) for entry in entries]
-        known = all(MD5.fullmatch(entry["md5"]) for entry in entries)
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return False
-    plain = not any(part in ("", ".", "..") or "\0" in part for path in paths for part in path)
-    folders = {path[:length] for path in paths for length in range(1, len(path))}
-    return known and plain and len({*paths}) == len(paths) and folders.isdisjoint(paths)
-
-
-def drop_damaged_folder_lists(repo: Any, values: Iterable[str]) -> int:
-    """Removes damaged lists of folders' files from the cache, by DVC's digests; returns how many."""
-    found = {copy for value in values if (copy := damaged_folder_list(repo, value)) is not None}
-    for copy in found:
-        copy.chmod(0o644)
-        copy.unlink()
-    return len(found)
+def is_damaged(copy: Path) -> bool:
+    """Returns whether a file of DVC's cache has another content than its name says."""
+    return copy.exists() and content_digest(copy) != copy.parent.name + copy.name.removesuffix(".dir")
 
 
 def drop_damaged_copy(copy: Path) -> None:
-    """Removes a file of DVC's cache whose content is not what its name says."""
-    digest = copy.parent.name + copy.name.removesuffix(".dir")
-    if copy.exists() and content_digest(copy) != digest:
+    """Removes a damaged file of DVC's cache."""
+    if is_damaged(copy):
         copy.chmod(0o644)
         copy.unlink()
 
@@ -145,7 +108,6 @@ def remove_with_cache(repo: Any, out: Any) -> None:
     digests = [out.hash_info.value]
     with suppress(Exception):  # a damaged list of a directory's files names none
         digests += [info.value for _, _, info in Tree.load(cache, out.hash_info) if info]
-    with repo.lock:
-        out.remove()
-        for name in digests:
-            drop_damaged_copy(Path(cache.oid_to_path(name)))
+    out.remove()
+    for name in digests:
+        drop_damaged_copy(Path(cache.oid_to_path(name)))

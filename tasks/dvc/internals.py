@@ -8,16 +8,14 @@ part.
 from __future__ import annotations
 
 import copy
-import re
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-#: The end of DVC's message about a command that failed, which is the only place where its exit status is kept.
-EXITED = re.compile(r", exited with (-?\d+)$")
 #: Between two looks at a repository's lock that another process holds.
 LOCK_SECONDS = 0.02
 
@@ -97,7 +95,7 @@ def run_folder(key: str) -> Path:
 
 
 def newest_run(repo: Any, key: str) -> dict[str, Any] | None:
-    """Returns the newest run of a key in this repository's run cache; None if it is damaged or of another key."""
+    """Returns the newest run of a key in this repository's run cache; None without a whole one."""
     folder = Path(repo.cache.legacy.path) / run_folder(key)
     runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime) if folder.is_dir() else []
     return run_entry(runs[-1]) if runs else None
@@ -111,58 +109,20 @@ def run_entry(file: Path) -> dict[str, Any] | None:
 
     try:
         found: dict[str, Any] = COMPILED_LOCK_FILE_STAGE_SCHEMA(load_yaml(str(file)))
-    except (YAMLFileCorruptedError, Invalid, RecursionError):
+    except (OSError, YAMLFileCorruptedError, Invalid, RecursionError):
         return None
     return found if run_key(found) == file.parent.name and run_value(found) == file.name else None
 
 
-def drop_foreign_runs(repo: Any, key: str) -> list[Path]:
-    """Removes what this repository's run cache has under a key that is not a run of that key; returns the files."""
-    folder = Path(repo.cache.legacy.path) / run_folder(key)
-    found = [file for file in folder.glob("*") if run_entry(file) is None]
-    for file in found:
-        file.unlink()
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()  # DVC fails at an empty one
-    return found
+def save_run(repo: Any, stage: Any) -> None:
+    """Writes a saved stage into the run cache; DVC itself does so in the working directory of the process alone."""
+    from dvc.stage.serialize import to_single_stage_lockfile
+    from dvc.utils.serialize import dump_yaml
 
-
-def exit_status(error: BaseException) -> int | None:
-    """Returns the exit status of the stage's command behind an error of DVC, as a shell gives it (128 + signal); None
-    where no command failed."""
-    from dvc.stage.exceptions import StageCmdFailedError
-
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, StageCmdFailedError) and (found := EXITED.search(str(cause))):
-            status = int(found[1])
-            return status if status >= 0 else 128 - status
-        cause = cause.__cause__
-    return None
-
-
-@contextmanager
-def commands_taken_by(run: Callable[[str, str, Mapping[str, str]], int | None]) -> Iterator[None]:
-    """Lets a function run the commands of stages within the block, in place of a shell.
-
-    Args:
-        run: takes a command, its working directory and its environment; returns its exit status (negative: the signal
-            that ended it), or None to leave the command to the shell.
-    """
-    from dvc.stage import run as of_stages
-    from dvc.stage.exceptions import StageCmdFailedError
-
-    by_shell = of_stages._run
-
-    def _run(executable: Any, cmd: str, **popen: Any) -> None:
-        status = run(cmd, popen["cwd"], popen["env"])
-        if status is None:
-            by_shell(executable, cmd, **popen)
-        elif status:
-            raise StageCmdFailedError(cmd, status)
-
-    of_stages._run = _run
-    try:
-        yield
-    finally:
-        of_stages._run = by_shell
+    entry = to_single_stage_lockfile(stage)
+    path = Path(repo.cache.legacy.path) / run_folder(run_key(entry)) / run_value(entry)
+    if run_entry(path) is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        dump_yaml(str(partial), entry)
+        partial.rename(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.cache_digests import damaged_folder_list
+from tasks.dvc.cache_digests import is_damaged
 from tasks.dvc.internals import newest_run, open_repo, run_key
 from tasks.dvc.lock_files import readable_lock, readable_text, refuse_unreadable_locks
 from tasks.dvc.pipelines import ROOT_FILE, asked_files, asked_papers
@@ -215,9 +215,11 @@ class Look:
 
 
 def _cached(stage: Any) -> bool:
-    """Returns whether DVC's cache has a stage's outputs; a damaged list of a folder's files counts as missing."""
+    """Returns whether DVC's cache has a stage's outputs."""
     return not any(map(_damaged, stage.outs)) and bool(stage.outs_cached())
 
 
 def _damaged(out: Any) -> bool:
-    return bool(out.hash_info) and damaged_folder_list(out.repo, str(out.hash_info.value)) is not None
+    """Returns whether an output's list of files in the cache is damaged; DVC may fail to read it."""
+    value = str(out.hash_info.value) if out.hash_info else ""
+    return value.endswith(".dir") and is_damaged(Path(out.repo.cache.local.oid_to_path(value)))

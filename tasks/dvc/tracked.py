@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.dvc.cache_digests import drop_damaged_copy, drop_damaged_folder_lists
+from tasks.dvc.cache_digests import drop_damaged_copy
 from tasks.dvc.internals import open_repo
 
 
@@ -37,7 +37,7 @@ def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:
             try:
                 [stage] = repo.stage.load_all(str(root / named))
                 cache, digest = repo.cache.local, stage.outs[0].hash_info
-                drop_damaged_folder_lists(repo, [str(digest.value)])
+                drop_damaged_copy(Path(cache.oid_to_path(str(digest.value))))
                 copies = {
                     "/".join(parts): Path(cache.oid_to_path(info.value)) for parts, _, info in Tree.load(cache, digest)
                 }

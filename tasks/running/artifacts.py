@@ -27,6 +27,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rlhf_core import distributed
 from rlhf_core.as_used import take_notes
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError, path_error
@@ -36,7 +38,6 @@ from rlhf_core.models.vllm.environment import installed
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest
-from tasks.running import process_start
 from tasks.running.amounts import collect_amount_warnings
 from tasks.running.commit import CODE
 from tasks.running.result_digests import check_content, combined_digest, digests_of, file_digest, file_digests
@@ -362,7 +363,7 @@ def stage_output(
     out = Path(out)
     take_used(), take_deaths(), take_resolved(), take_notes()  # of another stage of this process
     started, clock = time.time(), time.monotonic()
-    startup = max(0.0, started - process_start.began())  # now: the clock may be set while the stage runs
+    startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
     out.mkdir(parents=True, exist_ok=True)
     for leftover in out.glob(".partial-*"):

@@ -27,7 +27,7 @@ from flows import cancelling
 from flows.cancelling import ends_when_cancelled
 from flows.run_notes import host_tag
 from flows.servers import recovery, settings
-from flows.working_tree import end_group, marked_groups
+from flows.working_tree import end_group, running_groups
 from tasks.running.platform_state import FOLDER, STATE, note_of, write_private
 from tests import small_repository
 from tests.chaos import wait_for
@@ -222,7 +222,7 @@ def test_a_command_lines_run_that_is_cancelled_on_a_server_ends_with_its_stages_
                 start_new_session=True,
             )
             started.append(run)
-            wait_for(lambda: marked_groups(root) and held())
+            wait_for(lambda: running_groups(root) and held())
             (own,) = runs("RUNNING")
             asked = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
             httpx.post(f"{api}/flow_runs/{own['id']}/set_state", json=asked, timeout=30).raise_for_status()
@@ -230,11 +230,11 @@ def test_a_command_lines_run_that_is_cancelled_on_a_server_ends_with_its_stages_
             assert run.returncode == 1, output
             assert "error: the run was cancelled in Prefect" in output
             assert [one["id"] for one in runs("CANCELLED")] == [own["id"]]
-            assert marked_groups(root) == {}
+            assert running_groups(root) == {}
             assert held() == 0
             assert not list((root / FOLDER / "flow-runs").iterdir())
         finally:
-            for group in marked_groups(root):
+            for group in running_groups(root):
                 end_group(group)
             for process in reversed(started):
                 process.terminate()

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,26 +42,32 @@ def fill(root: Path, left: int) -> Path:
 
 def stage(root: Path) -> None:
     """A stage that finds little room and then none, and once more when there is some: prints what came of it."""
-    from flows.stage_run import RunningStages, StageFailed, run_stage_process
+    from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage
     from flows.working_tree import tidy
+    from tasks.dvc.stage_results import StageResults
     from tests.chaos import processes_of
 
     small_repository.create(root, demo=("bandit",), seeds=(0,))
     stages = command("dvc", "stage", "list", "--name-only", root=root).stdout.split()
     before, address = (next(name for name in stages if name.startswith(kind)) for kind in ("prepare", "tokenizer"))
-    how = {"environment": {}, "running": RunningStages(), "log": print}
-    run_stage_process(root, address=before, name="prepare", out="", **how)  # type: ignore[arg-type]
+
+    def made(address: str, name: str) -> StageDone:
+        with closing(StageResults(root, [address])) as results:
+            command = Command(results.command(address), address, name, "", {})
+            return run_stage(root, command, results, running=RunningStages(), log=print)
+
+    made(before, "prepare")
     messages = []
     for left in (4 << 10, 0):
         filler = fill(root, left)
         try:
-            run_stage_process(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
+            made(address, "tokenizer")
         except StageFailed as error:
             messages.append(str(error))
         filler.unlink()
     alive = processes_of(root)
     tidy(root)
-    done = run_stage_process(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
+    done = made(address, "tokenizer")
     status = command("dvc", "status", before, address, root=root).stdout
     print(json.dumps({"messages": messages, "alive": alive, "then": done.outcome, "status": status}))
 

@@ -243,7 +243,7 @@ def test_an_evaluation_that_outgrows_its_memory_is_ended_and_says_so(
     (tmp_path / "tasks" / "reevaluation").mkdir(parents=True)
     code = "import time\nheld = b'x' * 300_000_000\ntime.sleep(60)\n"
     (tmp_path / "tasks" / "reevaluation" / "evaluate.py").write_text(code)
-    monkeypatch.setattr("flows.stage_run.PROJECT", tmp_path)
+    monkeypatch.setattr(reevaluate, "PROJECT", tmp_path)
     monkeypatch.setattr("flows.stage_run.MEMORY_SECONDS", 0.05)
     monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
     monkeypatch.delenv("PYTHONPATH", raising=False)

@@ -26,7 +26,7 @@ from flows.follow_ups import follow_ups
 from flows.run_notes import HOST, host_tag
 from flows.servers.recovery import _of_this_machine
 from flows.servers.settings import slots_name
-from flows.working_tree import marked_groups
+from flows.working_tree import running_groups
 from tests.flows import without_stages
 
 
@@ -149,7 +149,7 @@ def test_what_follows_a_run_is_marked_and_ends_with_it(
     else:
         (problem,) = run()
         assert "bad failed with exit code 1: no such thing" in problem
-    assert marked_groups(tmp_path) == {}
+    assert running_groups(tmp_path) == {}
 
 
 @task(persist_result=False, cache_policy=NO_CACHE)

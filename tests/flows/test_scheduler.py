@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.working_tree import marked_groups
+from flows.working_tree import running_groups
 from tests import small_repository
 from tests.chaos import wait_for
 from tests.small_repository import PROJECT, change_entry, clean_environment, command, set_entry
@@ -228,7 +228,7 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
     wait_for(lambda: len(calls(root)) >= 5)
     process.kill()
     process.wait()
-    left = set(marked_groups(root))
+    left = set(running_groups(root))
     assert left, "the killed scheduler's stages are still running"
     run_flow(root)
     for pid in left:
@@ -286,7 +286,7 @@ def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, 
     root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     process = start(root, command=command, STAND_IN_SECONDS="60")
     wait_for(lambda: calls(root))
-    pids = list(marked_groups(root))
+    pids = list(running_groups(root))
     os.kill(process.pid, kind)
     assert process.wait(timeout=180) != 0
     assert not [pid for pid in pids if members(pid)]

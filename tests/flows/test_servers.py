@@ -347,15 +347,14 @@ def test_a_database_that_is_missing_has_no_revision_to_refuse(tmp_path: Path, mo
 RUN = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from flows.working_tree import mark
+from flows.working_tree import noted_group
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-stage = subprocess.Popen(
-    ["sleep", "600"], env={**os.environ, **mark(Path(sys.argv[1]), "policy-segment-0")}, start_new_session=True
-)
+stage = subprocess.Popen(["sleep", "600"], start_new_session=True)
 try:
-    print(stage.pid, flush=True)
-    stage.wait()
+    with noted_group(Path(sys.argv[1]), "policy-segment-0", stage.pid):
+        print(stage.pid, flush=True)
+        stage.wait()
 finally:
     stage.kill()
     stage.wait()

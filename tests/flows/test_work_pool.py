@@ -24,7 +24,7 @@ from flows.same_code import SameCode, check_clean, require_prefect_server
 from flows.stage import PASSING
 from flows.stage_run import RunningStages, StageFailed, failure_note
 from flows.work_pool import ALL_GPUS, WorkPool, job_variables
-from flows.working_tree import marked_groups
+from flows.working_tree import running_groups
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.stages import Stage
 from tasks.running.artifacts import read_json
@@ -73,7 +73,7 @@ def test_a_pool_ends_like_one_machine_though_a_worker_and_the_coordinator_are_ki
         kill(machines[first], first)
         machines[second] = team.worker(second)
         while coordinator.poll() is None:
-            assert not marked_groups(main), "the coordinator holds a stage's process"
+            assert not running_groups(main), "the coordinator holds a stage's process"
             time.sleep(0.5)
         assert coordinator.returncode == 0, team.log(main)
     finally:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from flows.working_tree import clear_dead_locks, set_aside_damaged_runs, set_aside_unreadable_locks
+from flows.working_tree import clear_dead_locks, set_aside_unreadable_locks
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.internals import commands_taken_by, open_repo
 from tasks.dvc.lock_files import ROOT_FILE, locked_stages
 from tasks.dvc.stale import read_state
 from tests import small_repository
 from tests.fuzz.damage import Area, as_commands, damage_file, damaged_json, damaged_yaml, remove
+from tests.small_repository import command
 
 LOCK = "dvc.lock"
 
@@ -28,19 +25,7 @@ LOCK = "dvc.lock"
 def _made(root: Path) -> Path:
     """Returns a small repository whose stages ran, each in no time."""
     small_repository.create(root, demo=("bandit",), seeds=(0,))
-    declared = yaml.safe_load((root / ROOT_FILE).read_text())["stages"].values()
-    outs = {stage["cmd"]: stage["outs"] + stage.get("metrics", []) for stage in declared}
-
-    def run(command: str, folder: str, environment: Mapping[str, str]) -> int:
-        for out in outs[command]:
-            path = root / out
-            file = path if path.suffix else path / f"{path.name}.json"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps({"command": command, "seconds": 1.0, "inputs": {}}))
-        return 0
-
-    with chdir(root), commands_taken_by(run), open_repo(root) as repo:
-        repo.reproduce()
+    command("dvc", "repro", "-q", root=root)
     return root
 
 
@@ -128,7 +113,7 @@ def _planned(root: Path, known: Mapping[str, Any], file: Path) -> None:
             _check(root, known)
     except RewardsmithError as error:
         refused = error
-    moved = clear_dead_locks(root) + len(set_aside_unreadable_locks(root)) + set_aside_damaged_runs(root)
+    moved = clear_dead_locks(root) + len(set_aside_unreadable_locks(root))
     if moved:
         _check(root, known)
     elif refused is not None:

@@ -6,27 +6,24 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
 from dvc import dvcfile
 from dvc.cli import main as dvc
-from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
 from dvc.utils.serialize import _yaml
 
 from tasks.dvc.internals import (
     LOCK_SECONDS,
-    commands_taken_by,
-    exit_status,
     newest_run,
     open_repo,
     run_folder,
     run_key,
     run_value,
+    save_run,
 )
 
 PIPELINE = """
@@ -116,46 +113,15 @@ def test_the_newest_whole_run_of_a_key_is_found(root: Path) -> None:
         assert newest_run(repo, key) is None
 
 
-@pytest.mark.parametrize(("command", "status"), [("exit 7", 7), ("exit 75", 75), ("kill -9 $$", 137)])
-def test_the_exit_status_of_a_command_is_found_behind_dvcs_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, status: int
-) -> None:
-    """Breaks: transient errors are not retried, and errors of the user are."""
-    monkeypatch.chdir(repository(tmp_path, command))
-    monkeypatch.setenv("DVC_NO_ANALYTICS", "true")
-    assert dvc(["init", "-q", "--no-scm"]) == 0
-    with open_repo(tmp_path) as repo, pytest.raises(DvcException) as caught:
-        repo.reproduce("make", single_item=True)
-    assert exit_status(caught.value) == status
-
-
-def test_an_error_that_is_no_commands_has_no_exit_status(root: Path) -> None:
-    """Breaks: an error of DVC's own is taken for one of a stage."""
-    with open_repo(root) as repo, pytest.raises(DvcException) as caught:
-        repo.reproduce("mkae", single_item=True)
-    assert exit_status(caught.value) is None
-
-
-def test_a_function_takes_the_commands_of_stages(root: Path) -> None:
-    """Breaks: stages of a run start in Pythons of their own, seconds later each."""
-    taken: list[tuple[str, str, str]] = []
-
-    def run(command: str, folder: str, environment: Mapping[str, str]) -> int | None:
-        taken.append((command, folder, environment["DVC_STAGE"]))
-        if len(taken) == 1:
-            return None
-        return 0 if len(taken) == 2 else 3
-
-    with Repo(str(root)) as repo, commands_taken_by(run):
-        (root / "out.txt").unlink()
-        repo.reproduce(force=True)
-        assert (root / "out.txt").read_text() == "hello\n", "left to the shell"
-        with pytest.raises(DvcException, match="make"):
-            repo.reproduce(force=True)
-        with pytest.raises(DvcException) as failed:
-            repo.reproduce(force=True)
-    assert exit_status(failed.value) == 3
-    assert taken == [("cp in.txt out.txt && true", str(root), "make")] * 3
+def test_a_run_is_saved_as_dvc_saves_it(root: Path) -> None:
+    """Breaks: a result that was deleted is not restored by `dvc repro`."""
+    runs = root / ".dvc" / "cache" / "runs"
+    before = {path.relative_to(runs): path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    shutil.rmtree(runs)
+    with open_repo(root) as repo:
+        (stage,) = repo.stage.collect("make")
+        save_run(repo, stage)
+    assert {path.relative_to(runs): path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
 
 
 def test_a_lock_file_is_rewritten_as_dvc_rewrites_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.stage import push
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.dvc.cache_digests import content_digest
 from tasks.dvc.lock_files import locked_stage
 from tasks.dvc.remote import Remote, RemoteFailed
-from tasks.dvc.shared_stage import run_one
+from tasks.dvc.stage_results import StageResults
 from tasks.running.commit import commit_of
 
 #: A stage that makes a directory, and one that reads it.
@@ -31,6 +32,18 @@ stages:
     deps: [out]
     outs: [final.txt]
 """
+
+
+def run_one(root: Path, address: str, *, upstream: Sequence[str]) -> str:
+    """Runs a stage as a worker does: on inputs from the remote, its result pushed there."""
+    commit = commit_of(root)
+    with remote_of(root, address, *upstream) as remote:
+        remote.pull_inputs(address)
+    with closing(StageResults(root, [address])) as results, results.result(address) as outcome:
+        if outcome == "ran":
+            subprocess.run(results.command(address), shell=True, check=True, cwd=root)
+    push(root, address, remote="team", commit=commit)
+    return outcome
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["git", "add", "-A"], check=True)
         subprocess.run(["git", "commit", "-qm", "start"], check=True)
         shutil.copytree(first, folder / "second")
-        assert run_one(first, "make", upstream=[], name="team", commit=commit_of(first)) == "ran"
+        assert run_one(first, "make", upstream=[]) == "ran"
     return folder
 
 
@@ -78,7 +91,7 @@ def use(root: Path) -> str:
     with remote_of(root, "make") as remote:
         assert remote.learn("make")
         remote.write_locks()
-    return run_one(root, "use", upstream=["make"], name="team", commit=commit_of(root))
+    return run_one(root, "use", upstream=["make"])
 
 
 def calls(root: Path) -> list[str]:
@@ -107,7 +120,7 @@ def test_a_result_is_taken_over_by_its_name(folder: Path) -> None:
         with pytest.raises(RemoteFailed, match="no longer has the result"):
             remote.take_over("make", f"{name}-other")
     assert locked_stage(second, "make") == locked_stage(first, "make")
-    assert run_one(second, "use", upstream=["make"], name="team", commit=commit_of(second)) == "ran"
+    assert run_one(second, "use", upstream=["make"]) == "ran"
     with remote_of(second, "make", "use") as remote:
         assert remote.key("use") == key == remote.result_name("use").partition("/")[0]
 
@@ -165,7 +178,7 @@ def test_an_input_that_the_remote_does_not_have_is_named(folder: Path) -> None:
         remote.write_locks()
     shutil.rmtree(folder / "store" / "files")
     with pytest.raises(DataError, match=r"file out: .* cannot be pulled from remote 'team'. Push it from the clone"):
-        run_one(second, "use", upstream=["make"], name="team", commit=commit_of(second))
+        run_one(second, "use", upstream=["make"])
     assert not calls(second)
 
 
@@ -257,11 +270,11 @@ def test_a_permission_lost_in_mid_run_keeps_the_result_and_the_next_run_pushes_i
         patch.setattr("dvc_data.hashfile.transfer.transfer", refused)
         patch.setattr("dvc_objects.fs.local.LocalFileSystem.pipe_file", refused)
         with pytest.raises(RewardsmithError, match=r"Access Denied.*finished work is kept in this clone") as caught:
-            run_one(first, "use", upstream=["make"], name="team", commit=commit_of(first))
+            run_one(first, "use", upstream=["make"])
     assert not isinstance(caught.value, RemoteFailed), "trying again does not help"
     assert objects(folder) == before
     assert calls(first) == ["make", "use"]
-    run_one(first, "use", upstream=["make"], name="team", commit=commit_of(first))
+    run_one(first, "use", upstream=["make"])
     assert calls(first) == ["make", "use"], "it is pushed, not run again"
     with remote_of(folder / "second", "make", "use") as remote:
         assert remote.learn("make")
@@ -274,8 +287,8 @@ def test_a_result_whose_inputs_or_code_changed_while_it_ran_is_discarded(folder:
     pipeline = second / "dvc.yaml"
     pipeline.write_text(PIPELINE.replace("&& echo make >> calls", f"&& echo '# more' >> {edited}"))
     subprocess.run(["git", "commit", "-qam", "a slow stage"], cwd=second, check=True)
-    with pytest.raises(RewardsmithError, match=rf"{edited} changed while stage make ran.*discarded.*not pushed"):
-        run_one(second, "make", upstream=[], name="team", commit=commit_of(second))
+    with pytest.raises(RewardsmithError, match=rf"{edited} changed while stage make ran"):
+        run_one(second, "make", upstream=[])
     assert objects(folder) == before
     assert not locked_stage(second, "make")
     assert not [path for path in (second / ".dvc" / "cache" / "runs").rglob("*") if path.is_file()]
@@ -307,11 +320,11 @@ def test_a_pulled_result_of_other_inputs_is_not_used(folder: Path, monkeypatch: 
         subprocess.run(["git", "add", "-A"], cwd=clone, check=True)
         subprocess.run(["git", "commit", "-qm", "a stage with a record"], cwd=clone, check=True)
     monkeypatch.chdir(first)
-    run_one(first, "make", upstream=[], name="team", commit=commit_of(first))
+    run_one(first, "make", upstream=[])
     right = locked_stage(first, "make")
     (first / "in.txt").write_text("other\n")
     subprocess.run(["git", "commit", "-qam", "another input"], cwd=first, check=True)
-    run_one(first, "make", upstream=[], name="team", commit=commit_of(first))
+    run_one(first, "make", upstream=[])
     entries = {path for path in (folder / "store" / "runs").rglob("*") if path.is_file()}
     ours = next(path for path in entries if same_run(yaml.safe_load(path.read_text()), right))
     entry = yaml.safe_load(ours.read_text()) | {"outs": locked_stage(first, "make")["outs"]}
@@ -327,7 +340,7 @@ def test_a_pulled_result_of_other_inputs_is_not_used(folder: Path, monkeypatch: 
         assert not locked_stage(second, "make")
         assert not ours.exists()
         assert not remote.learn("make")
-    assert run_one(second, "make", upstream=[], name="team", commit=commit_of(second)) == "ran"
+    assert run_one(second, "make", upstream=[]) == "ran"
     assert (second / "made" / "result" / "one.txt").read_text() == "hello\n"
     with remote_of(second, "make") as remote:
         assert remote.learn("make")
