@@ -15,6 +15,7 @@ DEFAULTS = {
     "HF_HUB_OFFLINE": "1",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
 }
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)

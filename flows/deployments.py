@@ -3,7 +3,7 @@
     python -m flows.deployments           writes prefect.yaml
     python -m flows.deployments --check   exits with 1 when it is not current
 
-Papers that have rows and a flow of their own are found, so a new one needs no line here. `rewardsmith up` brings the
+A paper of PAPERS that has rows in the tree has one. `rewardsmith up` brings the
 server in line with the same list; `prefect deploy --all` does it from prefect.yaml.
 """
 
@@ -28,6 +28,16 @@ from tasks.params.yaml_files import is_there
 from tasks.running.commit import changed_since, commit_of, listed
 
 FILE = "prefect.yaml"
+#: Folders of params/ with a deployment, and their titles.
+PAPERS = {
+    "segment": "Segmenting Text and Learning Their Rewards",
+    "sentence": "Sentence-level Reward Model",
+    "par": "Reward Shaping to Mitigate Reward Hacking",
+    "alarm": "ALARM",
+    "rlmec": "Fine-grained RL with Minimum Editing Constraint",
+    "hackability": "Hacking laboratory",
+    "mixed": "Ideas of several papers in one recipe",
+}
 POOL = "rewardsmith"
 #: Marks the schedule that this file declares among a deployment's others.
 SLUG = "schedule"
@@ -47,7 +57,7 @@ class Deployment:
 
     Attributes:
         name: of the deployment, for what it does.
-        flow: name of the flow and of its module `flows/<flow>.py`, which has a flow of that name.
+        flow: name of the flow, in the module `flows.paper` or in one of its own.
         limit: runs at once.
         overlapping: what becomes of a run beyond it: ENQUEUE or CANCEL_NEW.
         schedule: {cron, timezone}, or None.
@@ -67,12 +77,12 @@ class Deployment:
     @property
     def entrypoint(self) -> str:
         """Returns the entry point of the flow for prefect.yaml."""
-        return f"flows/{self.flow}.py:{self.flow}"
+        return f"{self.module.rpartition('.')[0].replace('.', '/')}.py:{self.flow}"
 
     @property
     def module(self) -> str:
-        """Returns the module from which a worker imports it."""
-        return f"flows.{self.flow}.{self.flow}"
+        """Returns the name by which a worker imports the flow."""
+        return f"flows.{'paper' if self.flow in PAPERS else self.flow}.{self.flow}"
 
 
 def reevaluation_settings(root: Path) -> ReevaluationSettings | None:
@@ -94,7 +104,7 @@ def deployments(root: Path) -> list[Deployment]:
     found = [
         Deployment(f"train-{paper}", paper, f"The rows of {paper}", ("paper", paper), queue=TREE_QUEUE)
         for paper in papers(root)
-        if (Path(__file__).parent / f"{paper}.py").exists()
+        if paper in PAPERS
     ]
     everything = "The five papers' matrix, shared work once, then the report"
     whole = {"full": True}
@@ -189,6 +199,8 @@ def _wanted(one: Deployment, root: Path) -> dict[str, Any]:
     """Returns a deployment of the tree's commit as a server holds it, without limit, schedules and schema."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 
+    from flows.run_notes import BEATING
+
     commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
     strategy = ConcurrencyLimitStrategy(one.overlapping)
     return {
@@ -199,13 +211,10 @@ def _wanted(one: Deployment, root: Path) -> dict[str, Any]:
         "work_pool_name": POOL,
         "work_queue_name": one.queue,
         "tags": [*one.tags, f"commit:{commit[:10]}"],
-        "pull_steps": [
-            {"prefect.deployments.steps.set_working_directory": {"directory": project}},
-            {"flows.run_notes.tag_place": {}},
-        ],
+        "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
         "entrypoint": one.module,
         "enforce_parameter_schema": True,
-        "job_variables": {"working_dir": project},
+        "job_variables": {"working_dir": project, "env": BEATING},
     }
 
 

@@ -2,7 +2,9 @@
 
 A paper is any folder of params/ with rows, such as one of the five papers, the demo, the laboratory or your own.
 
-    python -m flows.paper my-project    the rows of params/my-project/rows.yaml, which has no module flows/my-project.py
+    python -m flows.paper segment                             the paper's headline rows
+    python -m flows.paper segment --full                      every row of the paper, three seeds
+    python -m flows.paper my-project --rows one --seeds 0     one row of params/my-project/rows.yaml and what it needs
 
 Without PREFECT_API_URL a temporary Prefect server is started for the run.
 """
@@ -19,14 +21,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from prefect import Flow, flow, get_run_logger, tags
+from prefect import Flow, flow, get_run_logger
 from prefect.artifacts import create_link_artifact
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, MissingResult
 
-from flows.deployments import refuse_edited_tree
+from flows.deployments import PAPERS, refuse_edited_tree
 from flows.follow_ups import Call, follow_ups
-from flows.run_notes import host_tag, note_running_process
+from flows.run_notes import note_running_process
 from flows.same_code import require_prefect_server
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.slots import Grant
@@ -209,6 +211,10 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
     return run
 
 
+#: A deployment loads its flow as an attribute of this module.
+globals().update({name: paper_flow(name, title) for name, title in PAPERS.items()})
+
+
 def end_on_signal(number: int, _: object) -> None:
     """Ends the process in order, so that the temporary Prefect server ends, too. Prefect catches the signal first, and
     then calls this handler."""
@@ -250,17 +256,16 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
         files_to_scan = [pipelines.ROOT_FILE] if demo and not options.pool else []
         server = ForkServer(Path.cwd(), stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
         server.begin(modules_of_files_never_run(Path.cwd(), files_to_scan))
-        with tags(host_tag()):
-            text = run_flow(
-                full=options.full,
-                rows=options.rows,
-                seeds=options.seeds,
-                scale=options.scale,
-                report=not options.no_report,
-                sync=not options.no_sync,
-                pool=options.pool,
-                remote=options.remote,
-            )
+        text = run_flow(
+            full=options.full,
+            rows=options.rows,
+            seeds=options.seeds,
+            scale=options.scale,
+            report=not options.no_report,
+            sync=not options.no_sync,
+            pool=options.pool,
+            remote=options.remote,
+        )
     except (RunFailed, Abort) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -277,4 +282,4 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
 
 if __name__ == "__main__":
     name, *rest = sys.argv[1:] or [""]
-    sys.exit(command_line(paper_flow(name, f"The rows of {name}"), name, rest))
+    sys.exit(command_line(paper_flow(name, PAPERS.get(name, f"The rows of {name}")), name, rest))

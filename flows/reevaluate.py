@@ -16,9 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from flows.deployments import REEVALUATION_SETTINGS, refuse_edited_tree
 from flows.paper import link_page_and_report
 from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed
-from flows.shared_slots import POLL_SECONDS, machine_slots
+from flows.shared_slots import shared
 from flows.slots import Grant, Slots
 from flows.stage_run import Command, RunningStages, failure_note, run_command
 from rlhf_core.errors import RewardsmithError
@@ -61,12 +59,12 @@ def evaluate(root: Path, settings_path: Path, model: Registered) -> dict[str, An
         RewardsmithError: this machine has too few GPUs for it, or the evaluation failed.
     """
     needs = needs_of(root, model)
-    with closing(machine_slots(Slots(machine.cores(), machine.gpus(), machine.memory_gb()))) as slots:
-        slots.refuse_impossible(_address(model), needs)
-        while (grant := slots.take(needs)) is None:
-            time.sleep(POLL_SECONDS)
-        with tempfile.TemporaryDirectory() as folder:
-            return _run(root, settings_path, model, Path(folder) / "record.json", grant)
+    slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
+    slots.refuse_impossible(_address(model), needs)
+    grant = slots.take(needs)
+    assert grant is not None, "nothing else has taken from it"
+    with shared(grant) as own, tempfile.TemporaryDirectory() as folder:
+        return _run(root, settings_path, model, Path(folder) / "record.json", own)
 
 
 def _address(model: Registered) -> str:

@@ -1,24 +1,42 @@
-"""Notes of each flow run's process, which tell a living run from one whose process was killed."""
+"""Flow runs as processes: which of them live, which are cancelled, and which died.
+
+A run on a platform notes its process. `rewardsmith up` makes noted runs crashed whose process is gone, and automations
+of the server those that send no heartbeats, wherever they ran. A run that is cancelled in Prefect's page ends itself
+where no worker does it: nobody ends one whose worker was killed, or one that a command line started.
+"""
 
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psutil
 
-from flows.cancelling import ends_when_cancelled
+from flows.working_tree import end_group, end_orphans
 from tasks.running.platform_state import FOLDER, alive, note_of, read_private, write_private
 
-#: Prefix of the tag of a flow run that names the machine of its process.
-HOST = "host:"
-#: Prefix of the modules that a worker starts for a run: the run's preparation, then the engine.
-ENGINE = "prefect."
+#: Seconds between looks at the run's state.
+LOOK_SECONDS = 5.0
+#: A worker that lives has ended its run by then: it looks every 10 s, and kills what has not ended 30 s later.
+WORKER_SECONDS = 60.0
+#: Set in the process of a run that a worker started.
+STARTED = "PREFECT__FLOW_RUN_ID"
+#: Seconds between a flow run's heartbeats (Prefect's least), and without one until it counts as dead.
+HEARTBEAT_SECONDS, DEAD_SECONDS = 30, 120
+#: Seconds from a worker's taking a flow run until its process must have begun.
+BEGIN_SECONDS = 120
+#: Environment of a flow run that sends heartbeats.
+BEATING = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
+#: Name of the state of a run whose failure may pass, so that its coordinator tries again.
+PASSING = "PassingFailure"
+#: A run that is asked to end has this long for its stages.
+ENDING_SECONDS = 60.0
 
 
 def notes_folder(root: Path) -> Path:
@@ -28,78 +46,142 @@ def notes_folder(root: Path) -> Path:
 
 @contextmanager
 def note_running_process(root: Path) -> Iterator[None]:
-    """Notes this process as that of the present flow run, while the block runs, and this machine on the run itself.
-
-    It belongs around all that a flow does: a run without a living process is dead. A run that is cancelled ends itself
-    where no worker does it. The machine's tag does not pass to the run's tasks.
-    """
+    """Notes this process as that of the present flow run, while the block runs: all that a flow does."""
     from prefect.runtime import flow_run
 
-    if not flow_run.id:
+    if not flow_run.id or "REWARDSMITH_PLATFORM" not in os.environ:
         yield
         return
-    add_tags(UUID(flow_run.id), [host_tag()])
-    path = notes_folder(root) / f"{flow_run.id}.json" if "REWARDSMITH_PLATFORM" in os.environ else None
-    if path is not None:
-        write_private(path, note_of(os.getpid()) | {"root": str(root.resolve())})
+    path = notes_folder(root) / f"{flow_run.id}.json"
+    write_private(path, note_of(os.getpid()) | {"root": str(root.resolve())})
     try:
-        with ends_when_cancelled(UUID(flow_run.id)), tasks_without_place():
-            yield
-    finally:
-        if path is not None:
-            path.unlink(missing_ok=True)
-
-
-@contextmanager
-def tasks_without_place() -> Iterator[None]:
-    """Keeps the tag of this machine from tasks that are submitted in the block.
-
-    Before a tagged task begins, Prefect asks the server for limits of its tags. A server that is busy often answers
-    503, and Prefect waits for two seconds before it asks again.
-    """
-    from prefect.context import TagsContext
-
-    with TagsContext(current_tags=TagsContext.get().current_tags - {host_tag()}):
         yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
-def tag_place() -> None:
-    """Notes this machine on a run, as a deployment's last step before the run begins.
+class CancelWatch:
+    """Looks now and then whether the present flow run is being cancelled and no worker ends it."""
 
-    A run that is killed in its first moment, before it says so itself, is known to have been here.
-    """
-    add_tags(UUID(os.environ["PREFECT__FLOW_RUN_ID"]), [host_tag()])
+    def __init__(self) -> None:
+        from prefect.client.orchestration import get_client
+        from prefect.runtime import flow_run
+        from prefect.settings import PREFECT_API_URL
 
+        # a temporary server's run cannot be cancelled
+        self.run = UUID(flow_run.id) if flow_run.id and PREFECT_API_URL.value() else None
+        self.client = get_client(sync_client=True) if self.run else None
+        self._next, self._since = 0.0, 0.0
 
-def host_tag() -> str:
-    """Returns the tag of a run that names the machine of its process."""
-    return f"{HOST}{socket.gethostname()}"
+    def look(self) -> None:
+        """Ends the run where it is to end itself.
 
+        Raises:
+            Abort: it is being cancelled; its state is then Cancelled.
+        """
+        import httpx
+        from prefect.exceptions import Abort, PrefectException
+        from prefect.states import Cancelled
 
-def add_tags(run: UUID, tags: Sequence[str]) -> None:
-    """Tags a flow run; a machine that it ran on before is no longer its machine."""
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        known = client.read_flow_run(run).tags
-        kept = [tag for tag in known if not (tag.startswith(HOST) and host_tag() in tags)]
-        client.update_flow_run(run, tags=[*kept, *(tag for tag in tags if tag not in kept)])
-
-
-def process_of(folder: Path, run: str) -> psutil.Process | None:
-    """Returns the living process of a flow run: the noted one, else one that a worker started for it.
-
-    Stages and what else a run calls have its id in their environment, too, and outlive it when it is killed.
-    """
-    note: dict[str, Any] = read_private(folder / f"{run}.json")
-    if alive(note):
-        return psutil.Process(int(note["pid"]))
-    for process in psutil.process_iter():
+        now = time.monotonic()
+        if self.client is None or self.run is None or now < self._next:
+            return
+        self._next = now + LOOK_SECONDS
         try:
-            begun = any(word.startswith(ENGINE) for word in process.cmdline())
-            mine = begun and process.environ().get("PREFECT__FLOW_RUN_ID") == run
-            if mine and process.status() != psutil.STATUS_ZOMBIE:
-                return process
-        except psutil.Error:
+            state = self.client.read_flow_run(self.run).state
+        except (httpx.HTTPError, PrefectException):
+            return  # a server that does not answer now is asked again
+        if state is None or not state.is_cancelling():
+            self._since = 0.0
+            return
+        self._since = self._since or now
+        if now - self._since >= (WORKER_SECONDS if os.environ.get(STARTED) else 0.0):
+            self.client.set_flow_run_state(self.run, Cancelled(message="it ended itself with its stages"), force=True)
+            raise Abort("the run was cancelled in Prefect")
+
+
+def crash_dead_runs(client: Any, platform: Path) -> list[str]:
+    """Makes runs crashed whose noted process is gone, and ends their stages; returns what was done, in words."""
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Cancelled, Crashed
+
+    done: list[str] = []
+    for path in sorted((platform / "flow-runs").glob("*.json")):
+        note = read_private(path)
+        if alive(note):
             continue
-    return None
+        with suppress(ObjectNotFound):
+            run = client.read_flow_run(UUID(path.stem))
+            if run.state is not None and not run.state.is_final():
+                kind, what = (Cancelled, "cancelled") if run.state.is_cancelling() else (Crashed, "crashed")
+                client.set_flow_run_state(run.id, kind(message="its process was killed"), force=True)
+                done.append(f"run {run.name} is {what}: its process was killed")
+        done += end_orphans(Path(note.get("root", platform.parents[1])))
+        path.unlink(missing_ok=True)
+    return done
+
+
+def crash_silent_runs(
+    client: Any, what: str, *, deployment: UUID | None = None, dead: int = DEAD_SECONDS, begin: int = BEGIN_SECONDS
+) -> None:
+    """Makes the automations that crash flow runs which send no heartbeats, or do not begin.
+
+    Args:
+        what: the runs in words, for the automations' names.
+        deployment: whose runs; None for all of the server.
+        dead: seconds without a heartbeat.
+        begin: seconds from a worker's taking a run until its process must have begun.
+    """
+    from prefect.client.schemas.objects import StateType
+    from prefect.events.actions import ChangeFlowRunState
+    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+    ends = {"Completed", "Failed", PASSING, "Alarm", "Crashed", "Cancelled", "AwaitingRetry", "Scheduled", "Paused"}
+    related: dict[str, str | list[str]] = (
+        {} if deployment is None else {"prefect.resource.id": [f"prefect.deployment.{deployment}"]}
+    )
+    for how, after, expected, seconds in (
+        ("without a heartbeat", {"Running", "heartbeat"}, {"heartbeat", *ends}, dead),
+        ("that do not begin", {"Pending"}, {"Running", *ends}, begin),
+    ):
+        name = f"{what} {how}"
+        if client.read_automations_by_name(name):
+            continue
+        trigger = EventTrigger(
+            after={f"prefect.flow-run.{event}" for event in after},
+            expect={f"prefect.flow-run.{event}" for event in expected},
+            match={"prefect.resource.id": ["prefect.flow-run.*"]},
+            match_related=related,
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=seconds),
+        )
+        message = f"its machine died: {'no heartbeat' if 'heartbeat' in after else 'no start'} for {seconds} s"
+        action = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=message, force=False)
+        client.create_automation(AutomationCore(name=name, trigger=trigger, actions=[action]))
+
+
+def end_runs(root: Path) -> list[str]:
+    """Ends the processes of all flow runs of a tree, and the stages of those that were killed; returns what was ended,
+    in words. It needs no server."""
+    ended, trees = 0, {root}
+    for path in (root / FOLDER / "flow-runs").glob("*.json"):
+        note = read_private(path)
+        trees.add(Path(note.get("root", root)))
+        if alive(note):
+            end_process(psutil.Process(int(note["pid"])))
+            ended += 1
+    said = [f"{ended} run(s)"] if ended else []
+    return said + [line.removeprefix("ended ") for tree in sorted(trees) for line in end_orphans(tree)]
+
+
+def end_process(process: psutil.Process) -> None:
+    """Asks a run's process to end with its stages; one that does not is killed with its group."""
+    with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+        process.terminate()
+        try:
+            process.wait(ENDING_SECONDS)
+        except psutil.TimeoutExpired:
+            end_group(process.pid)
+            process.kill()  # it may lead no group

@@ -30,8 +30,8 @@ from prefect.tasks import exponential_backoff
 
 from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
-from flows.run_notes import tasks_without_place
-from flows.shared_slots import POLL_SECONDS, machine_slots
+from flows.run_notes import CancelWatch
+from flows.shared_slots import POLL_SECONDS, shared
 from flows.slots import Grant, Slots
 from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage, stage_environment, stage_log
 from flows.work_pool import WorkPool
@@ -134,7 +134,7 @@ def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
 
 @task(
     name="stage",
-    task_run_name="{address}",
+    task_run_name="{stage.address}",
     retries=RETRIES,
     retry_delay_seconds=exponential_backoff(backoff_factor=BACKOFF_SECONDS),
     retry_jitter_factor=0.2,
@@ -144,8 +144,8 @@ def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
 )
 def stage_task(
     root: Path,
-    address: str,
-    command: Command,
+    stage: Stage,
+    grant: Grant,
     results: StageResults | None,
     running: RunningStages,
     pool: WorkPool | None = None,
@@ -155,8 +155,8 @@ def stage_task(
 
     Args:
         root: the repository.
-        address: the stage as DVC names it.
-        command: the stage's, with its threads, devices and memory.
+        stage: the stage.
+        grant: the run's cores, GPUs and memory for it; on a platform other runs of the machine respect them.
         results: the run's results in DVC; None where a pool has them.
         running: notes the stage's process group while it runs.
         pool: the work pool that runs it; None for this machine.
@@ -164,11 +164,13 @@ def stage_task(
     """
     log = get_run_logger()
     if pool is not None:
-        done = pool.run(address, running, log)
+        done = pool.run(stage.address, running, log)
     else:
         assert results is not None
-        done = run_stage(root, command, results, running=running, log=log.info, server=server)
-    alarms = alarms_of(root / command.out / "result")
+        with shared(grant, lambda: running.cancelled) as own:
+            command = Command.of(stage, own.environment(), own.memory_gb)
+            done = run_stage(root, command, results, running=running, log=log.info, server=server)
+    alarms = alarms_of(root / stage.out / "result")
     name, message = (ALARM_STATE, alarm_text(alarms)) if alarms else (None, done.outcome)
     return Completed(name=name, message=message, data=done)
 
@@ -222,8 +224,8 @@ class _Run:
         self.began[address] = self.summary.stage_times.elapsed()
         future = stage_task.submit(
             self.root,
-            address,
-            Command.of(stage, grant.environment(), grant.memory_gb),
+            stage,
+            grant,
             self.results,
             self.running,
             self.pool,
@@ -313,8 +315,10 @@ class _Run:
 
     def run(self, log: Any) -> RunSummary:
         """Runs the stages until none waits or runs; an interrupted run ends its running stages."""
+        cancelled = CancelWatch()
         try:
             while self.waiting or self.grants:
+                cancelled.look()
                 self.start_ready()
                 self._advance()  # no stage waits for the server's answer
                 self.handle_one_end(log)
@@ -355,7 +359,7 @@ def run_stale(
     """
     log, summary = get_run_logger(), RunSummary()
     server = ForkServer(root, stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
-    with tasks_without_place(), only_scheduler(root):
+    with only_scheduler(root):
         if not pool:
             server.begin(modules_of_files_never_run(root, files))  # imports while DVC looks
         for line in tidy(root):
@@ -371,9 +375,6 @@ def run_stale(
             place = held.enter_context(closing(WorkPool(root, pool, remote, chosen, log))) if pool else None
             if place is not None:
                 slots = place.slots()
-            elif stale:
-                slots = machine_slots(slots)  # on a platform, slots are shared with the machine's other runs
-            held.enter_context(closing(slots))
             where = f"pool '{pool}'" if pool else f"{slots.cores} core(s), {len(slots.gpus)} GPU(s)"
             log.info("%d of %d stages are stale; %s", len(stale), len(chosen), where)
             display = held.enter_context(progress(len(stale)))

@@ -2,9 +2,9 @@
 
     python -m flows.shared_slots    creates those of this machine under the name REWARDSMITH_SLOTS
 
-`rewardsmith up` creates them, the command where something else starts the worker; a run of a platform takes them
-strictly: a limit that is missing stops it. They are leases: what a killed run held is free again after a minute, or at
-the next `rewardsmith up`.
+`rewardsmith up` creates them, the command where something else starts the worker. A stage on a platform holds them by
+Prefect's `concurrency`, which renews them: what a killed run held is free again after a minute. A limit that is missing
+stops the stage.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
-from flows.leases import Leases
 from flows.slots import Grant, Slots
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
 
 #: Seconds between looks at limits that other runs hold.
 POLL_SECONDS = 1.0
+#: Seconds for which a killed process still holds its slots; Prefect accepts no less.
+LEASE_SECONDS = 60.0
 REMEDY = "Run `rewardsmith up`, or next to a worker in a container `python -m flows.shared_slots`, which creates it"
 
 
@@ -40,90 +43,71 @@ def make_limits(client: Any, name: str) -> dict[str, int]:
     return found
 
 
-class SharedSlots(Slots):
-    """The machine's slots, each also taken from the limit that all runs share.
+@contextmanager
+def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Grant]:
+    """Holds what a run grants, once no other run of this machine holds it; without a platform at once.
+
+    Args:
+        grant: of the run's own slots.
+        cancelled: says when to wait no longer.
+
+    Yields:
+        the grant with the GPUs that are held: any free ones serve.
 
     Raises:
-        RewardsmithError: a limit is missing.
+        RewardsmithError: a limit is missing, or the run was cancelled.
     """
-
-    def __init__(self, slots: Slots, name: str) -> None:
-        super().__init__(slots.cores, slots.gpus, slots.memory_gb)
-        self.name = name
-        self._leases = Leases()
-        self._of_grants: dict[int, list[UUID]] = {}
-        self._check_limits(limits(name, slots))
-
-    def _check_limits(self, wanted: Mapping[str, int]) -> None:
-        from prefect.exceptions import ObjectNotFound
-
-        for name in wanted:
-            try:
-                self._leases.client.read_global_concurrency_limit_by_name(name)
-            except ObjectNotFound:
-                raise RewardsmithError(
-                    f"the limit '{name}' does not exist on the Prefect server, so nothing would keep jobs apart. "
-                    + REMEDY
-                ) from None
-
-    def take(self, needs: Mapping[str, float]) -> Grant | None:
-        """As `Slots.take`; None too while other runs hold what is needed. Any free GPU serves."""
-        grant = super().take(needs)
-        if grant is None:
-            return None
-        leases: list[UUID] = []
-        memory = min(math.ceil(grant.memory_gb), max(1, int(self.memory_gb)))
-        got = all(
-            self._lease(name, count, leases)
-            for name, count in ((f"{self.name}-cores", grant.cores), (f"{self.name}-memory-gb", memory))
-            if count
-        )
-        given: list[str] = []
-        if got and grant.gpus:
-            for gpu in [*grant.gpus, *(g for g in self.gpus if g in self._free_gpus)]:
-                if len(given) < len(grant.gpus) and self._lease(f"{self.name}-gpu-{gpu}", 1, leases):
-                    given.append(gpu)
-            got = len(given) == len(grant.gpus)
-        if not got:
-            for lease in leases:
-                self._leases.give_back(lease)
-            super().give_back(grant)
-            return None
-        grant = self._exchanged(grant, tuple(given))
-        self._of_grants[id(grant)] = leases
-        return grant
-
-    def _exchanged(self, grant: Grant, given: tuple[str, ...]) -> Grant:
-        """Returns the grant with the GPUs that the limits gave instead of those first thought of."""
-        with self._lock:
-            free = [gpu for gpu in self._free_gpus if gpu not in given] + [g for g in grant.gpus if g not in given]
-            self._free_gpus = sorted(free, key=self.gpus.index)
-        return Grant(grant.cores, given, grant.memory_gb)
-
-    def give_back(self, grant: Grant) -> None:
-        for lease in self._of_grants.pop(id(grant), []):
-            self._leases.give_back(lease)
-        super().give_back(grant)
-
-    def close(self) -> None:
-        """Gives everything back."""
-        self._leases.close()
-
-    def _lease(self, name: str, count: int, leases: list[UUID]) -> bool:
-        try:
-            lease = self._leases.take(name, count)
-        except LookupError:
-            raise RewardsmithError(f"the limit '{name}' has gone. {REMEDY}") from None
-        if lease is None:
-            return False
-        leases.append(lease)
-        return True
-
-
-def machine_slots(slots: Slots) -> Slots:
-    """Returns the slots as they are shared on a platform; as they are without one."""
     name = os.environ.get("REWARDSMITH_SLOTS")
-    return SharedSlots(slots, name) if name else slots
+    if not name:
+        yield grant
+        return
+    while not cancelled():
+        with ExitStack() as held:
+            if (given := _held(grant, name, held)) is not None:
+                yield given
+                return
+        time.sleep(POLL_SECONDS)
+    raise RewardsmithError("it waited for slots of this machine and was ended with its run")
+
+
+def _held(grant: Grant, name: str, held: ExitStack) -> Grant | None:
+    """Takes a grant's slots from the limits; returns None where other runs hold some of them."""
+    memory = min(math.ceil(grant.memory_gb), max(1, int(machine.memory_gb())))
+    wanted = {f"{name}-cores": grant.cores, f"{name}-memory-gb": memory}
+    if not all(_take(limit, count, held) for limit, count in wanted.items() if count):
+        return None
+    given: list[str] = []
+    for gpu in machine.gpus():
+        if len(given) < len(grant.gpus) and _take(f"{name}-gpu-{gpu}", 1, held):
+            given.append(gpu)
+    return replace(grant, gpus=tuple(given)) if len(given) == len(grant.gpus) else None
+
+
+def _take(limit: str, count: int, held: ExitStack) -> bool:
+    """Takes slots of a limit; returns whether there were any.
+
+    Raises:
+        RewardsmithError: there is no such limit.
+    """
+    import httpx
+    from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+    from prefect.concurrency.sync import concurrency
+
+    slots = concurrency(
+        limit, count, max_retries=0, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
+    )
+    try:
+        held.enter_context(slots)
+    except ConcurrencySlotAcquisitionError as error:
+        answer = getattr(error.__cause__, "response", None)
+        if answer is not None and answer.status_code == httpx.codes.LOCKED:
+            return False
+        if error.__cause__ is not None:
+            raise
+        raise RewardsmithError(
+            f"the limit '{limit}' does not exist on the Prefect server, so nothing would keep jobs apart. {REMEDY}"
+        ) from None
+    return True
 
 
 def main() -> int:

@@ -61,9 +61,6 @@ class Slots:
             given = tuple(self._free_gpus.pop(0) for _ in range(gpus))
             return Grant(cores, given, memory)
 
-    def close(self) -> None:
-        """Ends the use of the slots; what is shared with others is free for them."""
-
     def give_back(self, grant: Grant) -> None:
         with self._lock:
             self._free_cores += grant.cores

@@ -7,7 +7,6 @@ DVC remote and its result goes there; a result whose code changed while it was m
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,9 +16,9 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.run_notes import note_running_process
+from flows.run_notes import PASSING, note_running_process
 from flows.same_code import SameCode
-from flows.shared_slots import POLL_SECONDS, machine_slots
+from flows.shared_slots import shared
 from flows.slots import Grant, Slots
 from flows.stage_run import Command, RunningStages, StageFailed, run_stage
 from flows.working_tree import end_orphans
@@ -33,8 +32,6 @@ from tasks.running.exclusive import in_turn
 
 #: Names the clone of a machine's worker, in its environment; the working directory without it, as in containers.
 TREE = "REWARDSMITH_TREE"
-#: Name of the state of a run whose failure may pass, so that its coordinator tries again.
-PASSING = "PassingFailure"
 
 
 @contextmanager
@@ -46,13 +43,10 @@ def granted(needs: Mapping[str, float]) -> Iterator[Grant]:
     """
     own = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
     own.refuse_impossible("here", needs)
-    with closing(machine_slots(own)) as slots:
-        while (grant := slots.take(needs)) is None:
-            time.sleep(POLL_SECONDS)
-        try:
-            yield grant
-        finally:
-            slots.give_back(grant)
+    grant = own.take(needs)
+    assert grant is not None, "nothing else has taken from it"
+    with shared(grant) as given:
+        yield given
 
 
 def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, str], key: str) -> None:

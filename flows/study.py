@@ -24,10 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import flow, get_run_logger, tags
+from prefect import flow, get_run_logger
 
 from flows.paper import end_on_signal, interrupted
-from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, run_stale
 from flows.working_tree import end_orphans, mark_processes_for_clean_up
 from rlhf_core.errors import RecipeError, RewardsmithError, prints_errors
@@ -172,8 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end_orphans(root)  # stages run in trees of their own, whose clean-up does not find the server of a killed run
     mark_processes_for_clean_up(root)  # if this run is killed, the next one ends what it has started
     try:
-        with tags(host_tag()):
-            print(study(options.name, options.worlds, options.pilot, options.keep))
+        print(study(options.name, options.worlds, options.pilot, options.keep))
     except KeyboardInterrupt:
         return interrupted()
     return 0

@@ -17,10 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from prefect import flow, get_run_logger, tags
+from prefect import flow, get_run_logger
 
 from flows.paper import end_on_signal, interrupted
-from flows.run_notes import host_tag
 from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.working_tree import end_orphans, mark_processes_for_clean_up
 from rlhf_core.errors import prints_errors
@@ -163,8 +162,7 @@ def tune_study(root: Path, name: str, trials_per_row: int, seeds: Sequence[int],
     """
     plan, record = plan_and_record(root, name, trials_per_row, seeds)
     if missing_trials(record):
-        with tags(host_tag()):
-            tune(name, trials_per_row, tuple(seeds), keep, str(root))
+        tune(name, trials_per_row, tuple(seeds), keep, str(root))
         return record_to_continue(root, plan, seeds)
     _check_settings(root, plan, record)
     _tidy(root, plan, keep)

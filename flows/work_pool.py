@@ -19,18 +19,16 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
 from prefect.deployments import run_deployment
 
-from flows.run_notes import add_tags, host_tag
+from flows.run_notes import BEATING, BEGIN_SECONDS, PASSING, crash_silent_runs
 from flows.same_code import SameCode, require_prefect_server
 from flows.slots import Grant, Slots
-from flows.stage import PASSING, stage
+from flows.stage import stage
 from flows.stage_run import (
     RunningStages,
     StageDone,
@@ -47,10 +45,6 @@ from tasks.graph.stages import Stage
 LOOK_SECONDS = 2.0
 #: Seconds that a stage waits for a server or a remote that does not answer.
 LOST_SECONDS = 600.0
-#: Seconds between a flow run's heartbeats (Prefect's least), and without one until it counts as dead.
-HEARTBEAT_SECONDS, DEAD_SECONDS = 30, 120
-#: Seconds from a worker's taking a flow run until its process must have begun.
-BEGIN_SECONDS = 120
 #: Stages in flight in a pool that has no concurrency limit.
 IN_FLIGHT = 100
 #: Prefix of the tag of a stage's flow run; the rest is the key of its result.
@@ -74,10 +68,9 @@ def job_variables(kind: str, needs: Mapping[str, float], commit: str) -> dict[st
     """
     cores, gpus = int(needs.get("cores", 1)), int(needs.get("gpus", 0))
     memory = max(1, round(needs.get("memory_gb", 1)))
-    beat = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
     if kind == PROCESS:
-        return {"env": beat, "cores": cores, "gpus": gpus, "memory_gb": memory}
-    made: dict[str, Any] = {"env": beat | {"REWARDSMITH_COMMIT": commit}}
+        return {"env": BEATING, "cores": cores, "gpus": gpus, "memory_gb": memory}
+    made: dict[str, Any] = {"env": BEATING | {"REWARDSMITH_COMMIT": commit}}
     if image := os.environ.get("REWARDSMITH_IMAGE"):
         made["image"] = image
     if kind == "docker":
@@ -127,7 +120,6 @@ class WorkPool:
             self.remote.load(stages)
             self.remote.push([a for a, s in stages.items() if s.state == "current"])
             self.deployment = self._deploy()
-            self._end_earlier()
         except BaseException:
             self.remote.close()
             raise
@@ -357,48 +349,6 @@ class WorkPool:
             enforce_parameter_schema=True,
             tags=["stage"],
         )
-        self._find_the_dead(made)
-        return made
-
-    def _end_earlier(self) -> None:
-        """Crashes earlier coordinators of this clone that look alive: it has one at a time, so they were killed."""
-        from prefect.client.schemas.filters import FlowRunFilter
-        from prefect.runtime import flow_run
-        from prefect.states import Crashed
-
-        place = [host_tag(), f"clone:{self.root}"]
-        alive = FlowRunFilter.model_validate({"tags": {"all_": place}, "state": {"type": {"any_": ["RUNNING"]}}})
-        for run in self.client.read_flow_runs(flow_run_filter=alive):
-            if str(run.id) != flow_run.id:
-                self.client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
-        if flow_run.id:
-            add_tags(UUID(flow_run.id), place)
-
-    def _find_the_dead(self, deployment: Any) -> None:
-        """Makes the automations that crash flow runs of a deployment that send no heartbeats, or do not begin."""
-        from prefect.client.schemas.objects import StateType
-        from prefect.events.actions import ChangeFlowRunState
-        from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-
-        ends = {"Completed", "Failed", PASSING, "Crashed", "Cancelled"}
         begin = BEGIN_SECONDS if self.kind == PROCESS else 10 * BEGIN_SECONDS  # containers pull images first
-        for what, after, expected, seconds in (
-            ("without a heartbeat", {"Running", "heartbeat"}, {"heartbeat", *ends}, DEAD_SECONDS),
-            ("that do not begin", {"Pending"}, {"Running", *ends}, begin),
-        ):
-            name = f"stages in {self.name} {what}"
-            if self.client.read_automations_by_name(name):
-                continue
-            trigger = EventTrigger(
-                after={f"prefect.flow-run.{event}" for event in after},
-                expect={f"prefect.flow-run.{event}" for event in expected},
-                match={"prefect.resource.id": ["prefect.flow-run.*"]},
-                match_related={"prefect.resource.id": [f"prefect.deployment.{deployment}"]},
-                for_each={"prefect.resource.id"},
-                posture=Posture.Proactive,
-                threshold=1,
-                within=timedelta(seconds=seconds),
-            )
-            message = f"its machine died: {'no heartbeat' if 'heartbeat' in after else 'no start'} for {seconds} s"
-            action = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=message, force=False)
-            self.client.create_automation(AutomationCore(name=name, trigger=trigger, actions=[action]))
+        crash_silent_runs(self.client, f"stages in {self.name}", deployment=made, begin=begin)
+        return made

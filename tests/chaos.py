@@ -31,10 +31,9 @@ from uuid import UUID
 import psutil
 
 from flows.deployments import deployments
-from flows.leases import LEASE_SECONDS
-from flows.run_notes import process_of
+from flows.shared_slots import LEASE_SECONDS
 from flows.working_tree import running_groups
-from tasks.running.platform_state import FOLDER, STATE, client_environment, read_private
+from tasks.running.platform_state import FOLDER, STATE, alive, client_environment, read_private
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 
@@ -138,8 +137,8 @@ def kill(platform: Platform, target: str, run: str) -> bool:
     notes = platform.notes()
     pids: list[int] = []
     if target in ("flow", "all"):
-        process = process_of(platform.root / FOLDER / "flow-runs", run)
-        pids += [process.pid] if process else []
+        note = read_private(platform.root / FOLDER / "flow-runs" / f"{run}.json")
+        pids += [int(note["pid"])] if alive(note) else []
     if target in ("stage", "all"):
         for group in platform.stages():
             with suppress(ProcessLookupError):
@@ -160,15 +159,8 @@ def kill(platform: Platform, target: str, run: str) -> bool:
 
 
 def processes_of(root: Path) -> list[str]:
-    """Command lines of stages that live in a repository."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            words = process.cmdline()
-            at_work = "-m" in words and any(word.startswith(("tasks.", "dvc")) for word in words)
-            if at_work and process.cwd() == str(root) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(words))
-    return found
+    """Names of the stages that run in a repository."""
+    return [str(note["stage"]) for note in running_groups(root).values()]
 
 
 def one_round(platform: Platform, kills: int, rng: random.Random, report: Report, targets: Sequence[str]) -> None:

@@ -75,7 +75,7 @@ class Team:
         return process
 
     def coordinator(self, root: Path) -> subprocess.Popen[str]:
-        return self.start(root, "flows.segment", "--no-report", "--no-sync", "--pool", POOL)
+        return self.start(root, "flows.paper", "segment", "--no-report", "--no-sync", "--pool", POOL)
 
     def log(self, root: Path) -> str:
         path = self.folder / f"{root.name}.log"

@@ -25,6 +25,7 @@ import httpx
 from flows.deployments import reevaluation_settings
 from flows.servers import databases, processes, stores
 from flows.servers.settings import POOL, PORTS, Settings, check_ports, choose_port, load, slots_name
+from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
 from tasks.running.platform_state import CLIENT, FOLDER, STATE, alive, write_private
@@ -105,7 +106,7 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     _import_prefect()
     processes.wait_until_ready(settings, started)
     try:
-        done = _update_platform(settings, worker_alive=worker_alive)
+        done = _update_platform(settings)
     except httpx.HTTPError as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         log = folder / "logs" / "prefect.log"
@@ -143,19 +144,20 @@ def _import_prefect() -> None:
     import prefect.flows  # noqa: F401
 
 
-def _update_platform(settings: Settings, *, worker_alive: bool) -> list[str]:
+def _update_platform(settings: Settings) -> list[str]:
     """Brings pool, limits, states of killed runs and deployments in line with the tree; returns what it did, in
     words."""
     from prefect.client.orchestration import get_client
 
     from flows.deployments import apply
-    from flows.servers.recovery import cancel_stranded, repair
+    from flows.run_notes import crash_dead_runs, crash_silent_runs
     from flows.shared_slots import make_limits
 
     with get_client(sync_client=True) as client:
         make_pool(client)
         make_limits(client, slots_name())
-        done = repair(settings, worker_alive=worker_alive) + cancel_stranded(client)
+        crash_silent_runs(client, "runs", dead=600, begin=600)  # they go on while the server is away
+        done = crash_dead_runs(client, settings.folder) + end_orphans(settings.root)
         apply(settings.root, client)
     return done
 
@@ -208,7 +210,7 @@ def _wait_for_worker(settings: Settings, start: datetime) -> None:
 
 def down(root: Path) -> None:
     """Stops worker, runs with their stages, page and servers, in this order, whichever of them still live."""
-    from flows.servers.recovery import end_runs
+    from flows.run_notes import end_runs
 
     folder = root / FOLDER
     stopped = ["worker"] if processes.stop(folder, "worker") else []

@@ -76,13 +76,8 @@ def run_flow(
 
 
 def flow_of(paper: str) -> list[str]:
-    """Returns the module of a paper's or study's flow, and the words that name it there.
-
-    `flows/<name>.py` counts if it is the flow of that name: a study may be called as another module, such as `study`.
-    """
-    file = Path(__file__).resolve().parents[2] / "flows" / f"{paper}.py"
-    own = paper == SUITE or (file.exists() and f'paper_flow("{paper}"' in file.read_text(encoding="utf-8"))
-    return [f"flows.{paper}"] if own else ["flows.paper", paper]
+    """Returns the module of the flow of a paper, a study or the suite, and the words that name it there."""
+    return ["flows.suite"] if paper == SUITE else ["flows.paper", paper]
 
 
 def run_quietly(*arguments: str) -> int:

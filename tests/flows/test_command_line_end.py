@@ -34,7 +34,7 @@ def test_a_run_that_ended_well_does_so_though_the_server_gives_its_state_without
 
 
 @pytest.mark.parametrize(
-    ("paper", "call"), [("par", "flows.par"), ("suite", "flows.suite"), ("study", "flows.paper study")]
+    ("paper", "call"), [("par", "flows.paper par"), ("suite", "flows.suite"), ("study", "flows.paper study")]
 )
 def test_help_shows_the_papers_own_call(paper: str, call: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

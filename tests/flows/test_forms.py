@@ -37,7 +37,7 @@ def test_every_field_has_a_line_of_help_and_a_list_where_the_tree_has_one(one: A
 
 
 def test_lists_are_of_the_tree() -> None:
-    par, recipe = of("flows.par.par")["properties"], of("flows.recipe.recipe")["properties"]
+    par, recipe = of("flows.paper.par")["properties"], of("flows.recipe.recipe")["properties"]
     assert {"vanilla", "par", "gemma2-2b"} <= set(choices(par["rows"]))
     assert {"testbed", "hh", "paper"} <= set(choices(par["scale"]))
     assert {0, 1, 2} <= set(choices(par["seeds"]))
@@ -57,7 +57,7 @@ def test_lists_are_of_the_tree() -> None:
     ],
 )
 def test_the_server_takes_what_is_in_a_list(given: dict[str, Any], field: str) -> None:
-    errors = validate(given, of("flows.par.par"))
+    errors = validate(given, of("flows.paper.par"))
     assert bool(errors) == bool(field)
     assert all(field in str(error) for error in errors)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import os
-import random
 import stat
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from zoneinfo import ZoneInfo
 import psutil
 import pytest
 
+from rlhf_core.errors import RewardsmithError
 from tasks.running.platform_state import FOLDER, client_environment, read_private
 from tests import chaos, small_repository
 from tests.browser import WIDTHS, look, needs_browser
@@ -315,16 +314,6 @@ def test_a_run_leaves_its_progress_a_table_of_its_stages_and_links(platform: Pla
     assert f"({runs}/#/experiments/" in found["mlflow-segment"].data
 
 
-def test_a_run_says_where_it_is_before_it_begins(platform: Platform) -> None:
-    """One that is killed in its first moment is known to have been here."""
-    from flows.run_notes import host_tag
-
-    identity = UUID(platform.start("segment", report=False, sync=False))
-    wait_for(lambda: host_tag() in platform.client.read_flow_run(identity).tags)
-    assert platform.client.read_flow_run(identity).state.is_pending()
-    assert platform.wait(str(identity)).is_completed()
-
-
 def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> None:
     from prefect.states import Cancelling
 
@@ -379,77 +368,26 @@ def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(p
     assert platform.client.read_flow_run(UUID(run)).run_count == 2
 
 
-def granted(run: Any, needs: dict[str, int]) -> Any:
-    """Returns the slots that a run asks for, once other runs have left them."""
-    found: list[Any] = []
-
-    def taken() -> bool:
-        found.extend(grant for grant in [run.take(needs)] if grant)
-        return bool(found)
-
-    wait_for(taken)
-    return found[0]
-
-
-def test_jobs_of_different_runs_see_disjoint_devices_and_threads(platform: Platform, monkeypatch: Any) -> None:
-    from flows.shared_slots import SharedSlots
-    from flows.slots import Slots
+def test_jobs_of_different_runs_see_disjoint_devices(platform: Platform, monkeypatch: Any) -> None:
+    from flows.shared_slots import shared
+    from flows.slots import Grant
 
     for name, value in platform.environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tasks.running.machine.gpus", lambda: ["a", "b"])
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     values = {
         PREFECT_API_URL: platform.environment["PREFECT_API_URL"],
         PREFECT_API_AUTH_STRING: platform.environment["PREFECT_API_AUTH_STRING"],
     }
-    name = platform.environment["REWARDSMITH_SLOTS"]
-    with temporary_settings(values):
-        needs = {"cores": 1, "gpus": 1, "memory_gb": 1}
-        with ExitStack() as held:
-            runs = [held.enter_context(closing(SharedSlots(Slots(2, ["a", "b"], 4), name))) for _ in range(2)]
-            grants = [granted(run, needs) for run in runs]
-            assert [run.take(needs) for run in runs] == [None, None]
-            seen = []
-            for grant in grants:
-                shown = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
-                done = command(sys.executable, "-c", shown, root=platform.root, **grant.environment())
-                seen.append(done.stdout.split())
-            assert sorted(seen) == [["a", "1"], ["b", "1"]]
+    grant = Grant(0, ("a",), 0.0)
+    with temporary_settings(values), shared(grant) as first, shared(grant) as second:
+        assert {first.gpus, second.gpus} == {("a",), ("b",)}
+        looks = iter([False, True])
+        with pytest.raises(RewardsmithError, match="waited for slots"), shared(grant, lambda: next(looks)):
+            pass
     wait_for(lambda: platform.held_slots() == 0)
-
-
-def test_up_gives_back_the_leases_of_a_killed_process(platform: Platform) -> None:
-    """Else they would end a minute later and take the slots of whoever has them then."""
-    code = (
-        "import os, time\nfrom flows.shared_slots import SharedSlots\nfrom flows.slots import Slots\n"
-        "slots = SharedSlots(Slots(1, ['a'], 2), os.environ['REWARDSMITH_SLOTS'])\n"
-        "while slots.take({'cores': 1, 'gpus': 1, 'memory_gb': 1}) is None:\n    time.sleep(0.2)\n"
-        "print('held', flush=True)\ntime.sleep(600)"
-    )
-    environment = clean_environment(**platform.environment, PYTHONPATH=str(PROJECT))
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
-    folder = platform.root / FOLDER
-
-    def leases() -> set[str]:
-        notes = (folder / "leases").glob("*.json")
-        return {path.stem for path in notes if read_private(path).get("pid") == process.pid}
-
-    def known() -> set[str]:
-        return {path.stem for path in (folder / "prefect-home" / "concurrency_leases").glob("*.json")}
-
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        held = leases()
-        assert len(held) == 3, "of cores, memory and a GPU"
-        assert held <= known()
-    finally:
-        process.kill()
-        process.wait()
-    servers(platform.root, "up")
-    assert leases() == set()
-    assert not held & known()
 
 
 def test_a_missing_limit_stops_a_run_with_its_name_and_up_makes_it_again(platform: Platform) -> None:
@@ -473,17 +411,6 @@ def test_a_deployment_does_not_run_another_tree_than_it_was_pinned_to(platform: 
         path.write_text(before)
     assert state.is_failed()
     assert "the tree differs in params/segment/rows.yaml" in state.message
-
-
-def test_three_kills_lose_nothing(root: Path, tmp_path: Path) -> None:
-    reference = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
-    command("dvc", "repro", "-q", root=reference)
-    chaos.forget(root)
-    report = chaos.Report()
-    chaos.one_round(Platform(root), 3, random.Random(5), report, chaos.TARGETS)
-    chaos.look(Platform(root), reference, report)
-    assert report.problems == []
-    assert sum(report.kills.values()) == 3
 
 
 def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:

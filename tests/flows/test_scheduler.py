@@ -47,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, server: None) -> Path:
 
 
 def run_flow(root: Path, **parameters: Any) -> str:
-    from flows.segment import segment
+    from flows.paper import segment
 
     return str(segment(root=str(root), report=False, sync=False, **parameters))
 
@@ -58,9 +58,9 @@ def calls(root: Path) -> list[list[str]]:
 
 
 def start(
-    root: Path, *arguments: str, command: Sequence[str] = ("flows.segment",), **environment: str
+    root: Path, *arguments: str, command: Sequence[str] = ("flows.paper", "segment"), **environment: str
 ) -> subprocess.Popen[str]:
-    """The flow in a process of its own, as `python -m flows.segment` (or another command) starts it.
+    """The flow in a process of its own, as `python -m flows.paper segment` (or another command) starts it.
 
     What a shell runs in the background ignores interrupts, and its children do; these listen.
     """
@@ -112,7 +112,7 @@ def test_one_row_and_seed_runs_what_it_needs_only(tmp_path: Path) -> None:
 
 
 def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: Path) -> None:
-    from flows.segment import segment
+    from flows.paper import segment
 
     root = small_repository.create(tmp_path)
     segment(root=str(root), rows=["bandit"], seeds=[0], sync=False)
@@ -238,22 +238,6 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
     assert "up to date" in command("dvc", "repro", root=root).stdout
 
 
-def test_a_run_whose_fork_server_is_killed_ends_like_another_one(finished: Path, tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    process = start(root, STAND_IN_SECONDS="1")
-    wait_for(lambda: len(calls(root)) >= 3)
-    family = psutil.Process(process.pid).children()
-    (server,) = [child for child in family if "tasks.dvc.fork_server" in child.cmdline()]
-    assert server.children(), "the stages are forked"
-    server.kill()
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    assert output.count("stages start in Pythons of their own from here on") == 1
-    for path in sorted(finished.glob("results/**/result/metrics.json")):
-        assert (root / path.relative_to(finished)).read_bytes() == path.read_bytes()
-    assert "up to date" in command("dvc", "repro", root=root).stdout
-
-
 def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     before = len(calls(finished))
     lock = finished / "dvc.lock"
@@ -277,8 +261,8 @@ def members(group: int) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
-        (signal.SIGINT, ("flows.segment",)),
-        (signal.SIGTERM, ("flows.segment",)),
+        (signal.SIGINT, ("flows.paper", "segment")),
+        (signal.SIGTERM, ("flows.paper", "segment")),
         (signal.SIGTERM, ("tasks.command_line", "run", "segment")),
     ],
 )

@@ -54,33 +54,6 @@ def test_a_clock_change_neither_drops_nor_doubles_a_daily_run(first: datetime, c
 
 
 @pytest.mark.platform
-def test_a_removed_work_pool_comes_back_and_what_waited_in_it_is_cancelled_with_its_reason(
-    client: SyncPrefectClient, tmp_path: Path
-) -> None:
-    from flows.deployments import POOL, TREE_QUEUE, apply
-    from flows.servers.__main__ import make_pool
-    from flows.servers.recovery import cancel_stranded
-
-    root = small_repository.create(tmp_path)
-    make_pool(client)
-    apply(root, client)
-    name = "segment/train-segment"
-    assert apply(root, client) == [], "nothing changed, and runs that are due stay"
-    waiting = client.create_flow_run_from_deployment(client.read_deployment_by_name(name).id)
-    assert cancel_stranded(client) == []
-    client.delete_work_pool(POOL)
-    assert client.read_deployment_by_name(name).work_pool_name is None
-    make_pool(client)
-    assert cancel_stranded(client) == [
-        f"run {waiting.name} is cancelled: its work pool had been removed; start it again"
-    ]
-    apply(root, client)
-    found = client.read_deployment_by_name(name)
-    assert (found.work_pool_name, found.work_queue_name) == (POOL, TREE_QUEUE)
-    assert client.read_flow_run(waiting.id).state.is_cancelled()
-
-
-@pytest.mark.platform
 def test_a_deployment_that_somebody_changed_is_as_declared_after_the_next_start(
     client: SyncPrefectClient, tmp_path: Path
 ) -> None:
@@ -103,7 +76,7 @@ def test_a_deployment_that_somebody_changed_is_as_declared_after_the_next_start(
         DeploymentUpdate(concurrency_limit=3),
         DeploymentUpdate(concurrency_options=other),
         DeploymentUpdate(pull_steps=elsewhere),
-        DeploymentUpdate(entrypoint="flows.segment.segment"),
+        DeploymentUpdate(entrypoint="flows.paper.segment"),
         DeploymentUpdate(parameters={"full": True, "root": "/nowhere"}),
     )
     for change in changes:

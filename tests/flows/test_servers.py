@@ -27,8 +27,8 @@ import pytest
 import yaml
 
 import flows.servers.__main__ as servers
-from flows import deployments
-from flows.servers import databases, page, processes, recovery, settings, stores
+from flows import deployments, run_notes
+from flows.servers import databases, page, processes, settings, stores
 from flows.stage_run import MemoryWatch, StageFailed, explain_failure
 from flows.working_tree import end_group
 from rlhf_core.errors import RecipeError, RewardsmithError
@@ -467,21 +467,21 @@ def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_pa
 def test_a_run_that_does_not_end_when_asked_is_killed_and_one_that_is_gone_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recovery, "ENDING_SECONDS", 0.1)
+    monkeypatch.setattr(run_notes, "ENDING_SECONDS", 0.1)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
     for leader in (True, False):
         run = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE, start_new_session=leader)
         assert run.stdout is not None
         run.stdout.readline()
-        monkeypatch.setattr(recovery, "end_group", lambda pid: end_group(pid, grace_seconds=0.1))
-        recovery._end(psutil.Process(run.pid))
+        monkeypatch.setattr(run_notes, "end_group", lambda pid: end_group(pid, grace_seconds=0.1))
+        run_notes.end_process(psutil.Process(run.pid))
         assert run.wait(10) == -signal.SIGKILL
         run.stdout.close()
     gone = subprocess.Popen(["sleep", "600"])
     process = psutil.Process(gone.pid)
     gone.kill()
     gone.wait()
-    recovery._end(process)
+    run_notes.end_process(process)
 
 
 def test_prefect_yaml_is_current_and_names_every_paper() -> None:

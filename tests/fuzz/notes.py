@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from dvc.rwlock import SCHEMA
 
-from flows.cancelling import _worker
-from flows.run_notes import process_of
 from flows.servers.processes import read_state
 from flows.working_tree import clear_dead_locks
 from rlhf_core.evaluation.judges.cache import AnswerCache
@@ -95,9 +91,6 @@ def _outcome(root: Path) -> None:
 def _platform(root: Path) -> None:
     assert client_environment(root) == {}, "no server runs"
     read_state(root / FOLDER)
-    with patch.dict(os.environ, REWARDSMITH_PLATFORM=str(root / FOLDER)):
-        _worker()
-    assert process_of(root / FOLDER, "run") is None
 
 
 def _cached(root: Path) -> None:

@@ -16,7 +16,7 @@ import typer.main
 
 from rlhf_core.errors import RecipeError
 from tasks import command_line
-from tasks.commands.processes import flow_of, run_quietly
+from tasks.commands.processes import run_quietly
 from tasks.graph.names import split_names, trained_reward_model
 from tasks.params.pages import read_settings
 from tasks.running.stage import run_main
@@ -342,13 +342,3 @@ def test_a_remote_without_a_pool_is_refused() -> None:
     done = rewardsmith("run", "--remote", "team")
     assert done.returncode == 2
     assert "it goes with --pool" in done.stderr
-
-
-@pytest.mark.parametrize("name", ["study", "stage", "paper", "worker", "my-study"])
-def test_a_study_called_as_a_module_of_the_flows_runs_by_the_flow_of_studies(name: str) -> None:
-    assert flow_of(name) == ["flows.paper", name]
-
-
-@pytest.mark.parametrize("name", ["segment", "sentence", "par", "alarm", "rlmec", "mixed", "suite"])
-def test_a_paper_runs_by_its_own_flow(name: str) -> None:
-    assert flow_of(name) == [f"flows.{name}"]
