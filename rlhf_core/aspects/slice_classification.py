@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.as_used import note_examples
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.data.slices import Span
 from rlhf_core.data.tokenizers import token_spans
@@ -62,7 +61,6 @@ def slice_loss(
         pad_id: of the tokenizer.
         error_weight: weight of slices that are wrong, which are fewer.
     """
-    note_examples("examples", [row.sequence.sequence for row in batch], [row.right for row in batch])
     logits, mask = slice_logits(model, [row.sequence for row in batch], pad_id)
     labels, _ = pad_rows([[int(r) for r in row.right] for row in batch], 1, "right")
     right = labels.to(logits.device).bool()

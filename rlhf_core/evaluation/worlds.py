@@ -14,7 +14,7 @@ The estimand is the mean over worlds of (row - main row) in one metric.
 
 The t-test is right about the mean over worlds where rows collapse equally often, also with unequal deviations. Where
 only one of two rows collapses, in one run of ten, say, few worlds can have no such run, and no test sees what did not
-happen: `python -m benchmarks.false_verdicts` measures both.
+happen (docs/evidence.md has the rates of both).
 """
 
 from __future__ import annotations

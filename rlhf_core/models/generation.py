@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.as_used import note_sampling
 from rlhf_core.errors import NumericsError
 from rlhf_core.models.choosing import choose
 from rlhf_core.models.engines import ENGINES, note_use
@@ -71,8 +70,6 @@ def generate(
     prompt_mask: Tensor,
     sampling: Sampling,
     generator: torch.Generator,
-    *,
-    purpose: str = "responses",
 ) -> Generated:
     """Samples one response per row, by the engine that the settings name.
 
@@ -81,9 +78,7 @@ def generate(
         prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
         sampling: how, and by which engine.
         generator: CPU generator, the only source of randomness.
-        purpose: of the responses, for the stage's record.
     """
-    note_sampling(purpose, sampling)
     note_use(sampling.engine)
     return ENGINES[sampling.engine]().sample(policy, prompt_ids, prompt_mask, sampling, generator)
 

@@ -151,7 +151,7 @@ def _gap(model: PreTrainedModel, policy: Policy) -> float:
     ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in _PROMPTS])
     mask = ids != 0
     sampling, generator = Sampling(max_new_tokens=_ANSWER), torch.Generator().manual_seed(0)
-    made = generate(policy, ids, mask, sampling, generator, purpose="check")
+    made = generate(policy, ids, mask, sampling, generator)
     sequences = ids, mask, made.ids, made.mask
     again = policy.statistics(*sequences).logprobs
     ScalarModel.from_language_model(model)(*sequences)

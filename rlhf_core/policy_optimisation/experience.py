@@ -81,7 +81,7 @@ def collect(
     made = []
     with clock.phase("generate"):
         for ids, mask in parts:
-            made.append(generate(policy, ids, mask, sampling, generator, purpose="rollouts"))
+            made.append(generate(policy, ids, mask, sampling, generator))
             if on_generated is not None:
                 on_generated(made[-1])
         generated = joined(made, policy.pad_id)

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.as_used import note_settings
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
@@ -81,7 +80,6 @@ class PolicyOptimiser:
             )
         self.policy, self.critic, self.reward, self.source = policy, critic, reward, source
         self.config, self.clock = config, clock or PhaseClock()
-        note_settings("optimiser", config)
         self.generator = torch.Generator().manual_seed(seed)
         self.learner = Learner(policy, critic, config, auxiliary)
         self.kl = KLCoefficient(config.kl_coef, config.kl_target, config.kl_horizon)

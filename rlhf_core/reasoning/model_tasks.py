@@ -99,9 +99,7 @@ def _texts(
     for start in range(0, len(order), batch):
         places = order[start : start + batch]
         ids, mask = pad_rows([prompts[i] for i in places], tasks.encoder.pad_id, "left")
-        made = generate(
-            policy, ids.to(policy.device), mask.to(policy.device), sampling, torch.Generator(), purpose="corrections"
-        )
+        made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, torch.Generator())
         for i, row, real in zip(places, made.ids.cpu(), made.mask.cpu(), strict=True):
             texts[i] = str(tasks.encoder.tokenizer.decode(row[real].tolist(), skip_special_tokens=True))
     return texts

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.as_used import note_examples
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.response_states import PACKED
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates, read_head
@@ -195,8 +194,6 @@ def pair_loss(
 
     Accuracy and margin are of the loss's first head.
     """
-    for side, sequences in (("chosen", chosen), ("rejected", rejected)):
-        note_examples(side, [each.sequence for each in sequences])
     evaluated = head_evaluations(model, chosen, rejected, pad_id, aggregation, loss.heads)
     good, bad = evaluated[loss.heads[0]]
     lengths = [torch.tensor([float(len(s.sequence.response)) for s in side], device=good.device)

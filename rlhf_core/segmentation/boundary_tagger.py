@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.as_used import note_texts
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.errors import DataError, RecipeError
@@ -125,7 +124,6 @@ def tagger_loss(
     model: Any, rows: Sequence[tuple[list[int], list[int]]], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Tensor, float]:
     """Returns (sum of the binary cross-entropy over real tokens, number of real tokens)."""
-    note_texts("examples", [tokens for tokens, _ in rows], [marks for _, marks in rows])
     begin, end = (tokenizer.get_vocab()[token] for token in (BEGIN, SEPARATOR))
     ids, mask = pad_rows([[begin, *tokens, end] for tokens, _ in rows], int(tokenizer.pad_token_id or 0), "right")
     labels, _ = pad_rows([[-1, *marks, -1] for _, marks in rows], -1, "right")

@@ -8,7 +8,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rlhf_core.as_used import note_examples
 from rlhf_core.errors import DataError
 from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
@@ -59,7 +58,6 @@ class WeightedLikelihood:
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         sequences = [self.examples.sequences[i] for i in rows]
-        note_examples("examples", sequences, [self.examples.weights[i] for i in rows])
         statistics, mask = sequence_statistics(self.policy, sequences)
         weights = torch.zeros(mask.shape)
         for place, i in enumerate(rows):
@@ -91,8 +89,6 @@ class PreferenceLikelihood:
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         first, second = ([side[i] for i in rows] for side in (self.pairs.chosen, self.pairs.rejected))
-        note_examples("chosen", first)
-        note_examples("rejected", second)
         logprobs = sequence_logprobs(self.policy, [*first, *second])
         chosen, rejected = logprobs[: len(rows)], logprobs[len(rows) :]
         before = self.before["chosen"][list(rows)], self.before["rejected"][list(rows)]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.as_used import note_examples
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import Policy, TokenStatistics, pad_rows
 
@@ -29,7 +28,6 @@ def sequence_statistics(
 
 def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:
     """Returns (sum of -log p over response tokens, number of response tokens)."""
-    note_examples("examples", sequences)
     statistics, mask = sequence_statistics(policy, sequences)
     return -statistics.logprobs.sum(), float(mask.sum())
 

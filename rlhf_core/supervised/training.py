@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from rlhf_core import distributed
-from rlhf_core.as_used import learning, note_settings, note_steps
 from rlhf_core.errors import NumericsError
 from rlhf_core.stepper import Stepper, stepper_of
 from rlhf_core.supervised.config import TrainingConfig
@@ -82,8 +81,6 @@ def train(
             "batches": dict(batches.state_dict()),
         }
 
-    note_settings("training", config)
-    note_steps(steps)
     model.train()
     for step, rows in zip(range(done, steps), batches, strict=False):
         rate = config.learning_rate * config.rate(step, steps)
@@ -120,8 +117,7 @@ def accumulate(stepper: Stepper, loss: Loss, rows: Sequence[int], total: float, 
     sums: dict[str, float] = {"loss": 0.0}
     counted = 0.0
     for part, counts in distributed.shares(rows, microbatch):
-        with learning():
-            value, divisor, further = stepper.forward(lambda part=part: loss(part))  # type: ignore[misc]
+        value, divisor, further = stepper.forward(lambda part=part: loss(part))  # type: ignore[misc]
         stepper.backward((value if counts else 0.0 * value) / max(total, 1.0))
         sums["loss"] += float(value.detach()) * counts
         counted += divisor * counts

@@ -69,9 +69,7 @@ class LocalTeacher:
     def _generate(self, prompts: Sequence[Sequence[int]]) -> list[str]:
         ids, mask = pad_rows(prompts, self.encoder.pad_id, "left")
         device = self.policy.device
-        made = generate(
-            self.policy, ids.to(device), mask.to(device), self.sampling, torch.Generator(), purpose="teacher"
-        )
+        made = generate(self.policy, ids.to(device), mask.to(device), self.sampling, torch.Generator())
         self.counts["calls"] += len(prompts)
         self.counts["input_tokens"] += float(mask.sum())
         self.counts["output_tokens"] += float(made.mask.sum())

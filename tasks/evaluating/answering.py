@@ -39,7 +39,7 @@ def answer(
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
         ids, mask = pad_rows([prompts[i] for i in chosen], encoder.pad_id, "left")
-        made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator, purpose="answers")
+        made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator)
         for row, i in enumerate(chosen):
             tokens = made.ids[row][made.mask[row]].tolist()
             answers[i] = (str(encoder.tokenizer.decode(tokens, skip_special_tokens=True)), len(tokens))

@@ -1,7 +1,7 @@
 """The demo's finding: a reward that is hacked, and designs from two papers beside it.
 
-The parts of the finding (`parts`) were fixed before the demo first ran at its seeds. How often they hold on other seeds
-is checked by `python -m benchmarks.demo_finding`; its record has the measures of each seed.
+The parts of the finding (`parts`) were fixed before the demo first ran at its seeds. reference/demo_finding.json has
+the measures of ten other seeds.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class DemoFinding:
         """Returns how often the finding held on other seeds."""
         found = self.checked
         if found is None:
-            return "Not checked on other seeds yet: python -m benchmarks.demo_finding --seeds 1001-1010"
+            return "Not checked on other seeds yet"
         count = len(found.seeds)
         said = ", ".join(f"{name} {held} of {count}" for name, held in found.held.items() if name != "all")
         seeds = f"seeds {found.seeds[0]} to {found.seeds[-1]}, spent as well"

@@ -30,7 +30,6 @@ from typing import Any
 import psutil
 
 from rlhf_core import distributed
-from rlhf_core.as_used import take_notes
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError, path_error
 from rlhf_core.models.device_settings import take_resolved
 from rlhf_core.models.engines import take_deaths, take_used
@@ -361,7 +360,7 @@ def stage_output(
             raise found
         return
     out = Path(out)
-    take_used(), take_deaths(), take_resolved(), take_notes()  # of another stage of this process
+    take_used(), take_deaths(), take_resolved()  # of another stage of this process
     started, clock = time.time(), time.monotonic()
     startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
@@ -384,7 +383,6 @@ def stage_output(
         record = _record(stage, version, out, read.digests, started, startup, seconds)
         record |= {"fewer_rows": notes} if notes else {}
         record |= {"resolved": settings} if (settings := take_resolved()) else {}
-        record |= {"as_used": used} if (used := take_notes()) else {}
         record |= digests_of(partial / "result")
         write_json(partial / "record" / "record.json", record)
         parts = ["result", "record"]

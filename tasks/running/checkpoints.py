@@ -29,7 +29,7 @@ import psutil
 import torch
 from safetensors import SafetensorError
 
-from rlhf_core import as_used, distributed
+from rlhf_core import distributed
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State, restoring
 from tasks.running import variables
@@ -250,7 +250,6 @@ class RunCheckpoints:
         with restoring():
             restore_random_states(checkpoint.state["random"][distributed.rank()])
             self.seconds_before = float(checkpoint.state["seconds"])
-            as_used.restore(checkpoint.state["as_used"])
             state: State = checkpoint.state["run"]
         if not distributed.rank():
             print(f"{label}: continues after step {checkpoint.step}", file=sys.stderr)
@@ -269,7 +268,6 @@ class RunCheckpoints:
             return
         seconds = self.seconds_before + begin - self._started
         saved = {"run": state(), "random": distributed.gathered(random_states()), "seconds": seconds}
-        saved["as_used"] = as_used.notes_so_far()
         if not distributed.rank():
             self.store.save(step, saved)
         distributed.barrier()

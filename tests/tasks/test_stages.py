@@ -70,7 +70,7 @@ def test_metrics_are_flat_and_finite(pipeline: Pipeline, name: str) -> None:
 def test_the_record_says_what_made_the_result(pipeline: Pipeline, name: str) -> None:
     record = pipeline.record(name)
     stage, files, _ = RUNS[name]
-    assert set(record) - {"resolved", "as_used"} == RECORDED
+    assert set(record) - {"resolved"} == RECORDED
     assert record["stage"] == stage
     assert record["version"] == import_module(f"tasks.{stage}").VERSION
     assert record["seconds"] >= 0
