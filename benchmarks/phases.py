@@ -35,9 +35,8 @@ def side(name: str, given: dict[str, Any]) -> Work:
 
     import torch
 
-    from rlhf_core.models.generation import generate
     from rlhf_core.models.policy import DecoderPolicy, pad_rows
-    from rlhf_core.models.sampling import Sampling
+    from rlhf_core.models.sampling import Sampling, generate
 
     policy = DecoderPolicy(load_model(given["folder"]).eval(), **read(given["folder"], "facts"))
     optimiser = torch.optim.Adam(policy.model.parameters(), lr=1e-5, fused=True)

@@ -16,8 +16,8 @@ import torch
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError
-from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.sampling import generate
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from tasks.params.pages import Address, read_settings

@@ -223,37 +223,3 @@ def tied_target(targets: str | Sequence[str], architecture: Mapping[str, Any]) -
     named = [targets] if isinstance(targets, str) else targets
     aimed = [head for head in heads if targets != "all-linear" and len(unknown_targets(targets, [head])) < len(named)]
     return aimed[0] if aimed and stated.get("tie_word_embeddings") else None
-
-
-# --- paged attention -------------------------------------------------------------------------------------------------
-
-#: Kinds of layers that the paged cache of transformers holds.
-PAGED_LAYERS = ("full_attention", "sliding_attention")
-
-
-def check_paged(architecture: Mapping[str, Any]) -> None:
-    """Refuses a model that transformers cannot run with its paged cache; one that is not known passes.
-
-    Raises:
-        RecipeError: the reason.
-    """
-    kind = str(architecture.get("model_type"))
-    found, source = configuration_class(kind), _modeling_source(kind)
-    stated = {**({} if found is None else found.defaults), **architecture}
-    if stated.get("is_encoder_decoder"):
-        raise RecipeError(f"{kind} is an encoder-decoder, which has no paged attention")
-    if stated.get("attn_logit_softcapping"):
-        raise RecipeError(f"{kind} caps attention logits (attn_logit_softcapping), which paged attention does not")
-    if source is not None and ("_supports_attention_backend = True" not in source or "_is_stateful = True" in source):
-        raise RecipeError(f"{kind} has no paged attention in transformers")
-    other = next((layer for layer in stated.get("layer_types") or () if layer not in PAGED_LAYERS), None)
-    if other is not None:
-        raise RecipeError(f"{kind} has layers of type '{other}', which the paged cache does not hold")
-
-
-@cache
-def _modeling_source(model_type: str) -> str | None:
-    """Returns the source of a model type's classes, None where it is not in the usual place."""
-    folder, name = _models_folder(), model_type.replace("-", "_")
-    file = None if folder is None else folder / "models" / name / f"modeling_{name}.py"
-    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else None

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 
-class Truncation(Protocol):
-    """Settings of `Sampling` that decide which token is chosen."""
+class Drawing(Protocol):
+    """Settings of `Sampling` that decide which tokens are chosen, and how many."""
+
+    @property
+    def max_new_tokens(self) -> int: ...
 
     @property
     def temperature(self) -> float: ...
@@ -21,7 +24,7 @@ class Truncation(Protocol):
     def top_k(self) -> int: ...
 
 
-def truncate(scores: Tensor, sampling: Truncation) -> Tensor:
+def truncate(scores: Tensor, sampling: Drawing) -> Tensor:
     """Returns log-scores with what top-k and top-p exclude set to -inf; scores are already divided by temperature."""
     if sampling.top_k and sampling.top_k < scores.shape[-1]:
         kth = scores.topk(sampling.top_k, dim=-1).values[:, -1:]
@@ -34,7 +37,7 @@ def truncate(scores: Tensor, sampling: Truncation) -> Tensor:
     return scores
 
 
-def choose(logits: Tensor, uniform: Tensor, sampling: Truncation) -> Tensor:
+def choose(logits: Tensor, uniform: Tensor, sampling: Drawing) -> Tensor:
     """Returns [batch] int64: one token per row, by inverting the cumulative distribution at `uniform` [batch]."""
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Sampling of responses by an engine, and the loop that is the reference for engines.
+"""Sampled responses, and the loop that is the reference for engines.
 
 The loop never recomputes the prompt, drops rows that ended, and stops when all have.
 """
@@ -13,10 +13,8 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.errors import NumericsError
-from rlhf_core.models.choosing import choose
-from rlhf_core.models.engines import ENGINES, note_use
+from rlhf_core.models.choosing import Drawing, choose
 from rlhf_core.models.policy import Policy
-from rlhf_core.models.sampling import Sampling
 from rlhf_core.rollout import check_side
 
 #: Samples a response to each prompt: (prompts without padding, uniform numbers [rows, max_new_tokens] of [0, 1)) ->
@@ -64,34 +62,14 @@ def joined(parts: Sequence[Generated], pad_id: int) -> Generated:
 
 
 @torch.no_grad()
-def generate(
-    policy: Policy,
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    sampling: Sampling,
-    generator: torch.Generator,
-) -> Generated:
-    """Samples one response per row, by the engine that the settings name.
-
-    Args:
-        policy: the model to sample from.
-        prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
-        sampling: how, and by which engine.
-        generator: CPU generator, the only source of randomness.
-    """
-    note_use(sampling.engine)
-    return ENGINES[sampling.engine]().sample(policy, prompt_ids, prompt_mask, sampling, generator)
-
-
-@torch.no_grad()
 def sample_in_steps(
     policy: Policy,
     prompt_ids: Tensor,
     prompt_mask: Tensor,
-    sampling: Sampling,
+    sampling: Drawing,
     generator: torch.Generator,
 ) -> Generated:
-    """Samples one response per row, a token of every row at a time; see `generate`.
+    """Samples one response per row, a token of every row at a time; see `sampling.generate`.
 
     The random numbers of a step are drawn for all rows, so that a row's response depends neither on which other
     rows have ended nor on when they are dropped, and of several ranks each samples its own rows of the same batch.
@@ -151,11 +129,11 @@ def sample_by_request(
     policy: Policy,
     prompt_ids: Tensor,
     prompt_mask: Tensor,
-    sampling: Sampling,
+    sampling: Drawing,
     generator: torch.Generator,
     answer: ByRequest,
 ) -> Generated:
-    """Samples one response per row by an engine that takes requests without padding; see `generate`.
+    """Samples one response per row by an engine that takes requests without padding; see `sampling.generate`.
 
     A token is chosen by the uniform number that the loop has for its row and step, and the generator is left as the
     loop leaves it.

@@ -1,13 +1,97 @@
-"""Settings of sampling: how responses are drawn."""
+"""Settings of sampling, and the engines that sample responses, by name.
+
+An engine is a class with `check`, called before anything is loaded, and `sample`. Which one samples is the setting
+`engine` of `Sampling` and of evaluations. Given the same generator, the engines of the table draw the same random
+number for each token of each response and leave the generator in the same state: they differ in rounding alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
+from rlhf_core.as_used import note_sampling
+from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
+from rlhf_core.models.vllm.environment import check_vllm
 from rlhf_core.typed import Checked, Range, at_least, between, one_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from rlhf_core.models.generation import Generated
+    from rlhf_core.models.policy import Policy
+
+
+class Engine(Protocol):
+    """A way to sample responses.
+
+    Attributes:
+        rescored: whether training computes the log-probabilities of responses anew, since the engine's own come from
+            other kernels than the policy's forward pass.
+    """
+
+    rescored: ClassVar[bool]
+
+    @staticmethod
+    def check(architecture: Mapping[str, Any]) -> None:
+        """Refuses a model that the engine cannot run.
+
+        Args:
+            architecture: fields of the model's configuration, `model_type` included; empty where they are not known.
+
+        Raises:
+            RecipeError: the reason, as the end of a message.
+        """
+
+    def sample(
+        self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
+    ) -> Generated:
+        """Samples a response to each prompt by the policy's present weights; see `generate`."""
+
+
+class Loop:
+    """The reference: one token at a time for all rows, with a key-value cache of the whole batch."""
+
+    rescored: ClassVar[bool] = False
+
+    @staticmethod
+    def check(architecture: Mapping[str, Any]) -> None:
+        pass
+
+    def sample(
+        self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
+    ) -> Generated:
+        from rlhf_core.models.generation import sample_in_steps
+
+        return sample_in_steps(policy, prompt_ids, prompt_mask, sampling, generator)
+
+
+class Vllm:
+    """vLLM, in a process and an environment of its own, with the policy's present weights."""
+
+    rescored: ClassVar[bool] = True
+
+    @staticmethod
+    def check(architecture: Mapping[str, Any]) -> None:
+        check_vllm(architecture)
+
+    def sample(
+        self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
+    ) -> Generated:
+        from rlhf_core.models.vllm.engine import sample_by_vllm
+
+        return sample_by_vllm(policy, prompt_ids, prompt_mask, sampling, generator)
+
+
+ENGINES: Choices[type[Engine]] = Choices("engine", {"loop": Loop, "vllm": Vllm}, needs=("rescored", "check", "sample"))
+#: Samples where no setting names another one.
+DEFAULT_ENGINE = "loop"
+
+_used: set[str] = set()
+
 
 #: Temperatures of sampling: below the smallest and above the largest one, logits are no longer told apart.
 Temperature = Annotated[
@@ -49,3 +133,36 @@ class Sampling(Checked):
                 f"{name} is {answers}, but sampling.{alone}: all answers to a prompt would be the same; sample "
                 "them at a temperature above 0 and without top_k 1"
             )
+
+
+def generate(
+    policy: Policy,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    sampling: Sampling,
+    generator: torch.Generator,
+    *,
+    purpose: str = "responses",
+) -> Generated:
+    """Samples one response per row, by the engine that the settings name.
+
+    Args:
+        policy: the model to sample from.
+        prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
+        sampling: how, and by which engine.
+        generator: CPU generator, the only source of randomness.
+        purpose: of the responses, for the stage's record.
+    """
+    import torch
+
+    note_sampling(purpose, sampling)
+    _used.add(sampling.engine)
+    with torch.no_grad():
+        return ENGINES[sampling.engine]().sample(policy, prompt_ids, prompt_mask, sampling, generator)
+
+
+def take_used() -> list[str]:
+    """Returns the engines that have sampled in this process since this was last called."""
+    found = sorted(_used)
+    _used.clear()
+    return found

@@ -11,10 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
-from rlhf_core.models.engines import ENGINES
-from rlhf_core.models.generation import Generated, generate, joined
+from rlhf_core.models.generation import Generated, joined
 from rlhf_core.models.policy import Policy, pad_rows
-from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.sampling import ENGINES, Sampling, generate
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rollout import Responses, RolloutBatch, microbatches, trimmed

@@ -13,9 +13,8 @@ import torch
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import Piece, encode_pieces, encode_text
 from rlhf_core.data.truncation import truncate_prompt
-from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
-from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import kept_before, locating_target, parse_located
 from rlhf_core.reasoning.templates import REWRITTEN, PromptTemplate

@@ -9,9 +9,8 @@ import torch
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.evaluation.judges.cache import AnswerCache, digest
-from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
-from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.templates import REWRITTEN
 from rlhf_core.teachers.prompts import LOCATE, REWRITE, teacher_prompt

@@ -9,9 +9,8 @@ import torch
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.templates import encode_text
-from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
-from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.sampling import Sampling, generate
 
 if TYPE_CHECKING:
     pass

@@ -17,7 +17,7 @@ from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
 from rlhf_core.models.classifier_folder import is_hub_classifier
-from rlhf_core.models.engines import ENGINES
+from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED

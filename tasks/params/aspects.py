@@ -17,7 +17,7 @@ from rlhf_core.aspects.aspect import SLICERS, Density
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.consistency import SelectionRule
-from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
+from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES
 from rlhf_core.typed import Checked, above, at_least, between, one_of
 from tasks.params.settings import Count
 

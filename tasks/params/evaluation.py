@@ -13,8 +13,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.judges.choices import JUDGES, check_stated_judge
 from rlhf_core.evaluation.protocols import PAIR_TEMPLATES, PROTOCOLS
-from rlhf_core.models.engines import DEFAULT_ENGINE, ENGINES
-from rlhf_core.models.sampling import Sampling, Temperature
+from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, Temperature
 from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, one_of
 from tasks.params.settings import Count, InnerShare, Size, check_stated
 

@@ -32,8 +32,8 @@ import psutil
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError, path_error
 from rlhf_core.models.device_settings import take_resolved
-from rlhf_core.models.engines import take_deaths, take_used
-from rlhf_core.models.vllm.environment import installed
+from rlhf_core.models.sampling import take_used
+from rlhf_core.models.vllm.environment import installed, take_deaths
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest

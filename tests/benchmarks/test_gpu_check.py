@@ -15,7 +15,7 @@ from benchmarks.gpu_check.parts import LIGHT_STAGES, PARTS, _agreement_row, atte
 from benchmarks.gpu_check.random_work import HALF_BILLION, TINY, Check
 from benchmarks.gpu_check.table import COLUMNS, markdown, read_rows, row_line, write_rows
 from rlhf_core.models.cost import PEAKS, Work, peak_of
-from rlhf_core.models.engines import ENGINES
+from rlhf_core.models.sampling import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = {"device": "a GPU", "torch": "2", "commit": "a", "rehearsal": False}

@@ -123,11 +123,6 @@ def grpo() -> Result:
     return trained(policy_run("grpo", group_size=4, replay=1), [])
 
 
-def grpo_in_batches() -> Result:
-    """As `grpo`, sampled by continuous batching."""
-    return trained(policy_run("grpo", group_size=4, replay=1, engine="batch"), [])
-
-
 def grpo_wide(engine: str = "loop") -> Result:
     return trained(policy_run("grpo", group_size=4, policy_kind="wide", engine=engine), [])
 
@@ -162,7 +157,6 @@ RUNS: dict[str, Callable[[], Result]] = {
         ppo,
         ppo_encoder_decoder,
         grpo,
-        grpo_in_batches,
         grpo_wide,
         grpo_by_vllm,
         online_dpo,

@@ -13,7 +13,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.consistency import RULES
 from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.evaluation.protocols import PROTOCOLS
-from rlhf_core.models.engines import ENGINES
+from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, TABLES, optimiser_config
 from rlhf_core.rewards.aggregation import AGGREGATIONS, BASES, build_aggregation

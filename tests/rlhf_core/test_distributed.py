@@ -19,7 +19,7 @@ from rlhf_core.models.vllm.environment import installed
 from rlhf_core.zero import build_operators, import_deepspeed, stale_locks
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
-RUNS = ("sft", "reward_model", "ppo", "ppo_encoder_decoder", "grpo", "grpo_in_batches", "online_dpo", "ppo_resumed")
+RUNS = ("sft", "reward_model", "ppo", "ppo_encoder_decoder", "grpo", "online_dpo", "ppo_resumed")
 SHARDED = ("sft", "reward_model", "ppo", "ppo_encoder_decoder", "grpo", "ppo_resumed")
 Results = dict[str, dict[str, Any]]
 

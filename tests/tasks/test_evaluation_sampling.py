@@ -55,9 +55,9 @@ def test_top_k_of_0_is_the_sampling_without_it(top_p: float, temperature: float)
 
 def test_answers_come_from_the_engine_that_the_evaluation_names() -> None:
     assert sampling_of(EvaluationConfig(8, 8)).engine == "loop"
-    config = typed(EvaluationConfig, {"max_new_tokens": 8, "task_tokens": 8, "engine": "batch"}, "evaluation.yaml:par")
-    assert sampling_of(config) == Sampling(8, engine="batch")
-    assert config.dialogue_answers() == {**EvaluationConfig(8, 8).dialogue_answers(), "engine": "batch"}
+    config = typed(EvaluationConfig, {"max_new_tokens": 8, "task_tokens": 8, "engine": "vllm"}, "evaluation.yaml:par")
+    assert sampling_of(config) == Sampling(8, engine="vllm")
+    assert config.dialogue_answers() == {**EvaluationConfig(8, 8).dialogue_answers(), "engine": "vllm"}
 
 
 @pytest.mark.parametrize("top_k", [-1, 1.5, "50"])

@@ -21,11 +21,10 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.models.architecture import POSITIONS, field
-from rlhf_core.models.engines import note_death
+from rlhf_core.models.choosing import Drawing
 from rlhf_core.models.generation import Generated, sample_by_request
 from rlhf_core.models.policy import Policy
-from rlhf_core.models.sampling import Sampling
-from rlhf_core.models.vllm.environment import Installed, check_vllm, installed
+from rlhf_core.models.vllm.environment import Installed, check_vllm, installed, note_death
 from rlhf_core.models.vllm.messages import Ended, receive, send
 from rlhf_core.models.vllm.weights import checksums, hand_over_file
 
@@ -178,7 +177,7 @@ class Process:
         self.weights = state
 
     def sample(
-        self, prompts: list[list[int]], uniforms: Tensor, sampling: Sampling, eos_id: int
+        self, prompts: list[list[int]], uniforms: Tensor, sampling: Drawing, eos_id: int
     ) -> tuple[list[list[int]], Tensor, Tensor]:
         """Returns responses, log-probabilities and entropies; see `ByRequest`."""
         self.channel.settimeout(None)  # a batch takes as long as it takes; a process that dies is noticed
@@ -325,7 +324,7 @@ def process_for(policy: Policy, longest: int) -> Process:
 
 
 def _answer(
-    policy: Policy, prompts: list[list[int]], uniforms: Tensor, sampling: Sampling
+    policy: Policy, prompts: list[list[int]], uniforms: Tensor, sampling: Drawing
 ) -> tuple[list[list[int]], Tensor, Tensor]:
     """Returns the responses; a process that dies is named, and another one does its work.
 
@@ -354,9 +353,9 @@ def _answer(
 
 @torch.no_grad()
 def sample_by_vllm(
-    policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
+    policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Drawing, generator: torch.Generator
 ) -> Generated:
-    """Samples one response per row; see `generation.generate`. Log-probabilities and entropies are vLLM's.
+    """Samples one response per row; see `sampling.generate`. Log-probabilities and entropies are vLLM's.
 
     Raises:
         RecipeError: vLLM is not installed, or cannot run the model.

@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.choosing import truncate
-from rlhf_core.models.generation import TOKENS_PER_LOOK, Generated, generate
+from rlhf_core.models.generation import TOKENS_PER_LOOK, Generated
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.response_states import response_states
-from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.sampling import Sampling, generate
 
 PROMPTS = random_rows(5, [4, 2, 6, 1, 3, 5, 2, 2], ended=False)
 

@@ -16,12 +16,11 @@ from test_engines import PROMPTS, TOKENS, assert_near, policy_of, sample, traine
 from tiny_models import EOS, random_rows
 
 from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
-from rlhf_core.models.engines import take_deaths
 from rlhf_core.models.lora import Adapter, AdapterOff
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.models.vllm import engine
-from rlhf_core.models.vllm.environment import installed
+from rlhf_core.models.vllm.environment import installed, take_deaths
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import EOS, POLICIES, batch_of, next_logits, random_rows, responses_of
 
-from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import pad_rows
-from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.diagnostics import describe, repetition_rate
 from rlhf_core.policy_optimisation.experience import Experience

@@ -97,18 +97,10 @@ CASES: list[tuple[str, str, Any, str, str, tuple[str, ...]]] = [
      ("sampling.temperature is 1e-09; it must be 0 for greedy, or from 0.01 to 100",)),
     (f"{TESTBED}/policy.yaml", "par_ppo.sampling.temperature", 1e6, "par", "vanilla", ("temperature is 1000000.0",)),
     *[
-        (f"{TESTBED}/{page}.yaml", place, "bach", "par", "par", ("engine is 'bach'", "did you mean 'batch'"))
+        (f"{TESTBED}/{page}.yaml", place, "lop", "par", "par", ("engine is 'lop'", "did you mean 'loop'"))
         for page, place in (
             ("policy", "par_ppo.sampling.engine"), ("stages", "references.sampling.engine"),
             ("evaluation", "dialogue.engine"),
-        )
-    ],
-    *[
-        (f"{TESTBED}/{page}.yaml", place, "batch", "alarm", "mt-t5-alarm",
-         ("engine is 'batch', but t5 is an encoder-decoder, which has no paged attention", "use loop"))
-        for page, place in (
-            ("policy_alarm", "alarm-mt.sampling.engine"), ("evaluation", "translation.engine"),
-            ("stages", "selection.engine"),
         )
     ],
     (f"{TESTBED}/evaluation.yaml", "dialogue.temperature", 1e-9, "par", "vanilla", ("temperature is 1e-09",)),
@@ -193,7 +185,7 @@ def test_importance_weights_need_an_engine_with_log_probabilities_of_its_own(tre
     set_value(tree, f"{TESTBED}/policy.yaml", "par_ppo.optimiser.importance_cap", 2.0)
     (problem,) = check_rows(tree, "par", ["par"], "testbed")
     assert "policy.yaml:par_ppo: optimiser.importance_cap is 2 and sampling.engine 'loop', but the engine's" in problem
-    set_value(tree, f"{TESTBED}/policy.yaml", "par_ppo.sampling.engine", "batch")
+    set_value(tree, f"{TESTBED}/policy.yaml", "par_ppo.sampling.engine", "tests.shifted_engine:Shifted")
     assert check_rows(tree, "par", ["par"], "testbed") == []
 
 
