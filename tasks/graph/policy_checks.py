@@ -98,7 +98,9 @@ def check_policy(stage: StageContext) -> None:
 def _check_adapters(stage: StageContext, recipe: Recipe) -> None:
     """Refuses adapters of a higher rank than the model's layers have, or of layers that it does not have or shares."""
     lora, where = recipe.lora, stage.where("row")
-    for sft in stage.upstream("sft") if lora is not None else ():
+    if lora is None:
+        return
+    for sft in stage.upstream("sft"):
         spec, of = sft.own("spec"), f"the model of {sft.where('spec')}"
         sizes = architecture_of(spec.source, spec.architecture)
         width, layers = field(sizes, WIDTH) or MOST_RANK, linear_layers(sizes)
