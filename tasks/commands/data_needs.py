@@ -10,8 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rlhf_core.errors import DataError
-from tasks.data_specs.benchmarks import code_benchmarks, dialogue_benchmarks, harness_rows
-from tasks.data_specs.data_sets import open_directory
 from tasks.graph.typed_settings import TYPES
 from tasks.params.data import RealSpec
 from tasks.params.pages import read_settings
@@ -39,6 +37,9 @@ def check_local_rows(specs: Iterable[str]) -> None:
         data = TYPES["prepare", "spec"](read_settings(address), address)
         if not isinstance(data, RealSpec):
             continue
+        from tasks.data_specs.benchmarks import code_benchmarks, dialogue_benchmarks, harness_rows  # they import pandas
+        from tasks.data_specs.data_sets import open_directory
+
         if data.source == "directory" and (data.benchmarks or data.code):
             with TemporaryDirectory() as quarantine:
                 source = open_directory(data.directory, Path(quarantine), data.max_bad_share)

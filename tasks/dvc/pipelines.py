@@ -57,7 +57,7 @@ def pipeline_files(
             raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
         folders = graph.matrix_folders(scale, paper)
     if settings is not None:
-        _follow_params(root, folders, build(root))
+        _follow_params(root, folders)
     files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
     for file in files:
         if not (root / file).exists():
@@ -150,7 +150,7 @@ def asked_files(
         return suite_files(root, scale=scale, full=full)
     if paper == DEMO_ALL:
         refuse_asked(root, paper, rows, seeds, scale=scale, full=full)
-        _follow_params(root, (HEADLINE_ROWS,), build(root))
+        _follow_params(root, (HEADLINE_ROWS,))
         return [ROOT_FILE, f"{HEADLINE_ROWS}/dvc.yaml"]
     return pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
 
@@ -179,8 +179,9 @@ def suite_files(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> list[s
         RecipeError: no paper has rows at the scale.
     """
     folders: list[Path] = []
-    graphs = build(root)
+    graphs: Mapping[Path, Graph] | None = None
     if full or scale != DEFAULT_SCALE:
+        graphs = build(root, [Path("pipelines") / scale / SHARED])
         chosen = {SHARED, HEADLINE_ROWS.name, *suite_papers(root, scale=scale, full=full)}
         here = [folder for folder in graphs if folder.parts[:2] == ("pipelines", scale)]
         folders = [folder for folder in here if folder.name in chosen]
@@ -192,14 +193,21 @@ def suite_files(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> list[s
     return files
 
 
-def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, Graph]) -> None:
-    """Writes what params/ gives, and says so of files that git keeps; not under a run that reads them.
+def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, Graph] | None = None) -> None:
+    """Writes what params/ gives for the asked folders, and says so of files that git keeps; not under a run that reads
+    them. Where a file that is there changes, all that are there follow: a stage may have moved from one to another.
+
+    Args:
+        graphs: of the folders' scale, where they are made already.
 
     Raises:
         RewardsmithError: a run is active here, and params/ gives other stages than it has.
     """
-    texts = graph.render(root, folders, graphs)
-    changed = graph.stale(root, texts)
+    texts = graph.render(root, folders, build(root, folders) if graphs is None else graphs)
+    changed = graph.stale(root, texts, {folder.parts[1] for folder in folders if folder != HEADLINE_ROWS})
+    if any((root / path).exists() for path in changed):
+        texts = graph.render(root, folders)
+        changed = graph.stale(root, texts)
     with only_scheduler(root) if any((root / path).exists() for path in changed) else nullcontext():
         graph.put(root, texts, changed)
     kept = [path.as_posix() for path in changed if path.parent == Path()]

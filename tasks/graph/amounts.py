@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.graph.stage_checks import Reached
+from tasks.graph.typed_settings import StageContext
 from tasks.params.data import DrawnSpec, ReadSpec, RealSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale, reward_training
@@ -52,10 +52,10 @@ class Amount:
         )
 
 
-def _rows(reached: Reached, name: str) -> tuple[int | None, str]:
+def _rows(stage: StageContext, name: str) -> tuple[int | None, str]:
     """Returns the most rows that a set of the stage's data has, None if unknown, and where that is stated."""
-    data: Any = reached.data
-    stated = _data_settings(reached)
+    data: Any = stage.data
+    stated = _data_settings(stage)
     if isinstance(data, DrawnSpec):
         return data.rows.get(name), f"({stated}, rows.{name})"
     if isinstance(data, QuestionsSpec):
@@ -65,89 +65,89 @@ def _rows(reached: Reached, name: str) -> tuple[int | None, str]:
     return None, ""
 
 
-def _data_settings(reached: Reached) -> str:
+def _data_settings(stage: StageContext) -> str:
     """Returns the address of the settings of a stage's data."""
-    above = reached.upstream("data")[0]
+    above = stage.upstream("data")[0]
     while above.item.module != "prepare":
         above = above.upstream("data")[0]
     return above.where("spec")
 
 
-def _benchmark(reached: Reached, name: str) -> tuple[int | None, str]:
+def _benchmark(stage: StageContext, name: str) -> tuple[int | None, str]:
     """Returns the most prompts of a benchmark, None if unknown, and where that is stated."""
-    data: Any = reached.data
+    data: Any = stage.data
     if name == HELD_OUT and isinstance(data, RealSpec):
-        return data.held_out, f"prompts in the benchmark '{name}' ({_data_settings(reached)}, {HELD_OUT})"
-    most, where = _rows(reached, "benchmark")
+        return data.held_out, f"prompts in the benchmark '{name}' ({_data_settings(stage)}, {HELD_OUT})"
+    most, where = _rows(stage, "benchmark")
     return most, f"prompts in the benchmark '{name}' {where}"
 
 
-def _policy(reached: Reached) -> Iterator[Amount]:
-    scale: PolicyScale = reached.own("scale")
-    recipe, where = reached.own("row"), reached.where("scale")
-    if isinstance(reached.data, QuestionsSpec):
-        most, stated = _rows(reached, "questions")
+def _policy(stage: StageContext) -> Iterator[Amount]:
+    scale: PolicyScale = stage.own("scale")
+    recipe, where = stage.own("row"), stage.where("scale")
+    if isinstance(stage.data, QuestionsSpec):
+        most, stated = _rows(stage, "questions")
         yield Amount(where, "checkpoint_prompts", scale.checkpoint_prompts, most, f"training questions {stated}")
     else:
-        most, of = _benchmark(reached, scale.checkpoint_benchmark)
+        most, of = _benchmark(stage, scale.checkpoint_benchmark)
         yield Amount(where, "checkpoint_prompts", scale.checkpoint_prompts, most, of)
-        evaluation: EvaluationConfig = reached.own("evaluation")
-        of = f"items of each benchmark ({reached.where('evaluation')}, rows)"
+        evaluation: EvaluationConfig = stage.own("evaluation")
+        of = f"items of each benchmark ({stage.where('evaluation')}, rows)"
         yield Amount(where, "checkpoint_prompts", scale.checkpoint_prompts, evaluation.rows, of)
     if recipe.kind == "supervised":
         return
     training = reward_training(recipe, scale, where).optimiser
     if not training.fixed_samples:
-        most, stated = _rows(reached, "prompts")
+        most, stated = _rows(stage, "prompts")
         yield Amount(where, "prompts", scale.prompts, most, f"training prompts {stated}")
     if scale.checkpoint_prompts:
-        of = f"iterations (optimiser.iterations of {reached.where('row')} on {where})"
+        of = f"iterations (optimiser.iterations of {stage.where('row')} on {where})"
         yield Amount(where, "checkpoint_every", scale.checkpoint_every, training.iterations, of)
         yield Amount(where, "checkpoints", scale.checkpoints, training.iterations, of)
-    of = f"rollouts in an iteration (optimiser.rollout_batch of {reached.where('row')} on {where})"
+    of = f"rollouts in an iteration (optimiser.rollout_batch of {stage.where('row')} on {where})"
     yield Amount(where, "rollout_samples", scale.rollout_samples, training.rollout_batch, of, scores=False)
 
 
-def _sft(reached: Reached) -> Iterator[Amount]:
-    most, stated = _rows(reached, "sft")
-    tasks, _ = _rows(reached, "tasks")
+def _sft(stage: StageContext) -> Iterator[Amount]:
+    most, stated = _rows(stage, "sft")
+    tasks, _ = _rows(stage, "tasks")
     examples = None if most is None else most + (tasks or 0)
     of = f"training examples {stated}"
-    yield Amount(reached.where("spec"), "examples", reached.own("spec").examples, examples, of)
-    yield from _evaluation(reached)
+    yield Amount(stage.where("spec"), "examples", stage.own("spec").examples, examples, of)
+    yield from _evaluation(stage)
 
 
-def _evaluation(reached: Reached) -> Iterator[Amount]:
+def _evaluation(stage: StageContext) -> Iterator[Amount]:
     """Yields the numbers of an evaluation: a benchmark may have fewer items than `rows`, the largest one not."""
-    evaluation: EvaluationConfig = reached.own("evaluation")
-    where = reached.where("evaluation")
-    if isinstance(reached.data, DrawnSpec):
+    evaluation: EvaluationConfig = stage.own("evaluation")
+    where = stage.where("evaluation")
+    if isinstance(stage.data, DrawnSpec):
         sizes = ("benchmark", "choices", "arithmetic", "functions")
-        most = max(reached.data.rows.get(name, 0) for name in sizes)
-        of = f"items in the largest benchmark ({_data_settings(reached)})"
+        most = max(stage.data.rows.get(name, 0) for name in sizes)
+        of = f"items in the largest benchmark ({_data_settings(stage)})"
         yield Amount(where, "rows", evaluation.rows, most, of)
-    most_items, of = _benchmark(reached, "alpaca")
+    most_items, of = _benchmark(stage, "alpaca")
     yield Amount(where, "pair_rows", evaluation.pair_rows, most_items, of)
 
 
-def _prompts(reached: Reached) -> Iterator[Amount]:
-    most, stated = _rows(reached, "prompts")
-    yield Amount(reached.where("scale"), "prompts", reached.own("scale").prompts, most, f"training prompts {stated}")
+def _prompts(stage: StageContext) -> Iterator[Amount]:
+    most, stated = _rows(stage, "prompts")
+    yield Amount(stage.where("scale"), "prompts", stage.own("scale").prompts, most, f"training prompts {stated}")
 
 
-def _pool(reached: Reached) -> Iterator[Amount]:
-    scale = reached.own("scale")
+def _pool(stage: StageContext) -> Iterator[Amount]:
+    scale = stage.own("scale")
     for name in scale.benchmarks:
-        yield Amount(reached.where("scale"), "prompts", scale.prompts, *_benchmark(reached, name))
+        yield Amount(stage.where("scale"), "prompts", scale.prompts, *_benchmark(stage, name))
 
 
-def _normaliser(reached: Reached) -> Iterator[Amount]:
-    most, stated = _rows(reached, "preference_train")
-    yield Amount(reached.where("scale"), "pairs", reached.own("scale").pairs, most, f"training pairs {stated}")
+def _normaliser(stage: StageContext) -> Iterator[Amount]:
+    most, stated = _rows(stage, "preference_train")
+    yield Amount(stage.where("scale"), "pairs", stage.own("scale").pairs, most, f"training pairs {stated}")
 
 
 #: The numbers that the settings of each kind of stage ask for.
-AMOUNTS: Mapping[str, Callable[[Reached], Iterator[Amount]]] = {
+AMOUNTS: Mapping[str, Callable[[StageContext], Iterator[Amount]]] = {
     "sft": _sft,
     "policy": _policy,
     "references": _prompts,
@@ -157,7 +157,7 @@ AMOUNTS: Mapping[str, Callable[[Reached], Iterator[Amount]]] = {
 }
 
 
-def too_many(reached: Reached) -> list[Amount]:
+def too_many(stage: StageContext) -> list[Amount]:
     """Returns the numbers of a stage's settings that are above what exists."""
-    asked = AMOUNTS.get(reached.item.module)
-    return [] if asked is None else [amount for amount in asked(reached) if amount.too_many]
+    asked = AMOUNTS.get(stage.item.module)
+    return [] if asked is None else [amount for amount in asked(stage) if amount.too_many]

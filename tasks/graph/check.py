@@ -21,12 +21,11 @@ from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import typed
 from tasks.graph.amounts import too_many
 from tasks.graph.items import Item
-from tasks.graph.names import papers_of_repository
 from tasks.graph.policy_checks import check_policy, check_selection
 from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
-from tasks.graph.stage_checks import CHECKS, Reached, by_result, stated_settings
-from tasks.graph.typed_settings import TYPES, Make, TypedSettings
+from tasks.graph.stage_checks import CHECKS
+from tasks.graph.typed_settings import TYPES, Make, StageContext, TypedSettings, by_result, stated_settings
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import entries, read_settings, wrong_pages
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
@@ -39,7 +38,11 @@ from tasks.params.yaml_files import folders_of, refuse_lost_links
 #: File with the settings of re-evaluation.
 REEVALUATION = "params/reevaluation.yaml"
 #: Checks of each stage that depend on several settings.
-ALL_CHECKS: Mapping[str, Callable[[Reached], None]] = {**CHECKS, "policy": check_policy, "selection": check_selection}
+ALL_CHECKS: Mapping[str, Callable[[StageContext], None]] = {
+    **CHECKS,
+    "policy": check_policy,
+    "selection": check_selection,
+}
 #: Functions that type the entries of a paper's pages, by kind.
 PAPER_TYPES: Mapping[str, Make] = {
     "rows": parse_row,
@@ -85,17 +88,11 @@ class Check:
     def named(self, scale: str, paper: str, names: Iterable[str]) -> dict[str, list[str]]:
         """Returns the problems of rows of a paper at a scale, by row; valid rows have an empty list."""
         found: dict[str, list[str]] = {}
-        rows, wrong = read_rows(self.root, paper)
         for name in names:
-            if name in wrong:
-                found[name] = [wrong[name]]
-                continue
             try:
-                row = row_named(self.root, paper, name, rows)
+                found[name] = self.row(scale, row_named(self.root, paper, name))
             except (RecipeError, DataError) as error:
                 found[name] = [str(error)]
-                continue
-            found[name] = self.row(scale, row)
         return found
 
     def row(self, scale: str, row: RowSpec) -> list[str]:
@@ -119,10 +116,10 @@ class Check:
         problems = [found for make, address in stated_settings(item) if (found := self.entry(make, address))]
         if problems or item.module not in ALL_CHECKS:
             return problems
-        reached = Reached(item, above, self.settings)
+        stage = StageContext(item, above, self.settings)
         try:
-            ALL_CHECKS[item.module](reached)
-            amounts = too_many(reached)
+            ALL_CHECKS[item.module](stage)
+            amounts = too_many(stage)
         except (RecipeError, DataError) as error:
             # settings of a stage above, which is looked at itself
             return [] if str(error) in self.settings.problems else [str(error)]
@@ -257,7 +254,7 @@ def check_all(root: Path) -> None:
 
 
 def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -> None:
-    """Refuses rows that are to run, and warns of other rows that are not valid.
+    """Refuses rows that are to run, and warns of numbers that change no score; `graph --check` checks all others.
 
     Args:
         root: the repository.
@@ -267,23 +264,14 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
     Raises:
         RecipeError: every problem of the chosen rows, one a line.
     """
-    check, problems, others, warnings = Check(root), [], [], list[str]()
-    for paper in papers_of_repository(root):
-        known = row_addresses(root, paper)
-        asked = chosen.get(paper)
-        wanted = list(known) if asked is not None and not asked else list(asked or ())
-        found = check.named(scale, paper, dict.fromkeys(wanted))
-        warnings += check.warnings
-        found |= check.named(scale, paper, [name for name in known if name not in found])
-        check.warnings.clear()
-        problems += [problem for name in wanted for problem in found[name]]
-        others += [f"{paper}/{name}" for name in known if name not in wanted and found[name]]
-    unread = [one for one in [*unreadable_pages(root), *unread_stages(root, scale)] if one not in problems]
-    for problem in dict.fromkeys([*unread, *warnings]):
-        print(f"warning: {problem}", file=sys.stderr)
-    if others:
-        names = ", ".join(others[:3]) + (" and more" if len(others) > 3 else "")
-        noun = "row is" if len(others) == 1 else "rows are"
-        print(f"warning: {len(others)} other {noun} not valid: {names}; see rewardsmith graph --check", file=sys.stderr)
+    check, problems = Check(root), []
+    for paper, asked in chosen.items():
+        found = check.named(scale, paper, dict.fromkeys(asked or row_addresses(root, paper)))
+        problems += [problem for of_row in found.values() for problem in of_row]
+        folders = ((paper_folder(paper), PAGES), (scale_folder(scale), SCALE_PAGES))
+        unread = [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
+        check.warnings |= dict.fromkeys(problem for problem in unread if problem not in problems)
+    for warning in check.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if (error := refused(problems)) is not None:
         raise error

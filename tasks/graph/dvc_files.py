@@ -38,7 +38,7 @@ from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.rows import PAGES, paper_folder, papers, read_rows
 from tasks.params.pages import Address, read_page, read_settings, wrong_pages
-from tasks.params.scales import KINDS, scale_folder, scale_names
+from tasks.params.scales import KINDS, scale_folder
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import run_settings, stage_needs
@@ -54,6 +54,9 @@ DISTRIBUTION = "rewardsmith"
 #: Arguments of stages that are not files.
 NOT_PATHS = ("seed", "seeds", "world", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
+
+#: A stage's version in its module.
+_VERSION = re.compile(r"^VERSION(?:: [\w |]+)? = ([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
 
 #: Resources of a running stage by default; `resources` of params/scales/<scale>/stages.yaml overrides them.
 CPU = {"cores": 1, "gpus": 0, "memory_gb": 2}
@@ -85,19 +88,16 @@ def stage_version(root: Path, stage: str) -> int | str:
     exist)."""
     tasks = root / "tasks" if is_checkout(root) else Path(__file__).resolve().parents[1]
     path = tasks / f"{stage}.py"
-    if not path.exists():
+    found = _VERSION.search(path.read_text(encoding="utf-8")) if path.exists() else None
+    if found is None:
         return 1
     try:
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-    except SyntaxError as error:
-        raise DataError(f"not valid Python ({error.msg})", file=str(path), row=error.lineno) from None
-    for node in body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == "VERSION" for target in targets):
-            value = getattr(node, "value", None)
-            if isinstance(value, ast.Constant) and isinstance(value.value, int | str):
-                return value.value
-    return 1
+        version = ast.literal_eval(found[1])
+    except (SyntaxError, ValueError):
+        version = None
+    if not isinstance(version, int | str):
+        raise DataError(f"VERSION is {found[1]}", file=str(path), remedy="It must be a number or text, as it stands")
+    return version
 
 
 def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
@@ -218,7 +218,7 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
     ones.
 
     Args:
-        graphs: what `build` gives, where it is known.
+        graphs: what `build` gives for the files that are asked for.
 
     A file that has stages of a page which cannot be read stays as it is.
 
@@ -244,25 +244,34 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
 
 def _unknown(root: Path, graphs: Iterable[Path]) -> set[Path]:
     """Returns the folders of `build` whose stages are not all known, since a page of theirs cannot be read."""
-    papers_ = {paper for paper in paper_names(root) if wrong_pages(root, paper_folder(paper), PAGES)}
-    scales = {scale for scale in scale_names(root) if wrong_pages(root, scale_folder(scale), KINDS)}
-    demo = DEFAULT_SCALE in scales or papers_ & run_settings(root).demo.keys()
-    found = {Path()} if demo else set()
-    shared = {*papers_, SHARED, HEADLINE_ROWS.name} if papers_ else set()
-    return found | {
-        folder for folder in graphs if folder.parts and (folder.parts[1] in scales or folder.name in shared)
+    made = [folder for folder in graphs if folder.parts]
+    demo_papers = run_settings(root).demo.keys()
+    papers_ = {
+        paper for paper in (paper_names(root) if made else demo_papers) if wrong_pages(root, paper_folder(paper), PAGES)
     }
+    scales = {
+        scale
+        for scale in {DEFAULT_SCALE, *(folder.parts[1] for folder in made)}
+        if wrong_pages(root, scale_folder(scale), KINDS)
+    }
+    found = {Path()} if DEFAULT_SCALE in scales or papers_ & demo_papers else set()
+    shared = {*papers_, SHARED, HEADLINE_ROWS.name} if papers_ else set()
+    return found | {folder for folder in made if folder.parts[1] in scales or folder.name in shared}
 
 
-def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
-    """Returns the generated files that differ from what `render` gives, or that nothing gives."""
+def stale(root: Path, texts: Mapping[Path, str], scales: Collection[str] | None = None) -> list[Path]:
+    """Returns the generated files that differ from what `render` gives, or that nothing gives.
+
+    Args:
+        scales: of which the texts are; None for all.
+    """
     changed = [
         path
         for path, text in texts.items()
         if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
     ]
     there = {path.relative_to(root) for path in (root / "pipelines").glob("*/*/*.yaml")}
-    there |= {path.relative_to(root) for path in root.glob("graph.yaml")}  # of a tree from before
+    there = {path for path in there if scales is None or path.parts[1] in scales}
     return [*changed, *sorted(there - set(texts))]
 
 

@@ -9,7 +9,7 @@ Place of each stage:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -60,30 +60,38 @@ def results_of_rows(root: Path, scale: str, paper: str, rows: Iterable[str], see
     return {path for seed in seeds for spec in specs for path in table_inputs(here.row(spec, seed))}
 
 
-def build(root: Path) -> dict[Path, Graph]:
-    """Returns every graph by its folder, relative to the root; rows that are not valid are left out.
+def build(root: Path, wanted: Collection[Path] | None = None) -> dict[Path, Graph]:
+    """Returns graphs by their folder, relative to the root; rows that are not valid are left out.
+
+    Args:
+        wanted: folders that are asked for; the graphs of their scales are made, and the demo's. None for all.
 
     Raises:
         RecipeError: the demo or demo_all names an unknown row.
     """
-    settings = run_settings(root)
-    rows = {paper: read_rows(root, paper)[0] for paper in papers(root)}
-    demo, headline = (
-        _chosen_rows(root, name, parts, rows)
-        for name, parts in (("demo", settings.demo), ("demo_all", settings.demo_all))
-    )
+    settings, found = run_settings(root), papers(root)
+
+    def rows(paper: str) -> dict[str, RowSpec]:
+        return read_rows(root, paper)[0]
+
+    demo = _chosen_rows(root, "demo", settings.demo, found)
     graphs = {Path(): demo}
+    scales = set(scale_names(root)) if wanted is None else {at.parts[1] for at in wanted if at != HEADLINE_ROWS}
+    headline = Graph(DEFAULT_SCALE)
+    if wanted is None or DEFAULT_SCALE in scales or HEADLINE_ROWS in wanted:
+        headline = _chosen_rows(root, "demo_all", settings.demo_all, found)
     if rest := [item for item in headline.items() if item.out not in demo.outputs()]:
         graphs[HEADLINE_ROWS] = Graph(DEFAULT_SCALE, tables=headline.tables)
         graphs[HEADLINE_ROWS].add(rest)
-    for scale_name in scale_names(root):
+    for scale_name in (name for name in scale_names(root) if name in scales):
         scale = Scale(root, scale_name)
         full: dict[str, Graph] = {}
-        for paper, found in rows.items():
+        for paper in found:
+            own = rows(paper)
             named = {row for part in settings.parts(paper) for row in part.rows}
-            raw = {row.backbone for row in found.values()} | named - set(found)
+            raw = {row.backbone for row in own.values()} | named - set(own)
             raw |= printed_backbones(paper)
-            every = [*found.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in found)]
+            every = [*own.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in own)]
             here = [row for row in every if _is_here(scale, row)]
             if here:
                 full[paper], seeds = Graph(scale.name), suite_seeds(settings.suite, scale.name, paper)
@@ -93,17 +101,16 @@ def build(root: Path) -> dict[Path, Graph]:
     return graphs
 
 
-def _chosen_rows(
-    root: Path, field: str, parts: Mapping[str, RowsAndSeeds], rows: Mapping[str, Mapping[str, RowSpec]]
-) -> Graph:
+def _chosen_rows(root: Path, field: str, parts: Mapping[str, RowsAndSeeds], known: Collection[str]) -> Graph:
     """Returns the graph of the rows that a field of params.yaml names, by paper."""
     graph, testbed = Graph(DEFAULT_SCALE), Scale(root, DEFAULT_SCALE)
     for paper, part in parts.items():
-        if paper not in rows:
-            raise RecipeError(f"{RUNS}: {field} names '{paper}', a paper without rows{hint(paper, rows)}")
+        if paper not in known:
+            raise RecipeError(f"{RUNS}: {field} names '{paper}', a paper without rows{hint(paper, known)}")
         refuse_unknown_rows(root, f"{field}.{paper}", paper, part.rows)
-        wrong = set(row_addresses(root, paper)) - set(rows[paper])
-        chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows[paper])
+        rows = read_rows(root, paper)[0]
+        wrong = set(row_addresses(root, paper)) - set(rows)
+        chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows)
         add_rows(graph, testbed, paper, chosen, part.seeds, f"results/{DEFAULT_SCALE}/{paper}/{DEMO}")
     return graph
 

@@ -1,8 +1,8 @@
-"""Settings of each stage, typed as the stage types them: `TYPES` says how, for every settings argument of a stage."""
+"""Settings of each stage and of the stages above it, typed as the stages type them: `TYPES` says how."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.supervised.config import TrainingConfig
+from tasks.graph.items import Argument, Item, result_of
 from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry, SelectionScale
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import data_spec
@@ -96,3 +97,60 @@ class TypedSettings:
         if isinstance(found, RewardsmithError):
             raise found
         return found
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """A stage with the stages that it reads from.
+
+    Attributes:
+        item: the stage.
+        above: every stage above it, by its result.
+        settings: of this root.
+    """
+
+    item: Item
+    above: Mapping[str, Item]
+    settings: TypedSettings
+
+    def own(self, argument: str) -> Any:
+        """Returns the typed settings of one of the stage's own arguments."""
+        return self.settings.get(TYPES[self.item.module, argument], self.where(argument))
+
+    def where(self, argument: str) -> str:
+        """Returns the address of one of the stage's own settings."""
+        return str(self.item.arguments[argument])
+
+    def upstream(self, argument: str) -> list[StageContext]:
+        """Returns the stages whose results are given as an argument; a given reward model has none."""
+        value: Argument = self.item.arguments.get(argument, ())
+        results = value if isinstance(value, tuple) else (str(value),)
+        return [stage for one in results if (stage := self.stage_of(one)) is not None]
+
+    def stage_of(self, result: str) -> StageContext | None:
+        """Returns the stage that makes a result; None for what is given."""
+        return StageContext(self.above[result], self.above, self.settings) if result in self.above else None
+
+    @property
+    def prepare(self) -> StageContext:
+        """Returns the stage that prepares the stage's data."""
+        stage = self.upstream("data")[0] if self.item.module != "prepare" else self
+        return stage if stage.item.module == "prepare" else stage.prepare
+
+    @property
+    def data(self) -> Any:
+        """Returns the typed data spec of the stage's data."""
+        return self.prepare.own("spec")
+
+
+def stated_settings(item: Item) -> Iterator[tuple[Make, str]]:
+    """Yields the type and the address of each of a stage's settings."""
+    for name, value in item.arguments.items():
+        if (item.module, name) in TYPES:
+            for address in value if isinstance(value, tuple) else (str(value),):
+                yield TYPES[item.module, name], address
+
+
+def by_result(items: list[Item]) -> dict[str, Item]:
+    """Returns stages by their results."""
+    return {result_of(item): item for item in items}

@@ -23,7 +23,18 @@ from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.responses import PADDINGS
 from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
 from tasks.params.questions import QuestionsSpec, WorldNumber, seed_of_world
-from tasks.params.settings import Count, InnerShare, Share, Size
+from tasks.params.settings import (
+    CLAUSES,
+    DIALOGUES,
+    FACTS,
+    LONG_FORM,
+    PAIRS,
+    TRUE_REWARDS,
+    Count,
+    InnerShare,
+    Share,
+    Size,
+)
 
 #: The largest tolerated share of bad rows of a file.
 BadShare = Annotated[float, between(0, 1, open_high=True)]
@@ -73,6 +84,7 @@ class DrawnSpec(Checked):
     """
 
     Rows: ClassVar[type[Any]]
+    provides: ClassVar[tuple[str, ...]] = (PAIRS, TRUE_REWARDS)
 
     source: str
     template: Template
@@ -139,6 +151,7 @@ class WorldSpec(DrawnSpec):
     """
 
     Rows = WorldRows
+    provides = (PAIRS, TRUE_REWARDS, CLAUSES, DIALOGUES)
 
     follow_up_share: Share
     baseline_quality: Mapping[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], Share]
@@ -179,6 +192,8 @@ class ReadSpec(Checked):
         directory: folder of the data; without one, the environment variable REWARDSMITH_DATA names it.
         max_bad_share: the largest tolerated share of bad rows of a file.
     """
+
+    provides: ClassVar[tuple[str, ...]] = (PAIRS,)
 
     source: str
     template: Template
@@ -287,6 +302,7 @@ class LongFormWorldSpec(DrawnSpec):
     """
 
     Rows = LongFormRows
+    provides = (PAIRS, TRUE_REWARDS, CLAUSES, LONG_FORM, FACTS)
 
     aspect_errors: Mapping[
         Annotated[str, one_of(("relevance", "factuality", "completeness"))], Annotated[float, between(0, 0.5)]
@@ -302,6 +318,8 @@ class LongFormDirectorySpec(ReadSpec):
         preference: name of its preference set.
         context_chars: passages are cut at a sentence so that the context has at most so many characters.
     """
+
+    provides = (PAIRS, LONG_FORM)
 
     questions: str
     preference: str
@@ -349,6 +367,17 @@ DATA_SPECS: Mapping[str, type[Any]] = {
     "testbed-translation": TranslationWorldSpec,
     "directory-translation": TranslationDirectorySpec,
 }
+
+
+def benchmarks_of(data: Any) -> tuple[str, ...]:
+    """Returns the dialogue benchmarks that data has."""
+    if isinstance(data, WorldSpec):
+        return ("alpaca", "arena", "ood", "mtbench")
+    if isinstance(data, QuestionsSpec):
+        return ()
+    if not isinstance(data, RealSpec):
+        return ("alpaca",)
+    return (tuple(data.benchmarks) or ("alpaca",)) + (("held_out",) if data.held_out else ())
 
 
 def drawn_by_seed(values: Mapping[str, Any]) -> bool:

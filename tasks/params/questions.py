@@ -12,7 +12,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
 from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
-from tasks.params.settings import Count
+from tasks.params.settings import QUESTIONS, TESTBED_QUESTIONS, Count
 
 #: Number of a world among many independent ones.
 WorldNumber = Annotated[int, between(0, 2**40)]
@@ -104,6 +104,11 @@ class QuestionsSpec(Checked):
             raise RecipeError(f"world is {self.world}, and source '{self.source}'; only the testbed has worlds")
         if self.difficulty:
             raise RecipeError(f"difficulty is stated, but source '{self.source}' draws no questions; leave it out")
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """Returns what the data provides for stages."""
+        return (QUESTIONS, TESTBED_QUESTIONS) if self.source == "testbed" else (QUESTIONS,)
 
     def of_world(self, number: int) -> Self:
         """Returns the spec of one of many worlds: facts and draws follow from the world's number."""

@@ -19,6 +19,15 @@ Size = Annotated[int, at_least(0)]
 Share = Annotated[float, between(0, 1)]
 InnerShare = Annotated[float, between(0, 1, open_low=True, open_high=True)]
 
+#: What data may provide for stages, in the words of refusals.
+PAIRS, TRUE_REWARDS, CLAUSES = "preference pairs", "true rewards", "the testbed's clauses"
+QUESTIONS, TESTBED_QUESTIONS, DIALOGUES = (
+    "questions with a 'task'",
+    "the testbed's questions",
+    "the testbed's dialogues",
+)
+LONG_FORM, FACTS = "labelled long-form answers", "the facts of the testbed's long-form questions"
+
 
 def check_stated(cls: type[Any], values: Mapping[str, Any], path: str) -> None:
     """Refuses settings of which some texts are replaced before they are used, as `${NAME}` is.

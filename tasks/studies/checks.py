@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.stage_checks import Reached, by_result
-from tasks.graph.typed_settings import TypedSettings
+from tasks.graph.typed_settings import StageContext, TypedSettings, by_result
 from tasks.params.metric_names import is_metric, needed_parts
 from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
@@ -77,14 +76,14 @@ def _check_measured(world: WorldTree, cell: str) -> None:
     assert isinstance(world.spec, StudySpec)
     above, settings = by_result(world.items(cell)), TypedSettings(world.tree)
     for row, item in world.stages(cell).items():
-        reached = Reached(item, above, settings)
-        if "evaluation" not in item.arguments or isinstance(reached.data, QuestionsSpec):
+        stage = StageContext(item, above, settings)
+        if "evaluation" not in item.arguments or isinstance(stage.data, QuestionsSpec):
             continue
-        config = reached.own("evaluation")
+        config = stage.own("evaluation")
         for parts in needed_parts(world.spec.metric):
             if not any(map(config.has, parts)):
                 raise RecipeError(
-                    f"study '{world.study}': the metric is '{world.spec.metric}', but {reached.where('evaluation')} of "
+                    f"study '{world.study}': the metric is '{world.spec.metric}', but {stage.where('evaluation')} of "
                     f"row '{row}' has only {list(config.only)}; add '{parts[0]}' to 'only'"
                 )
 
@@ -101,8 +100,8 @@ def _without_kl(world: WorldTree, cell: str) -> list[str]:
     for row, item in world.stages(cell).items():
         if "evaluation" not in item.arguments:
             continue
-        reached = Reached(item, above, settings)
-        config = reached.own("evaluation")
+        stage = StageContext(item, above, settings)
+        config = stage.own("evaluation")
         if has_kl(config.temperature, config.top_p, config.top_k):
             continue
         found.append(f"{row} ({cell})")
@@ -111,7 +110,7 @@ def _without_kl(world: WorldTree, cell: str) -> list[str]:
             if hypothesis.kl is not None and counts and row in compared(world.spec, hypothesis):
                 raise RecipeError(
                     f"study '{world.study}': hypotheses.{name} compares rows at {hypothesis.kl:g} nats, but "
-                    f"{reached.where('evaluation')} of row '{row}' samples at temperature {config.temperature:g}; set "
+                    f"{stage.where('evaluation')} of row '{row}' samples at temperature {config.temperature:g}; set "
                     "temperature: 1, top_p: 1 and top_k: 0 in 'settings', evaluation"
                 )
     return found

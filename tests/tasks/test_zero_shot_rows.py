@@ -69,8 +69,8 @@ def test_what_needs_a_trained_model_is_refused_before_anything_runs(tmp_path: Pa
     page = tmp_path / "params" / "scales" / "testbed" / "stages.yaml"
     set_entry(page, "reward_model-par", {"zero_shot": {"model": str(model)}})
     found = "\n".join(check_rows(tmp_path, "par", ["vanilla"], "testbed"))
-    assert "stages.yaml:references: stage 'references' reads a trained reward model, but" in found
-    assert "asks a zero_shot model instead of training 'standard'" in found
+    assert "stages.yaml:reward_model-par: stage 'references' reads a reward model, which needs trained weights" in found
+    assert "but zero_shot reward model 'standard' has none" in found
     set_entry(page, "reward_model-par", {"zero_shot": {"model": str(model), "reed": "head"}})
     found = "\n".join(check_rows(tmp_path, "par", ["vanilla"], "testbed"))
     assert "unknown setting 'zero_shot.reed'" in found

@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -15,7 +14,6 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.teachers.oracle import OracleTeacher
 from rlhf_core.testbed import Annotator, Dials, World
 from rlhf_core.typed import typed
-from tasks.graph.stage_checks import check_segmenter
 from tasks.params.data import LongFormWorldSpec, data_spec
 from tasks.prepare import make_sets, prepare
 from tasks.running.loading import load_world
@@ -141,14 +139,6 @@ def test_labels_of_aspects_are_wrong_in_training_and_right_in_validation(tmp_pat
         assert before["labels"]["relevance"] == after["labels"]["relevance"]
     with pytest.raises(RecipeError, match="did you mean 'factuality'"):
         data_spec({**LONG_FORM, "aspect_errors": {"factualty": 0.1}}, "data.yaml")
-
-
-def test_gold_boundaries_of_real_data_are_refused():
-    real = SimpleNamespace(has_world=False, data=SimpleNamespace(source="directory"), upstream=lambda name: [])
-    with pytest.raises(RecipeError, match=r"segmenter\.kind is 'gold'.*source is 'directory'"):
-        check_segmenter({"kind": "gold"}, real, "model.yaml")
-    known = SimpleNamespace(has_world=True, data=SimpleNamespace(source="testbed"), upstream=lambda name: [])
-    check_segmenter({"kind": "gold"}, known, "model.yaml")
 
 
 def documented_settings() -> list[tuple[str, dict]]:
