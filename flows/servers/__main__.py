@@ -133,7 +133,6 @@ def check_stores(settings: Settings) -> None:
         RewardsmithError: one cannot be used.
     """
     stores.refuse_full_disk(settings)
-    databases.refuse_unknown(settings)
     stores.check_artifacts(settings)
     databases.create_missing(settings)
 

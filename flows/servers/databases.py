@@ -1,4 +1,4 @@
-"""The platform's databases, looked at and brought to the installed versions before any server or client opens them.
+"""The platform's databases, made and brought to the installed versions before any server or client opens them.
 
 MLflow's two are prepared here, in one process: several first writers of one database crash. Prefect's has a single
 opener, its server, which prepares it while it starts.
@@ -6,13 +6,9 @@ opener, its server, which prepares it while it starts.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -23,12 +19,6 @@ from tasks.tracking.databases import mark_of, upgrade
 
 #: Every database, and what writes it.
 TOOLS = {"prefect": "prefect", "mlflow": "mlflow", "auth": "mlflow"}
-#: Folder of each database's schema revisions in its tool, and the table that names the database's own revision.
-REVISIONS = {
-    "prefect": ("server/database/_migrations/versions", "alembic_version"),
-    "mlflow": ("store/db_migrations/versions", "alembic_version"),
-    "auth": ("server/auth/db/migrations/versions", "alembic_version_auth"),
-}
 PREPARED = ("mlflow", "auth")
 
 
@@ -118,68 +108,8 @@ def create_missing(settings: Settings) -> None:
             ) from None
 
 
-def revision(settings: Settings, name: str) -> str | None:
-    """Returns the revision of a database's schema; None before its tool has made one.
-
-    Raises:
-        RewardsmithError: it cannot be read.
-    """
-    query = f"select version_num from {REVISIONS[name][1]}"
-    path = _file(settings, name)
-    rows: list[tuple[str]] = []
-    if path is None:
-        import psycopg2
-        from psycopg2 import errors
-
-        try:
-            with closing(psycopg2.connect(settings.database_of(name), connect_timeout=10)) as connection:
-                cursor = connection.cursor()
-                cursor.execute(query)
-                rows = cursor.fetchall()
-        except errors.UndefinedTable:
-            return None
-        except psycopg2.Error as error:
-            shown = settings.shown_database(name)
-            raise RewardsmithError(f"the database {shown} cannot be read: {_first_line(error)}") from None
-    elif path.exists():
-        try:
-            with closing(sqlite3.connect(path, timeout=60)) as connection:
-                rows = connection.execute(query).fetchall()
-        except sqlite3.DatabaseError as error:
-            if "no such table" in str(error):
-                return None
-            remedy = "Move it away, or restore it from a copy"
-            raise RewardsmithError(f"the database {path} cannot be read: {error}. {remedy}") from None
-    return str(rows[0][0]) if rows else None
-
-
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def refuse_unknown(settings: Settings) -> None:
-    """Refuses a database whose schema the installed tool does not know: a newer version wrote it.
-
-    Raises:
-        RewardsmithError: with the database, the revision and what can be done; or one that cannot be read.
-    """
-    absent = missing(settings)
-    for name, (folder, _) in REVISIONS.items():
-        found = None if name in absent else revision(settings, name)
-        tool = importlib.util.find_spec(TOOLS[name])
-        if found is None or tool is None or tool.origin is None:
-            continue
-        known: set[str] = set()
-        for path in (Path(tool.origin).parent / folder).rglob("*.py"):
-            known |= set(
-                re.findall(r"^revision\s*(?::.*)?=\s*[\"'](\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-            )
-        if found not in known:
-            here, shown = f"{TOOLS[name]} {metadata.version(TOOLS[name])}", settings.shown_database(name)
-            raise RewardsmithError(
-                f"the {TOOLS[name]} database {shown} has the schema {found}, which the installed {here} does not know: "
-                "a newer version wrote it. Install that version, or use another database; nothing was changed"
-            )
 
 
 def write_auth_file(settings: Settings) -> None:

@@ -1,8 +1,8 @@
 """Check for work left to do when a run is requested again.
 
 A run that ended well leaves a note in `.work/ended/`: a digest of its stages' locks, the code, the report's page and
-MLflow's address. While the note is valid, MLflow has runs and DVC finds every stage current, the same command says so
-in seconds, and starts neither Prefect nor the follow-ups.
+MLflow's address. While the note is valid and DVC finds every stage current, the same command says so in seconds, and
+starts neither Prefect nor the follow-ups.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -72,8 +71,6 @@ def nothing_to_do(root: Path, request: RunRequest) -> str | None:
     noted = read_private(request.note(root))
     if not noted or noted["digest"] != _digest(root, request, noted["files"], loaded_code_digest()):
         return None
-    if request.sync and not _has_runs(root):
-        return None
     stages = stale.requested_stages(
         root, request.paper, request.rows, request.seeds, scale=request.scale, full=request.full
     )
@@ -86,19 +83,10 @@ def nothing_to_do(root: Path, request: RunRequest) -> str | None:
     return "\n".join([line, *alarm_lines(alarms)])
 
 
-def _has_runs(root: Path) -> bool:
-    """Returns whether the tree's own MLflow has runs; another one is not asked (`rewardsmith sync` brings it up to
-    date)."""
-    try:
-        with closing(sqlite3.connect(f"file:{root / MLFLOW}?mode=ro", uri=True)) as database:
-            return database.execute("SELECT 1 FROM runs LIMIT 1").fetchone() is not None
-    except sqlite3.Error:
-        return "MLFLOW_TRACKING_URI" in os.environ and not (root / MLFLOW).exists()
-
-
 def _digest(root: Path, request: RunRequest, files: Sequence[str], code: str) -> str:
     """Returns digests of the code, MLflow's address, the locks beside the files, and the report's page."""
-    digest = hashlib.sha256(f"{code} {os.environ.get('MLFLOW_TRACKING_URI', '')}".encode())
+    mlflow = os.environ.get("MLFLOW_TRACKING_URI") or (request.sync and (root / MLFLOW).exists())
+    digest = hashlib.sha256(f"{code} {mlflow}".encode())
     for path in [
         *((root / file).with_name("dvc.lock") for file in files),
         *([root / REPORT] if request.report else []),

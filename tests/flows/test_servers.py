@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import http.server
-import importlib.util
 import json
 import os
 import signal
 import socket
-import sqlite3
 import stat
 import subprocess
 import sys
 import threading
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +26,7 @@ import yaml
 import flows.servers.__main__ as servers
 from flows import deployments, run_notes
 from flows.servers import databases, page, processes, settings, stores
-from flows.stage_run import MemoryWatch, StageFailed, explain_failure
+from flows.stage_run import MemoryWatch, explain_failure
 from flows.working_tree import end_group
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.graph import rows
@@ -115,29 +112,6 @@ def test_a_database_server_that_is_not_there_is_named_without_its_password(
     with pytest.raises(RewardsmithError, match=r"server 127\.0\.0\.1:1 cannot be used.*REWARDSMITH_DATABASE") as caught:
         databases.create_missing(settings.load(tmp_path, PORTS))
     assert "me:word" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["prefect", "mlflow", "auth"])
-def test_a_database_of_a_newer_version_is_left_alone(made: settings.Settings, name: str) -> None:
-    folder, table = databases.REVISIONS[name]
-    tool = importlib.util.find_spec(databases.TOOLS[name])
-    assert tool is not None
-    assert list((Path(str(tool.origin)).parent / folder).rglob("*.py")), "the tool keeps its revisions elsewhere"
-    path = Path(made.database_of(name).removeprefix("sqlite:///"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute(f"create table {table} (version_num text)")
-        database.execute(f"insert into {table} values ('ffffffffffff')")
-    with pytest.raises(RewardsmithError, match=r"has the schema ffffffffffff, which .* does not know: a newer version"):
-        databases.refuse_unknown(made)
-    path.unlink()
-    databases.refuse_unknown(made)
-
-
-def test_a_file_that_is_no_database_is_named(made: settings.Settings, tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("cut" * 1000)
-    with pytest.raises(RewardsmithError, match=r"mlflow\.db cannot be read: file is not a database\. Move it away"):
-        databases.refuse_unknown(made)
 
 
 def test_stores_that_are_no_longer_named_are_refused(
@@ -256,17 +230,6 @@ def test_a_port_that_one_server_is_asked_to_have_is_no_other_ones(
         assert all(found[name] == own for name, own in usual.items() if name != asked and own != port)
 
 
-def test_a_free_port_instead_of_the_usual_one_is_none_of_the_others() -> None:
-    port = free_port()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert settings.choose_port("127.0.0.1", "mlflow", None, port, {port, settings.PORTS["mlflow"]}) not in (
-            port,
-            settings.PORTS["mlflow"],
-        )
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -308,16 +271,7 @@ def test_a_host_that_cannot_be_bound_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_variables_that_are_set_to_nothing_are_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS", "REWARDSMITH_HOST"):
-        monkeypatch.setenv(name, "")
-    made = settings.load(tmp_path, PORTS)
-    assert (made.host, made.database, made.artifacts) == ("127.0.0.1", None, (tmp_path / "mlruns").as_uri())
-    assert made.url("prefect") == "http://127.0.0.1:4200"
-    databases.create_missing(made)
-
-
-@pytest.mark.parametrize("refuses", ["stores.refuse_full_disk", "databases.refuse_unknown", "stores.check_artifacts"])
+@pytest.mark.parametrize("refuses", ["stores.refuse_full_disk", "stores.check_artifacts"])
 def test_every_store_is_looked_at_before_anything_is_stopped_or_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
 ) -> None:
@@ -332,15 +286,6 @@ def test_every_store_is_looked_at_before_anything_is_stopped_or_made(
     with pytest.raises(RewardsmithError, match=r"^no$"):
         servers.up(tmp_path, {})
     assert touched == []
-
-
-def test_a_database_that_is_missing_has_no_revision_to_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db/lab")
-    asked: list[str] = []
-    monkeypatch.setattr(databases, "missing", lambda made: ["prefect", "auth"])
-    monkeypatch.setattr(databases, "revision", lambda made, name: asked.append(name))
-    databases.refuse_unknown(settings.load(tmp_path, PORTS))
-    assert asked == ["mlflow"]
 
 
 #: A flow that runs a stage and ends it when it is asked to end, or another that was killed and left its stage.
@@ -517,15 +462,6 @@ def test_a_stage_that_outgrows_its_memory_is_ended_and_says_so(monkeypatch: pyte
     assert not failure.retry
     assert "stage policy-x outgrew its memory: it held" in str(failure)
     assert "`resources` in params/scales/<scale>/stages.yaml" in str(failure)
-
-
-def test_a_stage_that_fails_otherwise_keeps_its_message() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
-    watch = MemoryWatch(process.pid, 4.0)
-    process.wait()
-    watch.close()
-    failure = StageFailed("stage x failed", exit_code=1, retry=False)
-    assert watch.explained("x", failure) is failure
 
 
 class Health(http.server.BaseHTTPRequestHandler):

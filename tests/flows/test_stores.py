@@ -10,7 +10,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ import psutil
 import pytest
 
 from flows.servers import __main__ as main
-from flows.servers import databases, settings, stores
+from flows.servers import settings, stores
 from rlhf_core.errors import RewardsmithError
 from tasks.running.platform_state import FOLDER, client_environment
 from tests import small_repository
-from tests.chaos import Platform, forget, servers, wait_for
+from tests.chaos import Platform, servers
 from tests.small_repository import PROJECT, clean_environment, command
 from tests.storage_servers import Moto, PostgreSQL
 
@@ -195,32 +194,6 @@ def test_results_go_into_the_bucket_and_come_back_elsewhere(
     assert objects.writer[1] not in refused.stderr + refused.stdout
 
 
-def test_a_killed_database_loses_nothing(root: Path, run: str, database: PostgreSQL) -> None:
-    whole = results(root)
-    forget(root)
-    platform = Platform(root)
-    made = platform.start("segment", report=False, environment={"STAND_IN_SECONDS": "2"})
-    until = time.monotonic() + 120
-    while not platform.stages():
-        assert time.monotonic() < until, platform.state(made)
-        time.sleep(0.2)
-    database.kill()
-    code, said = try_up(root)
-    assert code == 2
-    assert f"error: the database server {database.place} cannot be used: " in said
-    assert "Traceback" not in said
-    database.start()
-    servers(root, "up")
-    platform = Platform(root)
-    if not platform.wait(made).is_completed():
-        made = platform.start("segment", report=False)
-        assert platform.wait(made).is_completed(), platform.state(made)
-    assert platform.state(run).is_completed()
-    assert results(root) == whole
-    # A slot whose run could not give it back while the database was gone ends with its lease, a minute later.
-    wait_for(lambda: platform.held_slots() == 0)
-
-
 @pytest.fixture
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: PostgreSQL, objects: Moto) -> Callable[..., str]:
     """Tries the stores of a new tree with some variables changed; gives the refusal, which shows no password."""
@@ -252,24 +225,6 @@ def test_a_database_that_refuses_is_named_with_its_reason(checked: Callable[...,
     said = checked(REWARDSMITH_DATABASE="postgresql://lab:mistyped@127.0.0.1:1/lab")
     assert "127.0.0.1:1 cannot be used" in said
     assert "refused" in said
-
-
-@pytest.mark.parametrize("name", ["prefect", "mlflow", "auth"])
-def test_a_database_that_a_newer_version_has_written_is_left_alone(
-    checked: Callable[..., str], database: PostgreSQL, name: str
-) -> None:
-    base, table = f"newer{name}", databases.REVISIONS[name][1]
-    database.sql(f"create database {base}_{name} owner lab")
-    database.sql(f"create table {table} (version_num text)", database=f"{base}_{name}")
-    database.sql(f"insert into {table} values ('ffffffffffff')", database=f"{base}_{name}")
-    database.sql(f"grant select on {table} to lab", database=f"{base}_{name}")
-    address = f"postgresql://lab:{quote(PASSWORD, safe='')}@{database.place}/{base}"
-    said = checked(REWARDSMITH_DATABASE=address)
-    tool = databases.TOOLS[name]
-    assert f"the {tool} database {database.place}/{base}_{name} has the schema ffffffffffff" in said
-    assert "a newer version wrote it. Install that version, or use another database; nothing was changed" in said
-    there = database.sql("select datname::text from pg_database where datname like %s", f"{base}%")
-    assert there == [(f"{base}_{name}",)], "no other database was made"
 
 
 def test_a_bucket_that_cannot_be_used_is_named_with_its_reason(checked: Callable[..., str], objects: Moto) -> None:

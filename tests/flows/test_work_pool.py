@@ -30,10 +30,7 @@ from tasks.graph.stages import Stage
 from tasks.running.artifacts import read_json
 from tests import small_repository
 from tests.small_repository import PROJECT, command
-from tests.team import POOL, Server, Team, calls, differing, kill, stage_runs, wait_for
-
-#: Seconds that a stand-in stage takes on the slow worker, so that there is a middle to be killed in.
-SLOW = "90"
+from tests.team import POOL, Server, Team, calls, differing, kill, stage_runs
 
 
 def locked(root: Path) -> dict[str, object]:
@@ -52,26 +49,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.platform
-@pytest.mark.timeout(3600)
-def test_a_pool_ends_like_one_machine_though_a_worker_and_the_coordinator_are_killed(
-    tmp_path: Path, server: None
-) -> None:
+@pytest.mark.timeout(1200)
+def test_a_pool_ends_like_one_machine(tmp_path: Path, server: None) -> None:
     team = Team(tmp_path)
     main, first, second = (team.clone(name) for name in ("main", "first", "second"))
-    assert team.coordinator(main).wait(1200) == 2
-    assert "has no work pool 'gpus'. `rewardsmith worker --pool gpus`" in team.log(main)
     machines: dict[Path, subprocess.Popen[str]] = {}
     try:
-        machines[first] = team.worker(first, SLOW)
-        machines[main] = team.coordinator(main)
-        wait_for(lambda: calls(first))
-        (cut,) = calls(first)
-        kill(machines[main], main)
+        machines |= {clone: team.worker(clone) for clone in (first, second)}
         machines[main] = coordinator = team.coordinator(main)
-        wait_for(lambda: "already: flow run" in team.log(main) or coordinator.poll() is not None)
-        assert (coordinator.poll(), calls(first)) == (None, [cut]), "the stage goes on, and is not started twice"
-        kill(machines[first], first)
-        machines[second] = team.worker(second)
         while coordinator.poll() is None:
             assert not running_groups(main), "the coordinator holds a stage's process"
             time.sleep(0.5)
@@ -81,17 +66,13 @@ def test_a_pool_ends_like_one_machine_though_a_worker_and_the_coordinator_are_ki
             if process.poll() is None:
                 kill(process, clone)
 
-    runs = stage_runs()
-    for run in runs:
-        assert run["work_pool_name"] == POOL
+    for run in stage_runs():
+        assert (run["work_pool_name"], run["state_name"]) == (POOL, "Completed")
         assert run["labels"]["prefect.worker.name"], "the worker that took it"
-    (dead,) = (run for run in runs if run["state_name"] != "Completed")
-    assert dead["state"]["message"].startswith("its machine died: no heartbeat"), dead["state"]
-
     alone = team.clone("alone")
     command("dvc", "repro", "-q", root=alone)
     assert not calls(main)
-    assert sorted([*calls(first), *calls(second)]) == sorted([*calls(alone), cut]), "no stage ran twice but the one cut"
+    assert sorted([*calls(first), *calls(second)]) == sorted(calls(alone)), "no stage ran twice"
     assert not differing(alone, main)
     assert "up to date" in command("dvc", "status", root=main).stdout
 

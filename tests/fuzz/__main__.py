@@ -24,9 +24,7 @@ from pathlib import Path
 from rlhf_core.errors import RewardsmithError
 from tests.fuzz.checkpoints import checkpoints
 from tests.fuzz.damage import Area
-from tests.fuzz.locks import locks
 from tests.fuzz.models import models
-from tests.fuzz.notes import notes
 from tests.fuzz.programs import programs
 from tests.fuzz.results import results
 from tests.fuzz.settings import pages, settings
@@ -51,8 +49,6 @@ AREAS: Mapping[str, Callable[[Path], AbstractContextManager[Area]]] = {
     "settings": settings,
     "pages": pages,
     "checkpoints": checkpoints,
-    "locks": locks,
-    "notes and caches": notes,
     "models": models,
     "results": results,
     "programs": programs,
