@@ -15,7 +15,7 @@ import typer
 from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
 from rlhf_core.user_code import user_code_refusal
 from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app
-from tasks.commands.in_project import InProject
+from tasks.commands.options import InProject
 from tasks.running.machine import disk_problem
 from tasks.running.variables import refuse_bad_environment, unset_misleading_variables
 

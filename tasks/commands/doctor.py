@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -17,10 +16,20 @@ from rlhf_core.models.device_settings import StatedSettings, resolve
 from tasks.commands.project_sizes import found_device
 from tasks.running import machine
 
-#: ok: there; note: works without, with a loss that the text names; missing: needed.
+#: ok: there; note: works without, with a loss that the remedy names; missing: needed.
 OK, NOTE, MISSING = "ok", "note", "missing"
 DEMO_DISK_GB, DEMO_MEMORY_GB = 3.0, 4.0
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+#: Programs by name, with the state without them and where they are from.
+PROGRAMS = {
+    "git": (("git",), MISSING, "install git: apt install git, or xcode-select --install"),
+    "C++ compiler": (
+        ("g++", "clang++", "c++"), NOTE,
+        "install g++ (apt install g++): DeepSpeed compiles its operators when it is first used",
+    ),
+    "Chromium": (CHROMIUM, NOTE, "install chromium: only needed to take pictures of the report page (tests, docs)"),
+}  # fmt: skip
+NEEDED = ("torch", "transformers", "dvc", "prefect", "mlflow", "pandera")
 
 
 @dataclass(frozen=True)
@@ -32,33 +41,48 @@ class Finding:
     found: str
     remedy: str = ""
 
-
-def check_python() -> Finding:
-    version = platform.python_version()
-    fits = (3, 11) <= sys.version_info[:2] < (3, 14)
-    remedy = (
-        "" if fits else "install Python 3.11, 3.12 or 3.13 (python.org, your package manager, or uv) and run `make`"
-    )
-    return Finding("Python", OK if fits else MISSING, version, remedy)
+    @classmethod
+    def of(cls, name: str, fits: bool, found: str, lacking: str, remedy: str) -> Finding:
+        """Returns what was found, with the state `lacking` and the remedy where it does not fit."""
+        return cls(name, OK, found) if fits else cls(name, lacking, found, remedy)
 
 
-def _program(name: str, programs: tuple[str, ...], state: str, remedy: str) -> Finding:
+def examine(root: Path) -> list[Finding]:
+    """Returns every check, in the order of reading."""
+    system, kind = platform.system(), platform.machine()
+    cores, memory = machine.cores(), machine.memory_gb()
+    ready = (root / "dvc.yaml").exists() and (root / ".dvc").is_dir()
+    return [
+        Finding.of(
+            "system", system == "Linux" and kind in ("x86_64", "AMD64"), f"{system} {kind}", NOTE,
+            "tested on Linux x86-64; elsewhere the testbed should run, DeepSpeed and code isolation do not",
+        ),
+        Finding.of(
+            "Python", (3, 11) <= sys.version_info[:2] < (3, 14), platform.python_version(), MISSING,
+            "install Python 3.11, 3.12 or 3.13 (python.org, your package manager, or uv) and run `make`",
+        ),
+        *map(check_program, PROGRAMS),
+        check_packages(root / "constraints.txt"),
+        Finding.of(
+            "repository", ready, str(root.resolve()), MISSING,
+            "run in a clone, or in a project that `rewardsmith init` made",
+        ),
+        Finding.of("cores", cores >= 2, str(cores), NOTE, "the demo takes twice as long"),
+        Finding.of(
+            "memory", memory >= DEMO_MEMORY_GB, f"{memory:.1f} GiB", NOTE,
+            f"the demo needs about {DEMO_MEMORY_GB:g} GiB; close other programs",
+        ),
+        check_disk(root),
+        check_gpu(),
+        check_isolation(),
+    ]  # fmt: skip
+
+
+def check_program(name: str) -> Finding:
+    """Returns whether a program of `PROGRAMS` is there."""
+    programs, lacking, remedy = PROGRAMS[name]
     path = next((found for program in programs if (found := shutil.which(program))), None)
-    return Finding(name, OK if path else state, path or "not found", "" if path else remedy)
-
-
-def check_git() -> Finding:
-    return _program("git", ("git",), MISSING, "install git: apt install git, or xcode-select --install")
-
-
-def check_compiler() -> Finding:
-    remedy = "install g++ (apt install g++): DeepSpeed compiles its operators when it is first used"
-    return _program("C++ compiler", ("g++", "clang++", "c++"), NOTE, remedy)
-
-
-def check_chromium() -> Finding:
-    remedy = "install chromium: only needed to take pictures of the report page (tests, docs)"
-    return _program("Chromium", CHROMIUM, NOTE, remedy)
+    return Finding.of(name, path is not None, path or "not found", lacking, remedy)
 
 
 def pinned(constraints: Path) -> dict[str, str]:
@@ -82,10 +106,7 @@ def check_packages(constraints: Path) -> Finding:
         for name, version in sorted(pins.items())
         if name in installed and installed[name].split("+")[0] != version
     ]
-    absent = [
-        name for name in ("torch", "transformers", "dvc", "prefect", "mlflow", "pandera") if name not in installed
-    ]
-    if absent:
+    if absent := [name for name in NEEDED if name not in installed]:
         remedy = "make install" if pins else "pip install rewardsmith"
         return Finding("packages", MISSING, f"not installed: {', '.join(absent)}", remedy)
     if not pins:
@@ -96,30 +117,18 @@ def check_packages(constraints: Path) -> Finding:
     return Finding("packages", OK, f"{len(pins)} pinned, all as tested")
 
 
-def check_cores() -> Finding:
-    count = machine.cores()
-    return Finding(
-        "cores", OK if count >= 2 else NOTE, str(count), "" if count >= 2 else "the demo takes twice as long"
-    )
-
-
-def check_memory() -> Finding:
-    size = machine.memory_gb()
-    remedy = f"the demo needs about {DEMO_MEMORY_GB:g} GiB; close other programs"
-    return Finding("memory", OK if size >= DEMO_MEMORY_GB else NOTE, f"{size:.1f} GiB", "" if size >= 4 else remedy)
-
-
 def check_disk(root: Path) -> Finding:
+    """Returns whether the disk can be written and has room for the demo."""
     if (problem := machine.unusable_disk(root)) is not None:
         found, _, remedy = problem.partition(". ")
         return Finding("disk", MISSING, found, remedy)
     free = machine.free_disk_gb(root)
     remedy = f"the demo needs about {DEMO_DISK_GB:g} GiB; `make clean`, or `dvc gc -w` in .demo"
-    enough = free >= DEMO_DISK_GB
-    return Finding("disk", OK if enough else MISSING, f"{free:.0f} GiB free", "" if enough else remedy)
+    return Finding.of("disk", free >= DEMO_DISK_GB, f"{free:.0f} GiB free", MISSING, remedy)
 
 
 def check_gpu() -> Finding:
+    """Returns the GPUs, with the settings that a stage with one of them trains in."""
     found, device = machine.gpus(), found_device()
     shown = ", ".join(found) or "none"
     if device.on_gpu:
@@ -128,54 +137,19 @@ def check_gpu() -> Finding:
     remedy = (
         "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda` in a clone"
     )
-    return Finding("GPU", OK if found else NOTE, shown, "" if found else remedy)
+    return Finding.of("GPU", bool(found), shown, NOTE, remedy)
 
 
 def check_isolation() -> Finding:
     """Returns whether a separate user and network namespace, in which generated code runs, can be made."""
-    program = shutil.which("unshare")
+    program, problem = shutil.which("unshare"), "no unshare"
+    if platform.system() == "Linux" and program:
+        tried = subprocess.run([program, "-rn", "true"], capture_output=True, text=True)
+        problem = (tried.stderr.strip() or "refused") if tried.returncode else ""
     remedy = "code benchmarks are refused here; use Linux with util-linux and user namespaces allowed"
-    if platform.system() != "Linux" or not program:
-        return Finding("isolation for generated code", NOTE, "no unshare", remedy)
-    try:
-        tried = subprocess.run([program, "-rn", "true"], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("isolation for generated code", NOTE, str(error), remedy)
-    if tried.returncode:
-        return Finding("isolation for generated code", NOTE, tried.stderr.strip() or "refused", remedy)
-    return Finding("isolation for generated code", OK, "user and network namespaces")
-
-
-def check_platform() -> Finding:
-    system = f"{platform.system()} {platform.machine()}"
-    supported = platform.system() == "Linux" and platform.machine() in ("x86_64", "AMD64")
-    remedy = "tested on Linux x86-64; elsewhere the testbed should run, DeepSpeed and code isolation do not"
-    return Finding("system", OK if supported else NOTE, system, "" if supported else remedy)
-
-
-def check_repository(root: Path) -> Finding:
-    ready = (root / "dvc.yaml").exists() and (root / ".dvc").is_dir()
-    remedy = "run in a clone, or in a project that `rewardsmith init` made"
-    return Finding("repository", OK if ready else MISSING, str(root.resolve()), "" if ready else remedy)
-
-
-def examine(root: Path) -> list[Finding]:
-    """Returns every check, in the order of reading."""
-    checks: list[Callable[[], Finding]] = [
-        check_platform,
-        check_python,
-        check_git,
-        check_compiler,
-        lambda: check_packages(root / "constraints.txt"),
-        lambda: check_repository(root),
-        check_cores,
-        check_memory,
-        lambda: check_disk(root),
-        check_gpu,
-        check_isolation,
-        check_chromium,
-    ]
-    return [check() for check in checks]
+    return Finding.of(
+        "isolation for generated code", not problem, problem or "user and network namespaces", NOTE, remedy
+    )
 
 
 def report(root: Path) -> int:

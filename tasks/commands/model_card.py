@@ -1,4 +1,4 @@
-"""Model card of an exported model: recipe, data, metrics, code, and how it is loaded."""
+"""Model card of an exported model (`model_card.md.j2`): recipe, data, metrics, code, and how it is loaded."""
 
 from __future__ import annotations
 
@@ -8,30 +8,13 @@ from typing import Any
 
 import yaml
 from huggingface_hub import ModelCardData
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rlhf_core.errors import RewardsmithError
 from tasks.params.pages import Address, read_settings, settings_digest
 from tasks.running.artifacts import digest as file_digest
-from tasks.running.artifacts import read_json, read_object
+from tasks.running.artifacts import read_json
 
-REWARD = """import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-model = AutoModelForSequenceClassification.from_pretrained("{name}")
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-dialogue = [{{"role": "user", "content": "..."}}, {{"role": "assistant", "content": "..."}}]
-batch = tokenizer.apply_chat_template([dialogue], padding=True, return_dict=True, return_tensors="pt")
-with torch.no_grad():
-    reward = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, 0]"""
-POLICY = """from transformers import {kind}, AutoTokenizer
-
-model = {kind}.from_pretrained("{name}")
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-prompt = [{{"role": "user", "content": "..."}}]
-batch = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, return_tensors="pt")
-answer = model.generate(
-    input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=256, do_sample=True
-)"""
 #: Fields of data.json that the card shows.
 FACTS = ("source", "template", "limits", "seed", "rows", "bayes_ceiling")
 
@@ -50,41 +33,34 @@ def write_card(folder: Path, result: Path, record: Mapping[str, Any], data: Path
     reward = record["stage"] == "reward_model"
     task = "text-classification" if reward else "text-generation"
     tags = ["reward-model", "rlhf"] if reward else ["rlhf"]
-    header = ModelCardData(library_name="transformers", pipeline_tag=task, tags=[*tags, "rewardsmith"]).to_yaml()
     settings = _settings(record)
-    title = next((str(one["title"]) for one in settings.values() if one and "title" in one), name)
-    seq2seq = bool(read_json(folder / "config.json").get("is_encoder_decoder"))
-    kind = "AutoModelForSeq2SeqLM" if seq2seq else "AutoModelForCausalLM"
-    usage = (REWARD if reward else POLICY).format(name=name, kind=kind)
-    reads = (
-        "The output is the reward of the whole response, read at the token that ends it; its zero has no meaning."
-        if reward
-        else "The chat template is the one that the model was trained with."
+    metrics = result if (result / "metrics.json").is_file() else result.parent
+    code = {
+        "commit": f"{record['commit']}{' with uncommitted changes' if record.get('dirty') else ''}",
+        **({} if result.is_absolute() else {"path": result.as_posix()}),
+        "versions": dict(record["versions"]),
+        "result": record["result_digest"],
+        "inputs": dict(record["inputs"]),
+    }
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    parts = [
-        f"---\n{header}\n---",
-        f"# {title}",
-        f"Trained by the stage `{record['stage']}` of Rewardsmith. {reads}",
-        f"```python\n{usage}\n```",
-        "## Recipe",
-        *(_entry(address, values) for address, values in settings.items()),
-        "## Data",
-        _block({key: value for key, value in read_json(data / "data.json").items() if key in FACTS}),
-        "## Metrics",
-        _metrics(result if (result / "metrics.json").is_file() else result.parent),
-        "## Code",
-        _block(
-            {
-                "commit": f"{record['commit']}{' with uncommitted changes' if record.get('dirty') else ''}",
-                **({} if result.is_absolute() else {"path": result.as_posix()}),
-                "versions": dict(record["versions"]),
-                "result": record["result_digest"],
-                "inputs": dict(record["inputs"]),
-            }
-        ),
-        f"Checked at export: {checked}.",
-    ]
-    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    environment.filters["yaml"] = _block
+    seq2seq = read_json(folder / "config.json").get("is_encoder_decoder")
+    card = environment.get_template("model_card.md.j2").render(
+        header=ModelCardData(library_name="transformers", pipeline_tag=task, tags=[*tags, "rewardsmith"]).to_yaml(),
+        title=next((str(one["title"]) for one in settings.values() if one and "title" in one), name),
+        name=name,
+        record=record,
+        reward=reward,
+        kind="AutoModelForSeq2SeqLM" if seq2seq else "AutoModelForCausalLM",
+        settings=settings,
+        data={key: value for key, value in read_json(data / "data.json").items() if key in FACTS},
+        metrics=read_json(metrics / "metrics.json"),
+        code=code,
+        checked=checked,
+    )
+    (folder / "README.md").write_text(card + "\n", encoding="utf-8")
 
 
 def _settings(record: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
@@ -96,24 +72,11 @@ def _settings(record: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
             continue
         try:
             present = file_digest(address.file) if address.key is None else settings_digest(address)
-            same = present == digest
-            found[name] = dict(read_settings(address)) if same else None
+            found[name] = dict(read_settings(address)) if present == digest else None
         except (RewardsmithError, OSError):
             found[name] = None
     return found
 
 
-def _entry(address: str, values: Mapping[str, Any] | None) -> str:
-    if values is None:
-        return f"`{address}`: as at the commit below; it has changed since."
-    return f"`{address}`:\n\n{_block(values)}"
-
-
 def _block(values: Mapping[str, Any]) -> str:
     return f"```yaml\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True).strip()}\n```"
-
-
-def _metrics(result: Path) -> str:
-    lines = ["| metric | value |", "|---|---|"]
-    lines += [f"| {name} | {value:.6g} |" for name, value in read_object(result / "metrics.json").items()]
-    return "\n".join(lines)

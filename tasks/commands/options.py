@@ -1,25 +1,28 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and the class of commands that need a project."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from tasks.graph.names import known_scale
+from tasks.graph.names import known_scale, refuse_other_folder
 
 
-def refuse_empty_pool(name: str | None) -> str | None:
-    """Refuses an empty name of a work pool, such as an unset variable, which would run everything here."""
+class InProject(TyperCommand):
+    """A command that needs the repository, or a project of `rewardsmith init`, as its working folder."""
+
+    def invoke(self, ctx: Any) -> Any:
+        refuse_other_folder(Path.cwd())
+        return super().invoke(ctx)
+
+
+def refuse_empty_name(name: str | None) -> str | None:
+    """Refuses an empty name of a pool or remote, such as an unset variable, which would stand for none."""
     if name is not None and not name.strip():
-        raise typer.BadParameter("the name is empty; `prefect work-pool ls` shows the pools")
-    return name
-
-
-def refuse_empty_remote(name: str | None) -> str | None:
-    """Refuses an empty name of a remote, such as an unset variable, which would share nothing."""
-    if name is not None and not name.strip():
-        raise typer.BadParameter("the name is empty; `dvc remote list` shows the remotes")
+        raise typer.BadParameter("the name is empty; `prefect work-pool ls` and `dvc remote list` show the names")
     return name
 
 
@@ -45,7 +48,7 @@ Remote = Annotated[
     typer.Option(
         metavar="NAME",
         help="The DVC remote by which the results of --pool come; DVC's default remote without it.",
-        callback=refuse_empty_remote,
+        callback=refuse_empty_name,
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")]

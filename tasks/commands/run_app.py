@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, refuse_empty_pool
+from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, refuse_empty_name
 from tasks.commands.processes import run_flow, run_module
 from tasks.graph.names import ALL, REHEARSED, rehearsed_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
@@ -30,7 +30,7 @@ def run(
         typer.Option(
             metavar="NAME",
             help="Run the stages on the workers of this Prefect work pool (docs/cluster.md).",
-            callback=refuse_empty_pool,
+            callback=refuse_empty_name,
         ),
     ] = None,
     remote: Remote = None,
@@ -74,7 +74,7 @@ def run(
 def worker(
     pool: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The Prefect work pool; made if there is none.", callback=refuse_empty_pool),
+        typer.Option(metavar="NAME", help="The Prefect work pool; made if there is none.", callback=refuse_empty_name),
     ],
     limit: Annotated[int | None, typer.Option(min=1, help="Stages at once; by default this machine's cores.")] = None,
     verbose: Verbose = False,
@@ -124,20 +124,18 @@ def rehearse(
     """Run everything of a scale in small before GPUs are paid: every stage, table, figure and MLflow run.
 
     Models are tiny and random, data are a few rows, judges and teachers are played by this machine; no number is a
-    result. The list at the end says which cells stay empty and why, which settings no stage reads, and what the scale
-    will cost. Exits with 1 when a cell is empty without a reason or a stage failed. Everything is in
-    `.work/rehearsal/<scale>/`.
+    result. The list at the end says which cells stay empty and why, then what the scale will cost. Exits with 1 when a
+    cell is empty without a reason or a stage failed. Everything is in `.work/rehearsal/<scale>/`.
 
     Examples: `rewardsmith rehearse all --scale paper --rows ../shared/data` · `rewardsmith rehearse segment dpo`.
     """
     from tasks.commands.rehearse import rehearse as run_small
-    from tasks.params.deepspeed import read_deepspeed
-    from tasks.rehearsal.listing import ForecastGpus
+    from tasks.graph.scale_check import report as forecast
 
     root = Path.cwd()
     paper, chosen = split_names(root, names or [])
-    machines = ForecastGpus(gpus, gpu_memory, None if deepspeed is None else read_deepspeed(deepspeed))
-    found = run_small(root, paper, chosen, scale=scale, given=rows, replies=replies, machines=machines, verbose=verbose)
+    found = run_small(root, paper, chosen, scale=scale, given=rows, replies=replies, verbose=verbose)
+    forecast(root, scale, deepspeed, gpus, gpu_memory)
     raise typer.Exit(found.status)
 
 

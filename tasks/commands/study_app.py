@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tasks.commands.in_project import InProject
-from tasks.commands.options import Verbose
+from tasks.commands.options import InProject, Verbose
 from tasks.commands.processes import run_module
 
 studies = typer.Typer(no_args_is_help=True, help="Registered questions, answered over independent worlds.")

@@ -1,13 +1,9 @@
-"""Endpoints of a rehearsal: judges, a teacher and LanguageTool, played by one server of this machine that answers in
-protocol.
+"""Endpoint of a rehearsal: judges, a teacher and LanguageTool, played by this machine.
 
-POST /v1/chat/completions    a verdict in the form that the request's template asks for; log-probabilities where it does
-POST /v1/completions         echoed prompts with log-probabilities, as a zero-shot reward model
+POST /v1/chat/completions    a reply of `replies.yaml` to the request's template, with log-probabilities where asked
 POST /v2/check               LanguageTool: every fifth word is wrong
 
-A verdict follows from the text of the request alone, so that a repeated rehearsal has the same results. A teacher's
-answer is the correct solution of the question, which its prompt holds. Replies of a file take the place of the verdicts
-of their templates.
+A reply follows from the text of the request alone, so that a repeated rehearsal has the same results.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,79 +25,41 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.errors import DataError, hint
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.reasoning.templates import REWRITTEN
+from tasks.params.yaml_files import read_mapping
 
-#: The name that the endpoints give as the model's.
+Replies = Mapping[str, Sequence[str]]
+REPLIES: Replies = read_mapping(Path(__file__).with_name("replies.yaml"))
 MODEL = "rehearsal"
 _SOLUTION = re.compile(r"Correct solution: (.*?)\nPrediction:", re.DOTALL)
-_REQUESTED = ("JUDGE", "SECOND_JUDGE", "TEACHER")
-
-
-def _rewritten(prompt: str, _: int) -> str:
-    return _SOLUTION.findall(prompt)[-1]
-
-
-#: A verdict of each template, given the request and a number that follows from it.
-ANSWERS: Mapping[str, Callable[[str, int], str]] = {
-    "alpaca_eval": lambda _, draw: "mM"[draw % 2],
-    "arena_hard": lambda _, draw: f"My verdict: [[{('A>>B', 'A>B', 'A=B', 'B>A', 'B>>A')[draw % 5]}]]",
-    "mt_bench": lambda _, draw: f"Rating: [[{draw % 10 + 1}]]",
-    "mt_bench_turns": lambda _, draw: f"Rating: [[{draw % 10 + 1}]]",
-    "mt_bench_reference": lambda _, draw: f"Rating: [[{draw % 10 + 1}]]",
-    "mt_bench_reference_turns": lambda _, draw: f"Rating: [[{draw % 10 + 1}]]",
-    "pairwise": lambda _, draw: f"A rehearsal.\nBetter: {'ABN'[draw % 3]}",
-    "ranking": lambda _, draw: str(
-        [{"model": "model_1", "rank": 1 + draw % 2}, {"model": "model_2", "rank": 2 - draw % 2}]
-    ),
-    "output_pair": lambda _, draw: f"Output ({'ab'[draw % 2]})",
-    "locate_error": lambda _, __: "[0]",
-    "rewrite_solution": _rewritten,
-}
 
 
 def read_replies(file: Path) -> dict[str, list[str]]:
     """Returns the replies of a file of JSON Lines by template: `{"template": "arena_hard", "reply": "..."}`.
 
     Raises:
-        DataError: a file that cannot be read, an unknown template, or a reply that is no text, with its row.
+        DataError: a file that cannot be read, an unknown template, or a reply that is not a text, with its row.
     """
     found: dict[str, list[str]] = {}
     for row, line in enumerate(read_jsonl(file), start=1):
         name, reply = line.get("template"), line.get("reply")
-        if not isinstance(name, str) or name not in ANSWERS:
-            raise DataError(f"{name!r} is unknown{hint(name, ANSWERS)}", file=str(file), row=row, field="template")
+        if not isinstance(name, str) or name not in REPLIES:
+            raise DataError(f"{name!r} is unknown{hint(name, REPLIES)}", file=str(file), row=row, field="template")
         if not isinstance(reply, str):
             raise DataError(f"it is {reply!r}, not a text", file=str(file), row=row, field="reply")
         found.setdefault(name, []).append(reply)
     return found
 
 
-def template_of(system: str, user: str) -> str:
-    """Returns the name of the template that a request was made with.
-
-    Raises:
-        ValueError: no template has such a system message.
-    """
-    names = [name for name, template in TEMPLATES.items() if template.system == system]
-    if names == ["locate_error", "rewrite_solution"]:
-        return names[user.rstrip().endswith(REWRITTEN)]
-    if not names:
-        raise ValueError("no judge or teacher of this project asks with such a system message")
-    return names[0]
-
-
-def completion(body: Mapping[str, Any], replies: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
-    """Returns a chat completion for a request's body.
-
-    Args:
-        replies: by template, what is answered instead of a verdict of `ANSWERS`.
-    """
+def completion(body: Mapping[str, Any], replies: Replies) -> dict[str, Any]:
+    """Returns a chat completion for a request's body, whose system message says its template."""
     texts = {message["role"]: message["content"] for message in body["messages"]}
-    name = template_of(texts.get("system", ""), texts["user"])
+    names = [name for name, template in TEMPLATES.items() if template.system == texts.get("system", "")]
+    if names == ["locate_error", "rewrite_solution"]:
+        names = names[texts["user"].rstrip().endswith(REWRITTEN) :]
     draw = int(sha256(texts["user"].encode("utf-8", "surrogatepass")).hexdigest()[:8], 16)
+    known = replies[names[0]] or _SOLUTION.findall(texts["user"])[-1:]
     choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
-    given = (replies or {}).get(name)
-    reply = given[draw % len(given)] if given else ANSWERS[name](texts["user"], draw)
-    choice["message"] = {"role": "assistant", "content": reply}
+    choice["message"] = {"role": "assistant", "content": known[draw % len(known)]}
     if body.get("logprobs"):
         chance = (draw % 97 + 1) / 99
         top = [{"token": "m", "logprob": math.log(chance)}, {"token": "M", "logprob": math.log(0.99 - chance)}]
@@ -110,49 +68,31 @@ def completion(body: Mapping[str, Any], replies: Mapping[str, Sequence[str]] | N
     return {"object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage}
 
 
-def echoed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns echoed prompts with log-probabilities for a request's body."""
-    choices = []
-    for index, prompt in enumerate(body["prompt"]):
-        found = list(re.finditer(r"\s*\S+(?:\s+\Z)?", prompt))
-        values = [None, *(-1.0 - len(token[0]) % 7 / 10 for token in found[1:])][: len(found)]
-        told = {"tokens": [token[0] for token in found], "text_offset": [token.start() for token in found]}
-        choices.append({"index": index, "text": prompt, "logprobs": {**told, "token_logprobs": values}})
-    return {"object": "text_completion", "model": MODEL, "choices": choices}
-
-
 def checked(text: str) -> dict[str, Any]:
     """Returns LanguageTool's answer about a text; it counts in UTF-16 code units."""
-    units = [0]
-    for character in text:
-        units.append(units[-1] + 1 + (ord(character) > 0xFFFF))
     words = list(re.finditer(r"\S+", text))[::5]
-    spans = [(units[word.start()], units[word.end()]) for word in words]
-    return {"matches": [{"offset": start, "length": end - start, "message": MODEL} for start, end in spans]}
+    starts = [len(text[: word.start()].encode("utf-16-le")) // 2 for word in words]
+    lengths = [len(word[0].encode("utf-16-le")) // 2 for word in words]
+    return {"matches": [{"offset": o, "length": n, "message": MODEL} for o, n in zip(starts, lengths, strict=True)]}
 
 
 class _Handler(BaseHTTPRequestHandler):
     """Handler of the requests of a rehearsal."""
 
     protocol_version = "HTTP/1.1"
-    replies: Mapping[str, Sequence[str]]
+    replies: Replies
 
     def do_POST(self) -> None:
         """Answers a request; 400 with the reason for one that is not in protocol."""
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode("utf-8")
+        status = 200
         try:
             if self.path.endswith("/v2/check"):
-                self._send(200, checked(parse_qs(sent, keep_blank_values=True)["text"][0]))
-            elif self.path.endswith("/chat/completions"):
-                self._send(200, completion(json.loads(sent), self.replies))
-            elif self.path.endswith("/completions"):
-                self._send(200, echoed(json.loads(sent)))
+                payload = checked(parse_qs(sent, keep_blank_values=True)["text"][0])
             else:
-                self._send(404, {"error": {"message": f"no such endpoint: {self.path}"}})
+                payload = completion(json.loads(sent), self.replies)
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            self._send(400, {"error": {"message": f"not in protocol: {type(error).__name__}: {error}"}})
-
-    def _send(self, status: int, payload: Mapping[str, Any]) -> None:
+            status, payload = 400, {"error": {"message": f"not in protocol: {type(error).__name__}: {error}"}}
         content = json.dumps(payload).encode("ascii")
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -165,25 +105,24 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def endpoints(replies: Mapping[str, Sequence[str]] | None = None) -> Iterator[dict[str, str]]:
+def endpoints(replies: Replies | None = None) -> Iterator[dict[str, str]]:
     """Runs the server; yields the environment variables by which stages find it.
 
     Args:
-        replies: of judges and teachers by template (`read_replies`).
+        replies: of judges and teachers by template, in place of those of `replies.yaml`.
     """
-    handler = type("_HandlerOfReplies", (_Handler,), {"replies": replies or {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="rehearsal endpoints", daemon=True)
-    thread.start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    try:
+    handler = type("_HandlerOfReplies", (_Handler,), {"replies": {**REPLIES, **(replies or {})}})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, name="rehearsal endpoints", daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
         found = {LANGUAGETOOL: address}
-        for name in _REQUESTED:
+        for name in ("JUDGE", "SECOND_JUDGE", "TEACHER"):
             found |= {f"REWARDSMITH_{name}_URL": f"{address}/v1", f"REWARDSMITH_{name}_MODEL": MODEL}
             found[f"REWARDSMITH_{name}_KEY"] = MODEL
-        yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        try:
+            yield found
+        finally:
+            server.shutdown()
+            thread.join()

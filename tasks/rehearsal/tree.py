@@ -1,11 +1,11 @@
-"""The working tree of a rehearsal: the project's rows, and the pages of a scale made small.
+"""The working tree of a rehearsal: the project's rows, and the pages of a scale made small by `caps.yaml`.
 
-A tree is a project of its own, as a study's world is: `params/`, a dvc.yaml for each paper, DVC's cache, MLflow's
-database. The papers' flow runs it as it runs any other; it may be deleted at any time.
+A tree is a project of its own: `params/`, a dvc.yaml for each paper, DVC's cache, MLflow's database. The papers' flow
+runs it as it runs any other; it may be deleted at any time.
 
     <tree>/params/<paper>/                             the project's pages
-    <tree>/params/scales/rehearsal-<scale>/*.yaml      the scale's entries, made small (`tasks.rehearsal.settings`)
-    <tree>/hub/, data/, hub_rows/                      stand-ins for models, and rows of the data sets
+    <tree>/params/scales/rehearsal-<scale>/*.yaml      the scale's entries, made small
+    <tree>/hub/, rows/                                 stand-ins for models, and rows of the data sets
     <tree>/report/, mlflow.db                          what the flow makes of them
 """
 
@@ -16,41 +16,30 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import RecipeError
-from rlhf_core.policy_optimisation.config import OPTIMISERS
-from tasks.graph.rows import PAGES, papers, read_rows
-from tasks.graph.scale import Scale
-from tasks.params.pages import page_files, read_settings
-from tasks.params.row_parser import TRAINING
-from tasks.params.scales import (
-    KINDS,
-    REHEARSAL,
-    RESOURCES,
-    STAGES,
-    is_rehearsal,
-    scale_entries,
-    scale_names,
-    scale_pages,
-)
+from tasks.params.pages import read_settings
+from tasks.params.scales import KINDS, REHEARSAL, RESOURCES, STAGES, is_rehearsal, scale_entries
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS
-from tasks.params.yaml_files import yaml_text
+from tasks.params.yaml_files import read_mapping, yaml_text
 from tasks.rehearsal.rows import SmallRows
-from tasks.rehearsal.settings import NEEDS, SMALL, Settings, Shrinking, with_tokenizer
-from tasks.rehearsal.stand_ins import HUB, StandIns
+from tasks.rehearsal.stand_ins import StandIns
 
-#: Folder of the trees.
-WORK = Path(".work") / "rehearsal"
+CAPS = read_mapping(Path(__file__).with_name("caps.yaml"))
 SEED = 0
-#: File of a tree with the digest of what it is made of.
-MADE_OF = "made_of.txt"
+#: Resources of every stage.
+NEEDS = {"cores": 1, "gpus": 0, "memory_gb": 2}
+#: Test sets of mathematics whose questions have choices.
+CHOICE_TESTS = ("mmlu_math",)
+
+Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,20 +47,15 @@ class Rehearsal:
     """A rehearsal's tree.
 
     Attributes:
-        project: the repository.
         scale: that is rehearsed.
         tree: the folder.
-        origins: of the rows of each data set.
-        models: by model: the stand-in's folder, and whose tokenizer it has.
-        replaced: settings and tools that something else plays.
+        rows, stand_ins: that take the place of data and models.
     """
 
-    project: Path
     scale: str
     tree: Path
-    origins: dict[str, str] = field(default_factory=dict)
-    models: dict[str, tuple[str, str]] = field(default_factory=dict)
-    replaced: dict[str, str] = field(default_factory=dict)
+    rows: SmallRows
+    stand_ins: StandIns
 
     @property
     def name(self) -> str:
@@ -80,102 +64,153 @@ class Rehearsal:
 
 
 def write_tree(project: Path, scale: str, given: Path | None, replies: Path | None = None) -> Rehearsal:
-    """Writes a rehearsal's tree; what it has of results stays.
+    """Writes a rehearsal's tree; results stay where rows and replies are those of the rehearsal before.
 
     Args:
+        project: the repository.
+        scale: that is rehearsed.
         given: folder of real rows, None for made-up rows alone.
         replies: file of the judges' replies, None for drawn verdicts.
 
     Raises:
-        RecipeError: the testbed, which needs no rehearsal, or a setting or model that cannot be made small.
+        RecipeError: the testbed, which needs no rehearsal, or a model of unknown architecture.
         DataError: no such folder, or rows that cannot be read.
     """
     if scale == DEFAULT_SCALE or is_rehearsal(scale):
         raise RecipeError(f"scale is '{scale}', which runs in minutes as it is; rehearse small or paper")
-    tree = project / WORK / scale
-    tree.mkdir(parents=True, exist_ok=True)
-    begin_anew_if_changed(project, scale, tree, given, replies)
-    for folder in ("params", "data", "hub_rows"):
+    tree = project / ".work" / "rehearsal" / scale
+    made_of, note = _made_of(given, replies), tree / "made_of.txt"
+    if not note.exists() or note.read_text(encoding="utf-8") != made_of:
+        shutil.rmtree(tree, ignore_errors=True)
+    for folder in ("params", "rows"):
         shutil.rmtree(tree / folder, ignore_errors=True)
-    for paper in papers(project):
-        for page in (file for kind in PAGES for file in page_files(project / "params" / paper, kind)):
-            (tree / "params" / paper).mkdir(parents=True, exist_ok=True)
-            shutil.copy(page, tree / "params" / paper / page.name)
-    for name in scale_names(project):  # rows name backbones of all scales, and tables of settings show paper's
-        for page in scale_pages(project, name):
-            (tree / page).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(project / page, tree / page)
+    (tree / "rows").mkdir(parents=True)
+    note.write_text(made_of, encoding="utf-8")
+    shutil.copytree(project / "params", tree / "params")
     suite = {"seeds": [SEED], "scale_seeds": {"default": [SEED]}}
     (tree / RUNS).write_text(yaml_text({"suite": suite}), encoding="utf-8")
-    rows = SmallRows(tree, None if given is None else DirectorySource(given))
-    made = Shrinking(rows, StandIns(tree, rows.texts), response_groups(project, scale))
-    found = Rehearsal(project, scale, tree, rows.origins, made.stand_ins.made, made.replaced)
-    _write_scale(found, made)
+    rows = SmallRows(tree / "rows", None if given is None else DirectorySource(given), CAPS["also"])
+    found = Rehearsal(scale, tree, rows, StandIns(tree, rows.texts))
+    _write_scale(project, found)
     if not (tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=tree, check=True)
     return found
 
 
-def begin_anew_if_changed(
-    project: Path, scale: str, tree: Path, given: Path | None, replies: Path | None = None
-) -> None:
-    """Removes stand-ins and results that were made of other rows, replies or settings of the scale: DVC sees neither
-    the rows, the replies nor the stand-ins as inputs."""
-    pages = [(str(page), (project / page).read_text(encoding="utf-8")) for page in scale_pages(project, scale)]
+def _made_of(given: Path | None, replies: Path | None) -> str:
+    """Returns a digest of what stages read that DVC does not see: the given rows and replies."""
     files = [] if given is None else [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(given.iterdir())]
-    said = [] if replies is None else [sha256(replies.read_bytes()).hexdigest()]
-    made_of = sha256(json.dumps([str(given), files, pages, *said]).encode()).hexdigest()
-    note = tree / MADE_OF
-    if not note.exists() or note.read_text(encoding="utf-8") != made_of:
-        for folder in (HUB, "results", "pipelines", "report", ".dvc", ".work", ".judge-cache", ".datasets"):
-            shutil.rmtree(tree / folder, ignore_errors=True)
-        (tree / "mlflow.db").unlink(missing_ok=True)
-        note.write_text(made_of, encoding="utf-8")
+    said = None if replies is None else replies.read_text(encoding="utf-8")
+    return sha256(json.dumps([str(given), files, said]).encode()).hexdigest()
 
 
-def _write_scale(rehearsal: Rehearsal, made: Shrinking) -> None:
-    """Writes the pages of the scale, made small."""
-    folder = rehearsal.tree / "params" / "scales" / rehearsal.name
-    folder.mkdir(parents=True, exist_ok=True)
-    pages: dict[str, dict[str, Settings]] = {}
-    for kind, small in SMALL.items():
-        known = scale_entries(rehearsal.project, rehearsal.scale, kind)
-        values = {name: read_settings(address.under(rehearsal.project)) for name, address in known.items()}
-        pages[kind] = {name: small(made, name, own) for name, own in values.items() if name != RESOURCES}
-    pages["data"] = {name: with_tokenizer(made, values) for name, values in pages["data"].items()}
-    pages[STAGES][RESOURCES] = dict.fromkeys(_stages(), NEEDS)
-    for kind in KINDS:
-        if pages[kind]:
-            (folder / f"{kind}.yaml").write_text(yaml_text(pages[kind]), encoding="utf-8")
-
-
-def _stages() -> Collection[str]:
+def _write_scale(project: Path, rehearsal: Rehearsal) -> None:
+    """Writes the pages of the scale, made small; data first, on whose rows tokenizers are trained."""
     from tasks.graph.dvc_files import STAGES as EVERY
 
-    return EVERY
+    folder = rehearsal.tree / "params" / "scales" / rehearsal.name
+    folder.mkdir()
+    pages = {
+        kind: {
+            name: small(read_settings(address.under(project)))
+            for name, address in scale_entries(project, rehearsal.scale, kind).items()
+            if name != RESOURCES
+        }
+        for kind in KINDS
+    }
+    for values in pages["data"].values():
+        _with_small_rows(rehearsal.rows, values)
+    for values in pages[STAGES].values():
+        for name, own in values.get("sets", {}).items():
+            values["sets"][name] = rehearsal.rows.reward_bench(name, own)
+    for values in (values for kind in KINDS for values in pages[kind].values()):
+        _with_stand_ins(rehearsal.stand_ins, values)
+    for name, values in pages[STAGES].items():
+        if name.startswith("samples"):
+            values["gold"] = 1  # one sample of each question is its solution
+    pages[STAGES][RESOURCES] = dict.fromkeys(EVERY, NEEDS)
+    for kind, entries in pages.items():
+        if entries:
+            (folder / f"{kind}.yaml").write_text(yaml_text(entries), encoding="utf-8")
 
 
-def response_groups(project: Path, scale: str) -> dict[str, int]:
-    """Returns, by entry of a scale's `policy`, the responses to a prompt of the rows that read it."""
-    here, groups = Scale(project, scale), dict[str, int]()
-    for paper in papers(project):
-        for row in read_rows(project, paper)[0].values():
-            if row.kind not in TRAINING or not here.has(row):
-                continue
-            optimiser: dict[str, Any] = read_settings(row.path.under(project)).get("optimiser", {})
-            kind = str(optimiser.get("kind"))
-            own = optimiser.get("group_size", OPTIMISERS[kind].get("group_size", 1) if kind in OPTIMISERS else 1)
-            data = here.backbone(row.backbone, SEED, row.path)[0].name
-            entry = here.policy_settings(row, data).name
-            groups[entry] = max(groups.get(entry, 1), int(own))
-    return groups
+def small(values: Mapping[str, Any]) -> Settings:
+    """Returns settings with the caps of `caps.yaml`, in mappings within them, too."""
+    made: Settings = {}
+    for name, value in values.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, Mapping):
+            made[name] = small(value)
+        elif name in CAPS["most"] and (number or value is None):
+            made[name] = CAPS["most"][name] if value is None else min(value, CAPS["most"][name])
+        else:
+            made[name] = value
+    for name, instead in CAPS["instead"].items():
+        if name in values:
+            made |= instead
+    if {"iterations", "rollout_batch"} & values.keys():
+        return made | CAPS["policy"]
+    return made | CAPS["supervised"] if {"epochs", "updates"} & values.keys() else made
 
 
-def environment(tree: Path, served: dict[str, str]) -> dict[str, str]:
+def _with_stand_ins(stand_ins: StandIns, values: Settings) -> None:
+    """Puts stand-ins in the place of models that settings name."""
+    if "source" in values and ("tokenizer" in values or values.keys() == {"source"}):  # a backbone, a tokenizer
+        values["source"] = stand_ins.of(str(values["source"]))
+    if values.get("filters"):
+        values["filters"]["tokenizer"] = stand_ins.of(values["filters"]["tokenizer"])
+    if "max_sentence_chars" in values and "model" in values:
+        values["model"] = stand_ins.sentences(values["model"])
+    if "base_url" not in (asked := values.get("zero_shot", {"base_url": ""})):
+        asked["model"] = stand_ins.of(asked["model"])
+
+
+def _with_small_rows(rows: SmallRows, values: Settings) -> None:
+    """Writes rows for all sets of data settings, and lets these read them."""
+    values.pop("directory", None)
+    if "task" in values:
+        kind = "choice" if values["task"] == "multiple_choice" else "solved"
+        for name in values.get("train", ()):
+            rows.write(name, "train", kind, where=lambda row: bool(row.get("solution")))
+        for name in values.get("tests", ()):
+            rows.write(name, "test", "choice" if name in CHOICE_TESTS else kind)
+    elif values["source"] == "directory-longform":
+        for split in ("train", "test"):
+            asked = rows.write(values["questions"], split, "feedback", where=_has_all_errors)
+            rows.pairs_of(values["preference"], split, asked)
+    elif values["source"] == "directory-translation":
+        for name in values["sets"]:
+            for split in ("train", "test"):
+                rows.write(name, split, "translation", where=lambda row: len(row["target_text"].split()) > 3)
+    elif values["source"] in ("directory", "huggingface"):
+        for part in ("sets", "references", "livecode_window"):
+            values.pop(part, None)
+        values["source"] = "directory"
+        for name in values["preference"]:
+            rows.write(name, "train", "preference")
+            rows.write(name, "test", "preference")
+        for name in values.get("prompts", ()):
+            rows.write(name, "train", "prompt")
+        for name in values.get("benchmarks", {}).values():
+            rows.write(name, "test", "benchmark")
+        for column, name in values.get("code", {}).items():
+            rows.write(name, "test", "live_code" if column == "livecode" else "code")
+        for own in values.get("tasks", {}).values():
+            own["rows"] = rows.task(own["task"], own.get("shots") or 0, own.get("rows"))
+        if values.get("alpaca_calibration"):
+            values["alpaca_calibration"] = rows.calibration()
+
+
+def _has_all_errors(row: Mapping[str, Any]) -> bool:
+    """Returns whether a row of QA-Feedback has what all three of the aspects' models learn from."""
+    told = row["feedback"]
+    return bool(told["errors"] and told["missing_info"] and told.get("corrected_prediction") and row["gold_answer"])
+
+
+def environment(tree: Path, served: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a rehearsal's flow: its own servers and data, no network, no server of others."""
     outside = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "REWARDSMITH_PAGE")
     several = ("REWARDSMITH_PROCESSES", "REWARDSMITH_DEEPSPEED", "ACCELERATE_DEEPSPEED_CONFIG_FILE")
     kept = {name: value for name, value in os.environ.items() if name not in (*outside, *several)}
-    own = {"REWARDSMITH_DATA": str(tree / "data"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    own["HF_DATASETS_CACHE"] = str(tree / ".datasets")
-    return {**kept, **served, **own, "CUDA_VISIBLE_DEVICES": ""}
+    own = {"REWARDSMITH_DATA": str(tree / "rows"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    return {**kept, **served, **own, "HF_DATASETS_CACHE": str(tree / ".datasets"), "CUDA_VISIBLE_DEVICES": ""}

@@ -151,7 +151,7 @@ def test_a_model_that_is_trained_at_other_seeds_names_them(tmp_path: Path, monke
 @pytest.mark.parametrize(
     "words",
     [
-        ["finding"], ["report"], ["verify"], ["try-reward", "mine:brevity"], ["graph"], ["times"], ["watch"], ["run"],
+        ["finding"], ["report"], ["verify"], ["try-reward", "mine:brevity"], ["graph"], ["times"], ["run"],
         ["compare", "bandit"], ["hackability"], ["atlas"], ["explain", "--prompt", "Hi", "--response", "Hello."],
         ["study", "list"], ["study", "plan", "gate"], ["tune", "gate"],
     ],

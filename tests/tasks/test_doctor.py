@@ -78,15 +78,15 @@ def test_other_version_than_pinned_is_named(tmp_path: Path) -> None:
 
 def test_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    finding = doctor.check_git()
+    finding = doctor.check_program("git")
     assert finding.state == doctor.MISSING
     assert "apt install git" in finding.remedy
-    assert doctor.check_compiler().state == doctor.NOTE
+    assert doctor.check_program("C++ compiler").state == doctor.NOTE
 
 
 def test_unfit_python_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 14, 0, "final", 0))
-    assert doctor.check_python().state == doctor.MISSING
+    assert {finding.name: finding.state for finding in doctor.examine(ROOT)}["Python"] == doctor.MISSING
 
 
 def test_outside_a_repository_doctor_reports_something_missing(
