@@ -43,7 +43,7 @@ from rlhf_core.typed import typed
 from tasks.graph.items import Item, result_of
 from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.policy import VERSION
-from tasks.report.atlas_markdown import table
+from tasks.report.table import markdown_lines, simple_table
 from tasks.running.artifacts import read_json, read_jsonl, write_json
 from tasks.running.stage import prepare_process
 from tasks.studies.tree import WorldTree, write_tree
@@ -180,12 +180,13 @@ def _rounded(value: float) -> float:
 def block(rates: Sequence[Rates]) -> str:
     """Returns the block of a document: rates, kinds of alarms, and simulated runs that only fluctuate."""
     simulated = [[null.name, *(f"{100 * rate:.1f} %" for rate in null_rates(null, SIMULATED))] for null in NULLS]
-    parts = table(*rates_table(rates))
+    parts = markdown_lines(simple_table(*rates_table(rates)))
     if by_study := false_alarms_by_study(rates[0]):
         parts += [*textwrap.wrap(by_study, 120, break_on_hyphens=False), ""]
     if rates[1].runs:
-        parts += table(*kinds_table(rates[1]))
-    parts += table(["win rates that only fluctuate", "ring", "every comparison at 5 %"], simulated)
+        parts += markdown_lines(simple_table(*kinds_table(rates[1])))
+    headings = ["win rates that only fluctuate", "ring", "every comparison at 5 %"]
+    parts += markdown_lines(simple_table(headings, simulated))
     if short := lacks(rates[-1]):
         parts.append(f"The aim of {HACKED_RUNS} hacked and {CLEAN_RUNS} clean runs lacks {short}.")
     return "\n".join(parts).rstrip()

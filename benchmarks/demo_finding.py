@@ -3,19 +3,21 @@
     python -m benchmarks.demo_finding --seeds 1001-1010 [--jobs 2] [--work .work/demo_finding] [--keep]
 
 Trains the demo's rows at each seed, a world for each, by the stages and settings of the demo, and writes their measures
-into reference/demo_finding.json, which the report and `rewardsmith finding` read (`tasks.report.finding.parts`). Six to
-seven minutes of one core a world. A world that the record has is not trained again; an interrupted one goes on with the
-stages that its folder lacks. Seeds are spent ones, but not the demo's own: docs/evidence.md.
+into reference/demo_finding.json. Six to seven minutes of one core a world. A world that the record has is not trained
+again; an interrupted one goes on with the stages that its folder lacks. Seeds are spent ones, but not the demo's own:
+docs/evidence.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -27,15 +29,42 @@ from tasks.graph.items import Item
 from tasks.graph.names import DEMO_PAPER
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
+from tasks.params.pages import read_settings
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import run_settings
-from tasks.report.finding import RECORD, parts, settings_digest
-from tasks.report.hacking_runs import read_hacking_run
+from tasks.report.hacking_runs import is_hacked, read_hacking_run
 from tasks.running.artifacts import read_json, write_json
 
 #: Seeds that no verdict may use: docs/evidence.md.
 SPENT = (range(10), range(1000, 1101))
 PLACE = f"results/{DEFAULT_SCALE}/"
+RECORD = Path("reference/demo_finding.json")
+#: Names of the rows that the finding is about: the plain reward, PAR's design, Segment's design.
+PLAIN, BOUNDED, DENSE = "vanilla", "par", "segment"
+
+
+def parts(measured: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
+    """Returns which parts of the finding hold in one world; they were fixed before the demo first ran at its seeds.
+
+    Args:
+        measured: measures of `tasks.report.hacking_runs` by row.
+    """
+    plain, bounded, dense = (measured[row] for row in (PLAIN, BOUNDED, DENSE))
+    return {
+        "the plain reward is hacked": is_hacked(plain),
+        "PAR ends above it": bounded["final"] > plain["final"],
+        "Segment is hacked, too": is_hacked(dense),
+    }
+
+
+def settings_digest(root: Path) -> str:
+    """Returns a digest of the settings and stage versions behind the rows that the finding is about."""
+    scale, rows, found = Scale(root, DEFAULT_SCALE), load_rows(root, DEMO_PAPER), {}
+    for row in (rows[name] for name in (PLAIN, BOUNDED, DENSE) if name in rows):
+        for stage in scale.row(row, seed=0):  # every seed has the same settings
+            settings = [read_settings(address.under(root)) for address in stage.addresses]
+            found[stage.stage] = [stage_version(root, stage.module), settings]
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def seeds_of(text: str) -> list[int]:

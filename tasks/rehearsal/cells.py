@@ -11,7 +11,7 @@ from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, CODE_BENCHMARKS, 
 from tasks.graph.names import made_tables
 from tasks.report.matches import ITSELF, UNDECIDED
 from tasks.report.measured import NOT_PRINTED
-from tasks.report.printed_rows import ELSEWHERE
+from tasks.report.paper_tables import ELSEWHERE
 from tasks.running.artifacts import read_json
 
 #: Every reason for which a cell may stay empty, by name.

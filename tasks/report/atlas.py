@@ -15,7 +15,6 @@ from rlhf_core.typed import typed
 from tasks.params.studies import FOLDER, StudySpec, read_study
 from tasks.params.yaml_files import parse_mapping
 from tasks.report.atlas_claims import AskedClaim, ClaimStudy, PaperCount, asked_claims, paper_counts
-from tasks.report.atlas_curves import RowCurves, row_curves
 from tasks.studies.budgets import RowBudget, core_hours, row_budgets
 from tasks.studies.caveats import MeanAtKL, rows_at_kl
 from tasks.studies.claim_verdicts import OPEN, studied_claim
@@ -117,13 +116,6 @@ class AtlasStudy:
         if self.state is None or not self.state.findings:
             return []
         return rows_at_kl(self.state.spec, self.state.records.values())
-
-    @cached_property
-    def curves(self) -> list[RowCurves]:
-        """Returns the rows' ways through KL in a complete study that has KL targets."""
-        if self.state is None or not self.state.findings:
-            return []
-        return row_curves(self.state.spec, runs_of(self))
 
     def means(self, metric: str) -> dict[tuple[str, str], CellMean]:
         """Returns the mean over worlds of each row, or stage above the rows, in each cell of a complete study, by (row,

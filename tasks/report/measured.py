@@ -23,9 +23,9 @@ from tasks.params.scales import is_rehearsal
 from tasks.report.matches import ITSELF, OTHERS, Match, Matches, match_of, matched, table_matches
 from tasks.report.measurements import Measurements, broken, has_itself, measurements
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.paper_tables import ELSEWHERE
 from tasks.report.partial import partial_text
-from tasks.report.printed_rows import ELSEWHERE
-from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
+from tasks.report.significance import Comparison, compare, exploratory
 from tasks.report.win_rates import (
     Outputs,
     TableRuns,
@@ -336,32 +336,6 @@ def _alarms(runs: Mapping[int, StageOutput]) -> dict[str, str]:
     """Returns the kinds and steps of the hacking alarms of a row's runs, by seed; empty without any."""
     rang = {str(seed): alarm_text(alarms_of(output.result)) for seed, output in runs.items()}
     return {seed: told for seed, told in rang.items() if told}
-
-
-def stop_lines(row: Mapping[str, Any]) -> list[str]:
-    """Returns a line with seeds for each reason why a row stopped; empty for other rows."""
-    seeds: dict[str, list[str]] = {}
-    for seed, reason in row.get("stopped", {}).items():
-        seeds.setdefault(reason, []).append(seed)
-    left = f", measured at {', '.join(row['runs'])}" if row["runs"] else ""
-    return [f"stopped at seed {', '.join(of)}{left}: {reason}" for reason, of in seeds.items()]
-
-
-def table_notes(table: Mapping[str, Any]) -> list[str]:
-    """Returns the notes on a table: spent seeds, who judged and how, how lengths were controlled, and which rows are
-    broken or stopped or raised the hacking alarm."""
-    lines = [EXPLORATORY] if table["exploratory"] else []
-    lines += table.get("judges", [])
-    noted = ((column, row["cells"][column["key"]]) for column in table["columns"] for row in table["rows"])
-    lines += [f"{column['printed']}: {cell['note']}" for column, cell in noted if cell.get("note")]
-    for row in table["rows"]:
-        if row["broken"]:
-            lines.append(f"{row['name']} is broken: below its own SFT model even at its best evaluation")
-        lines += [f"{row['name']} {line}" for line in stop_lines(row)]
-        rang = row.get("alarms", {}).items()
-        lines += [f"hacking alarm: {row['name']} at seed {seed}: {told}" for seed, told in rang]
-        lines += [f"{row['name']}: {line}" for line in row.get("blank", ())]
-    return [f"{line}." for line in dict.fromkeys(lines)]
 
 
 def decimals(printed: Iterable[Printed | None]) -> int:

@@ -12,9 +12,8 @@ from scipy import stats
 from rlhf_core.evaluation.statistics import mean_and_standard_error
 from rlhf_core.published.row_map import recipe_row
 from tasks.report.figure_data import FigureData, Panel, Series
-from tasks.report.outputs import ResultTree, StageOutput
+from tasks.report.outputs import ResultTree, StageOutput, stage_record
 from tasks.report.outputs import mean_and_standard_error as over_worlds
-from tasks.report.records import stage_record
 
 #: The SFT model that the rows of each prefix start from.
 BACKBONES = {"": "gemma2-2b", "llama3-": "llama3-8b", "hh-": "gemma2-2b-hh", "llama3-hh-": "llama3-8b-hh"}

@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.demo_finding import main, open_record, refuse_seeds, seeds_of, world_items
+from benchmarks.demo_finding import (
+    BOUNDED,
+    DENSE,
+    PLAIN,
+    main,
+    open_record,
+    refuse_seeds,
+    seeds_of,
+    settings_digest,
+    world_items,
+)
 from rlhf_core.errors import DataError, RecipeError
 from tasks.graph.names import DEMO_PAPER
 from tasks.params.stages import run_settings
-from tasks.report.finding import BOUNDED, DENSE, PLAIN, settings_digest
 from tasks.running.artifacts import read_json, write_json
 
 PROJECT = Path(__file__).resolve().parents[2]
