@@ -406,7 +406,8 @@ def _study_section(study: AtlasStudy) -> Section:
         curves = row_curves(spec, runs_of(study))
         pictures = (effects_picture(study), curves_picture(study, curves))
         parts += [Text(mark, "headline"), *(picture for picture in pictures if picture is not None)]
-        parts += [Text(f"Not drawn: {one.row} in {one.cell}, {one.problem}", "caveat") for one in curves if one.problem]
+        if lost := tuple(f"{one.row} in {one.cell}: {one.problem}" for one in curves if one.problem):
+            parts.append(Fold(f"Rows without curves over KL ({len(lost)})", (Bullets(lost, "caveat"),)))
         parts.append(findings_table(study.state))
         groups = caveat_groups(spec, study.state.findings)
         if groups:
@@ -427,7 +428,7 @@ def atlas_page(atlas: Atlas) -> ReportPage:
         if word in ("confirmed", "contradicted", "equivalent", "undecided") or total.words.get(word)
     ]
     tiles = [(f"{total.asked} of {total.claims}", "claims of the five papers asked by a study", "")]
-    tiles += [(str(total.words.get(word, 0)), word, word) for word in shown]
+    tiles += [(str(total.words.get(word, 0)), word, word if total.words.get(word) else "") for word in shown]
     tiles.append((str(total.words.get(OPEN, 0)), "still open", ""))
     lead: list[Any] = [Tiles(tuple(tiles)), Text(READING)]
     if atlas.claims:

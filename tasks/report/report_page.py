@@ -410,8 +410,8 @@ def _table_section(paper: str, table: dict[str, Any], search: Search | None, sca
     parts += [Text(note, "key") for note in table_notes(table)]
     if also:
         measured = [line for line in printed_lines(table, also) if line.was_run]
-        summary = f"Also measured on {table['id']}: what only a testbed with known rewards can say"
-        parts.append(Fold(summary, (paper_table(table, also, measured),)))
+        known = f"Also measured on {table['id']}: what only a testbed with known rewards can say"
+        parts.append(Fold(known, (paper_table(table, also, measured),)))
     return Section(f"{table['id']}. {table['title']}", _anchor(paper, table["id"]), tuple(parts), 3, table["id"])
 
 

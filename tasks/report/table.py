@@ -214,8 +214,8 @@ def _rich(table: ShownTable, headings: Sequence[str], places: Sequence[int], tit
         made.add_column(head, max_width=NAME_WIDTH)
         for number, (column, place) in enumerate(zip(table.columns, places, strict=False)):
             longest = max(len(row.cells[number].text) for row in table.rows)
-            widths = {"min_width": longest, "max_width": max(longest, HEADING_WIDTH)}
-            made.add_column(headings[place], justify="right" if column.numeric else "left", **widths)
+            widest, side = max(longest, HEADING_WIDTH), "right" if column.numeric else "left"
+            made.add_column(headings[place], justify=side, min_width=longest, max_width=widest)  # type: ignore[arg-type]
     shown = [table.differs(place) for place in range(max((len(row.groups) for row in table.rows), default=0))]
     for row in table.rows:
         groups = [group for group, differs in zip(row.groups, shown, strict=False) if differs and group]
