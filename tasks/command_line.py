@@ -45,7 +45,6 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     run_app.rehearse,
     run_app.times,
     results_app.table,
-    results_app.finding,
     results_app.compare,
     results_app.rows,
     results_app.report,

@@ -23,23 +23,16 @@ def table(
     """
     from rlhf_core.published import printed_tables
     from tasks.graph.names import DEMO, FULL, made_tables
-    from tasks.report.terminal import print_table
+    from tasks.report.paper_tables import print_table
 
     if name not in printed_tables.PAPERS and page_files(Path("params", name), "rows"):
-        from tasks.commands.compare import print_rows
+        from tasks.report.comparison import print_rows
 
         print_rows(Path.cwd(), scale, [name])
         return
     results, paper = Path("results") / scale, name.split("/")[0]
     folder = results / paper / DEMO / "result" if demo else made_tables(results, paper)
     print_table((folder or results / paper / FULL / "result") / "tables.json", name)
-
-
-def finding() -> None:
-    """Print what the demo found: a table, a line for each row, the strength of the evidence, what next."""
-    from tasks.commands.finding import print_finding
-
-    print_finding(Path.cwd())
 
 
 def compare(
@@ -56,11 +49,10 @@ def compare(
 
     Examples: `rewardsmith compare par/vanilla par/par` · `rewardsmith compare bandit segment/segment --metric kl`.
     """
-    from tasks.commands.compare import meanings, print_rows
-    from tasks.report.compare_page import write_comparison
+    from tasks.report.comparison import print_rows, write_comparison
 
     found = print_rows(Path.cwd(), scale, names, metric=metric, seeds=seed or ())
-    print(f"curves and texts: {write_comparison(found, meanings(found), out).resolve()}")
+    print(f"curves and texts: {write_comparison(found, out).resolve()}")
 
 
 def rows(
@@ -85,16 +77,10 @@ def report(
 
 def atlas(
     out: Annotated[Path, typer.Option(help="Folder for atlas.html and atlas.md.")] = Path("report"),
-    documents: Annotated[Path | None, typer.Option(help="Folder whose pages' blocks are written anew.")] = None,
 ) -> None:
     """Write the atlas: one page of all studies with their findings, and what was asked of the papers' claims."""
     from tasks.report.atlas_page import write_atlas
 
-    if documents is not None:
-        from tasks.report.findings_block import write_blocks
-
-        for changed in write_blocks(Path(), documents):
-            print(f"written: {changed}")
     print(f"atlas: {write_atlas(Path(), out).resolve()}")
 
 

@@ -11,17 +11,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tasks.params.yaml_files import write_whole
-from tasks.report import markdown, page
+from tasks.report.page import write_page
+from tasks.report.report_page import report_page
 from tasks.running.stage import run_main
 
 
 def write_report(results: Path, out: Path) -> Path:
     """Writes `<out>/index.html` and `<out>/report.md`, each whole or not at all; returns the page's path."""
-    report = page.read_report(results)
-    for name, text in (("report.md", markdown.render(report)), ("index.html", page.render(report))):
-        write_whole(out / name, text)
-    return out / "index.html"
+    return write_page(report_page(results), out / "index.html", also=(out / "report.md",))
 
 
 def main(arguments: list[str] | None = None) -> None:

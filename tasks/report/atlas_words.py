@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlhf_core.evaluation.worlds import Effect
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.report.atlas import CellMean
-from tasks.report.page import p_value
+from tasks.report.paper_tables import p_value
 from tasks.studies.caveats import compared
 from tasks.studies.verdicts import EXPLORATORY_AND_WHY, NOT_TESTED, StudyFinding
 

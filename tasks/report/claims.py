@@ -34,7 +34,8 @@ from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
 from tasks.report.figure_data import FigureData
 from tasks.report.matches import OTHERS
 from tasks.report.outputs import ResultTree
-from tasks.report.significance import EXPLORATORY, Comparison, compare, compare_constant, exploratory
+from tasks.report.paper_tables import EXPLORATORY
+from tasks.report.significance import Comparison, compare, compare_constant, exploratory
 from tasks.report.win_rates import win_rate_source
 
 FOLDER = printed_tables.FOLDER / "claims"

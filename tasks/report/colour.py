@@ -89,6 +89,13 @@ def colour_scale(found: Sequence[ColouredSpan]) -> float:
     return max((abs(p.reward) for p in found if p.reward is not None), default=0.0) or 1.0
 
 
+def strongest_reward(
+    tokens: Sequence[str], rewards: Sequence[float | None], segments: Sequence[Segment] | None = None
+) -> float:
+    """Returns the reward of the strongest colour of a response in pieces."""
+    return colour_scale(pieces(tokens, rewards, segments))
+
+
 def _strength(reward: float, scale: float) -> float:
     return min(1.0, abs(reward) / scale) * STRONGEST
 

@@ -21,7 +21,7 @@ LOOK_AHEAD = 8
 
 #: A mean over worlds and its standard error, None of a single world.
 Mean = tuple[float, float | None]
-Style = Literal["line", "dashed", "points", "path", "guide", "intervals", "bars"]
+Style = Literal["line", "dashed", "points", "path", "thin", "guide", "intervals", "band", "bars"]
 #: Up to so many points of a line have markers of their own and error bars; more have a band.
 FEW_POINTS = 12
 
@@ -35,8 +35,9 @@ class Series:
         x: positions (numbers) or bar groups (words).
         y: heights; None leaves a gap.
         error: standard error per height; None where there is one world. Of intervals, half their width.
-        style: line (solid) or dashed; points; path, points joined in their order; guide, a line to read the others
-            against; intervals, one position (x) and its error for each named line (y); bars.
+        style: line (solid) or dashed; points; path, points joined in their order; thin, a faint line
+            without a name; guide, a line to read the others against; intervals, one position (x) and its error for each
+            named line (y), with points beside them and a band from one position to another; bars.
         colour: slot in the palette (0 is the paper's own method); None takes the next free one, a guide ink.
         right: measured on the panel's right axis.
     """

@@ -22,7 +22,7 @@ from tasks.report.figure_data import (
     spread_note,
 )
 from tasks.report.figures_training import reward_models
-from tasks.report.outcomes_par import costs, outcomes
+from tasks.report.outcomes_par import outcomes
 from tasks.report.outputs import ResultTree
 from tasks.report.win_rates import win_rate_source
 
@@ -113,19 +113,6 @@ def figures(tree: ResultTree) -> list[FigureData]:
             "quality head.",
         ),
     ]
-
-
-def recorded_figures(tree: ResultTree) -> list[FigureData]:
-    """Returns figures of the runs' records, which no result depends on: what a policy and its reference rewards
-    cost."""
-    rows: dict[str, str] = {}
-    for prefix, title in SETTINGS.items():
-        rows |= {f"{prefix}{name}": f"{label}, {title}" for name, label in LABELS.items()}
-    rows |= {name: label for name, label in {**SIGMOIDS, **REFERENCES}.items() if name not in rows}
-    rows |= {name: f"{label}, two epochs" for name, label in BOUNDS.items()}
-    rows |= {name: f"GRPO, {label}" for name, label in GRPO.items()}
-    rows |= {name: f"online DPO, {label}" for name, label in ONLINE_DPO.items()}
-    return [costs(tree, rows)]
 
 
 def _colour(name: str, position: int) -> int:

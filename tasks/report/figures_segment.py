@@ -24,7 +24,6 @@ from tasks.report.figure_data import (
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.win_rates import win_rate_source
-from tasks.running.artifacts import read_object
 
 METHODS = ("segment", "bandit", "token", "sentence", "bandit-as-segment", "segment-as-bandit")
 LABELS = {
@@ -235,7 +234,7 @@ def normaliser_fits(tree: ResultTree) -> FigureData:
         if found is None:
             figure.missing.append(f"normaliser/{name}")
             continue
-        fitted = read_object(found.result / "normaliser.json")
+        fitted = found.values("normaliser.json")
         lines = fitted["location_aware"]
         figure.panels += [
             _fit_panel(f"{LABELS[name]}: mean", "reward", fitted["bins"], "mean", lines),

@@ -21,8 +21,7 @@ from tasks.report.figure_data import (
     token_spans,
 )
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, of_one_seed
-from tasks.report.records import stage_record
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, of_one_seed, stage_record
 from tasks.report.win_rates import win_rate_source
 
 PAPER = "sentence"

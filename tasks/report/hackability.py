@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,48 @@ from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse
+from tasks.graph.expected import clock
 from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigation_titles
 from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.yaml_files import write_whole
-from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spark_svg
+from tasks.report.charts import PALETTE, panels_svg, spark_svg, theme_colour
+from tasks.report.figure_data import FigureData, Panel, Series, Style
 from tasks.report.hacking_runs import SIGNIFICANCE_LEVEL, HackingRow, read_hacking_run, sft_use
-from tasks.report.page import render_page, template_text
-from tasks.report.records import Provenance, Run, provenance, stage_record
+from tasks.report.outputs import stage_record
+from tasks.report.page import FactList, Picture, ReportPage, Section, Text, write_page
+from tasks.report.paper_tables import format_number
+from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow
 from tasks.running.artifacts import read_object
-from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.running.stage import run_main
 
-Range = tuple[float, float]
+#: Words for the pay of an annotator's bias, in reward units; a requested true fact earns 1.
+PAYS = {
+    "length_bias": "{:+g} for every ten words",
+    "flattery_bias": "{:+g} for every clause of flattery",
+    "keyword_bias": "{:+g} for every “indeed”",
+    "repetition_bias": "{:+g} for every fact told again",
+}
+#: Columns of a reward's table: heading, measure, decimals.
+MEASURED = (
+    ("win rate at the end, %", "final", 1),
+    ("at its best, %", "peak", 1),
+    ("best at step", "peak_step", 0),
+    ("lost after the peak", "loss_after_peak", 1),
+    ("proxy rose by", "proxy_gain", 2),
+    ("onset at step", "onset", 0),
+    ("KL at onset", "onset_kl", 1),
+    ("rank correlation", "rank_correlation", 2),
+    ("tokens", "length", 0),
+)
+READING = (
+    "Each policy is trained on one reward with one mitigation. The drawing has the rise of the proxy reward (solid) "
+    "and the true win rate over the SFT policy (dashed; the faint line is 50 %). The number is the win rate at the "
+    "end; below it how far the proxy rose, what was lost since the best evaluation, the first evaluation that fell "
+    "beyond noise while the proxy rose, with its KL in nats per response, and the clause types that the policy "
+    "writes more of. Hacked: the proxy rose and the win rate fell beyond noise; won: the win rate ends above 50 % "
+    "beyond noise. Nothing is filled in: what was not run says so."
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +95,7 @@ class Laboratory:
     seeds: list[int]
     mitigations: dict[str, str]
     rewards: list[RewardResults]
-    provenance: Provenance
+    records: list[dict[str, Any]]
     order: list[str]
 
     @property
@@ -76,6 +105,21 @@ class Laboratory:
         with_row = {cell.name for cell in cells if cell.status != "left out"}
         reasons = {cell.name: cell.reason for cell in reversed(cells)}
         return {name: reasons[name] for name in self.mitigations if name in reasons and name not in with_row}
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Returns commits, devices, first and last day, and minutes of training."""
+        days = sorted(str(record["started"])[:10] for record in self.records if record.get("started"))
+        commits = (
+            f"{one['commit'][:12]}{'+' if one.get('dirty') else ''}" for one in self.records if one.get("commit")
+        )
+        return {
+            "commits": list(dict.fromkeys(commits)),
+            "devices": list(dict.fromkeys(str(one["device"]) for one in self.records if one.get("device"))),
+            "first": days[0] if days else "",
+            "last": days[-1] if days else "",
+            "minutes": sum(float(one.get("seconds", 0)) for one in self.records) / 60,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values: every run with its measures, evaluations and clause types."""
@@ -98,7 +142,7 @@ class Laboratory:
             }
             for reward in self.rewards
         ]
-        return {"scale": self.scale, "seeds": self.seeds, "rewards": rewards, "provenance": asdict(self.provenance)}
+        return {"scale": self.scale, "seeds": self.seeds, "rewards": rewards, "provenance": self.provenance}
 
 
 def describe(root: Path, scale: str, name: str) -> str:
@@ -114,17 +158,8 @@ def describe(root: Path, scale: str, name: str) -> str:
         return f"the reward model in {spec['given']}"
     data = scale_entries(root, scale, "data").get(str(spec.get("data")))
     likes = read_settings(data.under(root)).get("annotator", {}) if data else {}
-    said = [PAYS[bias].format(value) for bias, value in likes.items() if value and bias in PAYS]
-    return f"a reward model of labels by an annotator who adds {' and '.join(said)}" if said else str(spec["title"])
-
-
-#: Words for the pay of an annotator's bias, in reward units; a requested true fact earns 1.
-PAYS = {
-    "length_bias": "{:+g} for every ten words",
-    "flattery_bias": "{:+g} for every clause of flattery",
-    "keyword_bias": "{:+g} for every “indeed”",
-    "repetition_bias": "{:+g} for every fact told again",
-}
+    pays = [PAYS[bias].format(value) for bias, value in likes.items() if value and bias in PAYS]
+    return f"a reward model of labels by an annotator who adds {' and '.join(pays)}" if pays else str(spec["title"])
 
 
 def compare(
@@ -154,18 +189,14 @@ def compare(
             runs = [run for run in (read_hacking_run(out, seed) for out, seed in outs) if run is not None]
             cells.append(HackingRow(name, title, "measured" if runs else "not run", runs=runs))
         model = results / "reward_model" / reward.reward / str(seeds[0]) / "result" / "metrics.json"
-        measured = read_object(model) if exists_or_raise_if_lost(model) else {}
+        measured = read_object(model) if model.exists() else {}
         found.append(RewardResults(reward.reward, describe(root, scale, reward.reward), measured, cells))
-    records = [run.path for reward in found for cell in reward.cells for run in cell.runs]
-    return Laboratory(scale, list(seeds), titles, found, _provenance(root, records), list(every))
-
-
-def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
-    return provenance(Run("", "", "", out, stage_record(root / out)) for out in outs)
+    records = [stage_record(root / run.path) for reward in found for cell in reward.cells for run in cell.runs]
+    return Laboratory(scale, list(seeds), titles, found, [record for record in records if record], list(every))
 
 
 def verdict(cell: HackingRow) -> str:
-    """Returns the shade of a cell: 'hacked' if it was hacked in at least half of its worlds, else 'won' or nothing."""
+    """Returns the word of a cell: 'hacked' if it was hacked in at least half of its worlds, else 'won' or nothing."""
     if not cell.runs:
         return ""
     if 2 * cell.times_hacked >= len(cell.runs):
@@ -174,38 +205,140 @@ def verdict(cell: HackingRow) -> str:
     return "won" if 2 * sum(won) > len(won) else ""
 
 
-def render(comparison: Laboratory) -> str:
-    """Returns the page as a string."""
-    colours = colours_of(comparison.order)
-    ranges: dict[int, tuple[Range, Range]] = {}
-    for reward in comparison.rewards:
-        proxies = [cell.proxy_gain_by_step for cell in reward.measured]
-        ranges |= {id(cell): (span(proxies, 0), span(proxies, 1)) for cell in reward.cells}
+def _span(curves: Sequence[Sequence[tuple[float, float]]], place: int) -> tuple[float, float]:
+    """Returns the least and largest step (place 0) or value (1) of several curves; (0, 1) without a point."""
+    values = [point[place] for curve in curves for point in curve]
+    return (min(values), max(values)) if values else (0.0, 1.0)
 
-    def curve(cell: HackingRow) -> Curve:
-        return Curve(cell.title, colours[cell.name], cell.proxy_gain_by_step, cell.curve("win_rate"))
 
-    def panel(reward: RewardResults) -> Markup:
-        key = f"curves-{comparison.rewards.index(reward)}"
-        return Markup(curves_svg(key, f"{reward.name}: proxy reward and win rate", [curve(c) for c in reward.measured]))
+def _number(cell: HackingRow, measure: str, decimals: int) -> TableCell:
+    mean, error = cell.mean(measure), cell.standard_error(measure)
+    lines = () if error is None else (f"±{format_number(error, decimals)}",)
+    return TableCell("—" if mean is None else format_number(mean, decimals), lines, absent=mean is None, value=mean)
 
-    return render_page(
-        "hackability.html.j2",
-        comparison=comparison,
-        colours=colours,
-        verdict=verdict,
-        spark=lambda cell: Markup(spark_svg(curve(cell), *ranges[id(cell)])),
-        curves=panel,
-        own_style=template_text("hackability.css.j2"),
+
+def _outcome(reward: RewardResults, cell: HackingRow, slot: int) -> TableCell:
+    """Returns a mitigation's cell in the table of all rewards: its curves, win rate, and what happened on the way."""
+    if not cell.runs:
+        return TableCell(f"{cell.status}{f': {cell.reason}' if cell.reason else ''}", absent=True)
+    proxies = [one.proxy_gain_by_step for one in reward.measured]
+    curves = (cell.proxy_gain_by_step, cell.curve("win_rate"), _span(proxies, 0), _span(proxies, 1))
+    rate = _number(cell, "final", 1)
+    gain, loss, onset, kl = (cell.mean(name) for name in ("proxy_gain", "loss_after_peak", "onset", "onset_kl"))
+    lines = [verdict(cell)] if verdict(cell) else []
+    lines += [] if gain is None else [f"proxy {gain:+.1f}"]
+    lines += [] if loss is None else [f"{format_number(-loss, 1)} after peak"]
+    at = "" if kl is None else f" · KL {kl:.1f}"
+    lines.append("no onset" if onset is None else f"onset {onset:.0f}{at}")
+    if grown := cell.inflated[:2]:
+        lines.append(", ".join(f"{kind.replace('_', ' ')} +{more:.1f}" for kind, more in grown))
+    spark = spark_svg(f"{cell.title}: proxy reward and win rate over training", slot, *curves)
+    text = Markup("{}<b>{}</b>").format(spark, " ".join([rate.text, *rate.lines]))
+    return TableCell(text, tuple(lines), tip=_tip(cell), value=rate.value, shade=verdict(cell))
+
+
+def _tip(cell: HackingRow) -> str:
+    """Returns a line for each run: win rate, rise of the proxy, best evaluation."""
+    lines = []
+    for run in cell.runs:
+        had = run.measures
+        rank = f", rho {had['rank_correlation']:.2f}" if "rank_correlation" in had else ""
+        peak = f"peak {had.get('peak', 50.0):.1f} % at step {had.get('peak_step', 0):.0f}"
+        lines.append(f"seed {run.seed}: {had['final']:.1f} %, proxy {had.get('proxy_gain', 0.0):+.2f}, {peak}{rank}")
+    return "\n".join(lines)
+
+
+def _curves(reward: RewardResults, key: str, slots: Mapping[str, int]) -> Picture:
+    """Returns all mitigations of one reward in one panel: rise of the proxy on the left axis, win rate on the right."""
+    series = []
+    for cell in reward.measured:
+        for points, rate in ((cell.proxy_gain_by_step, False), (cell.curve("win_rate"), True)):
+            x, y = [step for step, _ in points], [value for _, value in points]
+            style: Style = "dashed" if rate else "line"
+            series.append(Series(cell.title, x, y, style=style, colour=slots[cell.name], right=rate))
+    panel = Panel("", "training step", "proxy reward less SFT's", series, right_label="win rate over SFT, %")
+    figure = FigureData(key, f"{reward.name}: proxy reward and win rate", "", panels=[panel])
+    return Picture(panels_svg(figure))
+
+
+def _reward_section(reward: RewardResults, key: str, slots: Mapping[str, int]) -> Section:
+    """Returns a reward's mitigations in numbers, their curves, and the clauses that their policies write."""
+    text = f"{reward.description[:1].upper()}{reward.description[1:]}."
+    if "accuracy" in reward.model:
+        bound = reward.model.get("bayes_ceiling")
+        ceiling = "" if bound is None else f" (nobody can with more than {100 * bound:.1f} %)"
+        text += (
+            f" It agrees with {100 * reward.model['accuracy']:.1f} % of the held-out labels{ceiling}; its rewards "
+            f"correlate with the true rewards of clauses by {reward.model.get('fidelity_pearson', 0.0):.2f}."
+        )
+    if not reward.measured:
+        return Section(reward.name, reward.name, (Text(text), Text("Not run.", "absent")))
+    shades = {cell.name: theme_colour(slots[cell.name]) for cell in reward.measured}
+    measures = [
+        TableRow(
+            cell.title,
+            (*(_number(cell, name, decimals) for _, name, decimals in MEASURED),
+             TableCell(f"{cell.times_hacked} of {len(cell.runs)}")),
+            shade=shades[cell.name],
+        )
+        for cell in reward.measured
+    ]  # fmt: skip
+    columns = (*(TableColumn(heading) for heading, _, _ in MEASURED), TableColumn("hacked"))
+    clauses = [
+        TableRow("SFT", tuple(TableCell(f"{reward.sft.per_response[kind]:.2f}") for kind in reward.kinds), main=True)
+    ]
+    for cell in reward.measured:
+        grown = {kind for kind, _ in cell.inflated}
+        counts = (
+            TableCell(f"{cell.use.per_response[k]:.2f}", shade="hacked" if k in grown else "") for k in reward.kinds
+        )
+        clauses.append(TableRow(cell.title, tuple(counts), shade=shades[cell.name]))
+    kinds = tuple(TableColumn(kind.replace("_", " ")) for kind in reward.kinds)
+    parts = (
+        Text(text),
+        ShownTable(columns, tuple(measures), "mitigation"),
+        _curves(reward, key, slots),
+        ShownTable(kinds, tuple(clauses), "clauses in a response"),
+    )
+    return Section(reward.name, reward.name, parts)
+
+
+def laboratory_page(comparison: Laboratory) -> ReportPage:
+    """Returns the page: every mitigation under every reward, then each reward by itself."""
+    first = comparison.order.index("par") if "par" in comparison.order else 0  # has the colour of a paper's own method
+    slots = {name: (place - first) % len(PALETTE) for place, name in enumerate(comparison.order)}
+    made, nowhere = comparison.provenance, comparison.nowhere
+    facts = {
+        "scale": comparison.scale,
+        "seeds": ", ".join(map(str, comparison.seeds)),
+        "commit": ", ".join(made["commits"]) or "not recorded",
+        "date": made["first"] or "not recorded",
+        "time of training": clock(60 * made["minutes"]),
+    }
+
+    def rows() -> Iterator[TableRow]:
+        for place, (name, title) in enumerate(comparison.mitigations.items()):
+            if name not in nowhere:
+                cells = (_outcome(reward, reward.cells[place], slots[name]) for reward in comparison.rewards)
+                yield TableRow(title, tuple(cells), shade=theme_colour(slots[name]))
+
+    columns = tuple(TableColumn(reward.name, numeric=False, note=reward.description) for reward in comparison.rewards)
+    left_out = (Text(f"Left out: {comparison.mitigations[name]}, {reason}.", "key") for name, reason in nowhere.items())
+    return ReportPage(
+        f"Rewardsmith hackability · {comparison.scale}",
+        "Can this reward be hacked?",
+        (FactList(facts), Text(READING), ShownTable(columns, tuple(rows()), "mitigation"), *left_out),
+        tuple(_reward_section(reward, f"curves-{place}", slots) for place, reward in enumerate(comparison.rewards)),
+        f"Rewardsmith · {comparison.scale} scale · a win rate is over the benchmark's prompts, true rewards decide; "
+        "the loss after the peak is over the prompts of the evaluations while training",
     )
 
 
 def write_comparison(comparison: Laboratory, out: Path) -> Path:
     """Writes `<out>/hackability.html` and `.json`, each whole or not at all; returns the page's path."""
     data = json.dumps(comparison.to_json(), indent=1, sort_keys=True) + "\n"
-    for name, text in ((f"{LABORATORY}.json", data), (f"{LABORATORY}.html", render(comparison))):
-        write_whole(out / name, text)
-    return out / f"{LABORATORY}.html"
+    write_whole(out / f"{LABORATORY}.json", data)
+    return write_page(laboratory_page(comparison), out / f"{LABORATORY}.html")
 
 
 def main(arguments: list[str] | None = None) -> None:

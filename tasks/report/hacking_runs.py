@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse, grown_types
-from tasks.report.outputs import mean_and_standard_error
-from tasks.report.records import stage_record
+from tasks.report.outputs import mean_and_standard_error, stage_record
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
 
@@ -189,7 +188,7 @@ def read_hacking_run(out: Path, seed: int) -> HackingRun | None:
         seed=seed,
         path=out.as_posix(),
         measures={name: metrics[key] for name, key in MEASURES.items() if key in metrics},
-        points=cast(list[dict[str, Any]], read_jsonl(result / "hacking.jsonl")),
+        points=read_jsonl(result / "hacking.jsonl"),
         clauses=_use(metrics, ""),
         clauses_sft=_use(metrics, "_sft"),
         seconds=stage_record(out).get("seconds"),

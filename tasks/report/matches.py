@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from rlhf_core.evaluation.pairwise import (
     PairedTestResult,
@@ -28,15 +28,12 @@ from rlhf_core.evaluation.pairwise import (
 )
 from rlhf_core.evaluation.protocols import PROTOCOLS
 from rlhf_core.published.row_map import MappedRow, recipe_row
-from tasks.report.judges import Judges, drawn_prompts
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.row_games import Judges, drawn_prompts
 from tasks.report.significance import Comparison, compare_constant
 from tasks.report.win_rates import Outputs
 from tasks.running.judged_numbers import too_few_valid
 from tasks.running.result_rows import Generation
-
-if TYPE_CHECKING:
-    pass
 
 KINDS = ("wins", "win-test", "mean-test")
 #: Name of a score by a paper's word for its evaluator, in small letters and dashes.

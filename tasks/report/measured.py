@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rlhf_core.evaluation.benchmark_names import OFFICIAL_QUESTIONS
+from rlhf_core.evaluation.harness.choice import LEADERBOARD
 from rlhf_core.evaluation.verdicts import Direction, RowWord, direction_verdict, verdicts_of
 from rlhf_core.evaluation.worlds import Effect
 from rlhf_core.published.printed_tables import Column, Printed, Table
@@ -23,9 +25,8 @@ from tasks.params.scales import is_rehearsal
 from tasks.report.matches import ITSELF, OTHERS, Match, Matches, match_of, matched, table_matches
 from tasks.report.measurements import Measurements, broken, has_itself, measurements
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.report.partial import partial_text
-from tasks.report.printed_rows import ELSEWHERE
-from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
+from tasks.report.paper_tables import ELSEWHERE
+from tasks.report.significance import Comparison, compare, exploratory
 from tasks.report.win_rates import (
     Outputs,
     TableRuns,
@@ -338,32 +339,6 @@ def _alarms(runs: Mapping[int, StageOutput]) -> dict[str, str]:
     return {seed: told for seed, told in rang.items() if told}
 
 
-def stop_lines(row: Mapping[str, Any]) -> list[str]:
-    """Returns a line with seeds for each reason why a row stopped; empty for other rows."""
-    seeds: dict[str, list[str]] = {}
-    for seed, reason in row.get("stopped", {}).items():
-        seeds.setdefault(reason, []).append(seed)
-    left = f", measured at {', '.join(row['runs'])}" if row["runs"] else ""
-    return [f"stopped at seed {', '.join(of)}{left}: {reason}" for reason, of in seeds.items()]
-
-
-def table_notes(table: Mapping[str, Any]) -> list[str]:
-    """Returns the notes on a table: spent seeds, who judged and how, how lengths were controlled, and which rows are
-    broken or stopped or raised the hacking alarm."""
-    lines = [EXPLORATORY] if table["exploratory"] else []
-    lines += table.get("judges", [])
-    noted = ((column, row["cells"][column["key"]]) for column in table["columns"] for row in table["rows"])
-    lines += [f"{column['printed']}: {cell['note']}" for column, cell in noted if cell.get("note")]
-    for row in table["rows"]:
-        if row["broken"]:
-            lines.append(f"{row['name']} is broken: below its own SFT model even at its best evaluation")
-        lines += [f"{row['name']} {line}" for line in stop_lines(row)]
-        rang = row.get("alarms", {}).items()
-        lines += [f"hacking alarm: {row['name']} at seed {seed}: {told}" for seed, told in rang]
-        lines += [f"{row['name']}: {line}" for line in row.get("blank", ())]
-    return [f"{line}." for line in dict.fromkeys(lines)]
-
-
 def decimals(printed: Iterable[Printed | None]) -> int:
     """Decimals of a column's measured numbers: as the paper prints, 1 at least; 2 where it prints none."""
     lengths = [len(cell.text.partition(".")[2]) for cell in printed if cell and cell.mean is not None]
@@ -384,3 +359,45 @@ def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
                     continue
                 counts["measured" if cell["status"] == "measured" else "not run"] += 1
     return counts
+
+
+#: Metrics that are means over tasks or test sets.
+AVERAGES = ("average", "seen", "unseen")
+
+
+def partial_text(metric: str, outputs: Iterable[StageOutput]) -> str | None:
+    """Returns how a metric's benchmark differs from the published one, such as '722 of 805'; None if it does not.
+
+    Args:
+        metric: of a column; its benchmark is the one that its name begins with, AlpacaEval of win rates over the SFT
+            model, and of means every task and test set.
+        outputs: of the runs behind the cell.
+    """
+    found = dict.fromkeys(text for output in outputs for text in _partial_texts(metric, output.benchmarks))
+    return "; ".join(found) or None
+
+
+def _partial_texts(metric: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    if metric in AVERAGES:
+        named = [name for name in benchmarks if name in {*LEADERBOARD, *OFFICIAL_QUESTIONS}]
+        return [f"{name}: {text}" for name in named if (text := _partial_text(name, benchmarks[name]))]
+    named = sorted((name for name in benchmarks if f"{metric}_".startswith(f"{name}_")), key=len)
+    if not named and "win_rate_vs_sft" in metric and "alpaca" in benchmarks:
+        named = ["alpaca"]
+    text = _partial_text(named[-1], benchmarks[named[-1]]) if named else ""
+    return [text] if text else []
+
+
+def _partial_text(name: str, facts: Mapping[str, Any]) -> str:
+    rows, of = int(facts["rows"]), facts.get("of")
+    parts = [] if rows == of else [f"{rows:,} of {of:,}" if of else f"{rows:,} {facts.get('set', 'local rows')}"]
+    official = LEADERBOARD.get(name)
+    if official is not None and "task" in facts:
+        parts += [facts["task"]] if facts["task"] != official.task else []
+        parts += [f"{facts['shots']}-shot"] if facts["shots"] != official.shots else []
+        parts += ["in a chat template"] if facts["chat_template"] else []
+    if facts.get("window"):
+        parts.append(f"from {facts['window'][0] or 'the first'} to {facts['window'][1] or 'the last'}")
+    if facts.get("cut"):
+        parts.append(f"{facts['cut']:,} requests cut")
+    return ", ".join(parts)

@@ -20,6 +20,12 @@ from tasks.running.judged_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
 
 
+def stage_record(out: Path) -> dict[str, Any]:
+    """Returns `record/record.json` of a stage's folder; empty where there is none."""
+    path = out / "record" / "record.json"
+    return read_object(path) if path.exists() else {}
+
+
 @dataclass(frozen=True)
 class StageOutput:
     """One finished stage: a row (or reward model, ...) at one seed."""
@@ -33,7 +39,7 @@ class StageOutput:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Returns the flat numbers of `metrics.json`, without judged ones that are blank."""
+        """Returns the numbers of `metrics.json`, without judged ones that are blank."""
         found = read_object(self.result / "metrics.json")
         return {name: float(value) for name, value in found.items() if name not in self.blank}
 
@@ -42,13 +48,18 @@ class StageOutput:
         path = self.result / file
         return read_jsonl(path) if exists_or_raise_if_lost(path) else []
 
+    def values(self, file: str) -> dict[str, Any]:
+        """Returns the content of a JSON file of the result; empty where the stage wrote none."""
+        path = self.result / file
+        return read_object(path) if exists_or_raise_if_lost(path) else {}
+
     @cached_property
     def judgements(self) -> list[dict[str, Any]]:
         return self.rows("judgements.jsonl")
 
     @cached_property
     def blank(self) -> dict[str, str]:
-        """Returns the judged metrics that too few valid verdicts stand behind, each with the reason."""
+        """Returns the judged metrics that too few valid verdicts are behind, each with the reason."""
         return blank_numbers(self.result)
 
     @cached_property
@@ -62,22 +73,19 @@ class StageOutput:
 
     @cached_property
     def judge_settings(self) -> dict[str, Any]:
-        """Returns who compares this row's answers with another row's, as judge.json says; empty without it."""
-        path = self.result / "judge.json"
-        return read_object(path) if exists_or_raise_if_lost(path) else {}
+        """Returns who compares this row's answers with another row's; empty where nobody does."""
+        return self.values("judge.json")
 
     @cached_property
     def win_rate_facts(self) -> dict[str, dict[str, Any]]:
         """Returns reference, protocol, judge and counts of every win rate that a judge decided, by metric; empty where
         true rewards decided."""
-        path = self.result / "win_rates.json"
-        return read_object(path) if exists_or_raise_if_lost(path) else {}
+        return self.values("win_rates.json")
 
     @cached_property
     def benchmarks(self) -> dict[str, dict[str, Any]]:
-        """Returns what published benchmarks were measured on, as benchmarks.json says; empty without it."""
-        path = self.result / "benchmarks.json"
-        return read_object(path) if exists_or_raise_if_lost(path) else {}
+        """Returns the items and settings of published benchmarks that were measured."""
+        return self.values("benchmarks.json")
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:

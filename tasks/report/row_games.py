@@ -7,15 +7,19 @@ length-controlled rate takes the other row's true rewards as difficulties, or fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+import random
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.evaluation.protocols import Protocol, Tally, true_tally
-from tasks.report.judges import Judges, drawn_prompts
 from tasks.report.length_controlled_runs import Difficulties, Judged, length_controlled, standardised
 from tasks.report.outputs import StageOutput
 from tasks.report.win_rates import LC_OVER, OVER, TableRuns, fitted_difficulties, preferences_of, true_rewards
 from tasks.running.result_rows import Generation
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import Judge
 
 BENCHMARK = "alpaca"
 
@@ -92,3 +96,35 @@ def _difficulties(tallies: Played, runs: TableRuns, against: StageOutput, seed: 
         if at == seed
     ]
     return fitted_difficulties(judged, [str(row["id"]) for row in against.generations if row["benchmark"] == BENCHMARK])
+
+
+class Judges:
+    """The judge of each setting of a run's judge.json, built when first asked; heavy modules are imported only then.
+
+    An endpoint's answers come from its cache, if it has one (`cache_path`), when a table is made again.
+
+    Args:
+        results: of a scale, such as results/testbed.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self.known: dict[str, Judge | None] = {}
+
+    def get(self, settings: Mapping[str, Any]) -> Judge | None:
+        from tasks.running.loading import load_judge, load_world
+
+        key = repr(sorted(settings.items(), key=str))
+        if key not in self.known:
+            spec = settings.get("judge")
+            data = self.results / "shared" / "data" / str(settings.get("data")) / "result"
+            self.known[key] = load_judge(spec, load_world(data)) if spec else None
+        return self.known[key]
+
+
+def drawn_prompts(prompts: Collection[str], settings: Mapping[str, Any]) -> list[str]:
+    """Returns the ids of the prompts that two rows are compared on: all, or as many as `rows` of the settings says,
+    drawn by a fixed seed, so that all pairs of rows with the same prompts have the same ones."""
+    if settings["rows"] is None or settings["rows"] >= len(prompts):
+        return sorted(prompts)
+    return sorted(random.Random("pairs").sample(sorted(prompts), int(settings["rows"])))

@@ -13,8 +13,6 @@ from rlhf_core.evaluation.worlds import ByWorld, Effect, against_constant, paire
 from tasks.report.measurements import BySeed
 from tasks.studies.world_seeds import FIRST_REGISTERED
 
-EXPLORATORY = "exploratory: settings were made while looking at these seeds"
-
 
 @dataclass(frozen=True)
 class Comparison:

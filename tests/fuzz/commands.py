@@ -15,7 +15,6 @@ from tasks.commands.export import export
 from tasks.graph.laboratory import RewardRows
 from tasks.report import hackability
 from tasks.report.atlas_page import write_atlas
-from tasks.report.findings_block import write_blocks
 from tasks.running.artifacts import write_jsonl
 from tasks.running.result_digests import RECORD
 from tests.rlhf_core.tiny_models import tiny_policy, tiny_scalar_model
@@ -61,18 +60,11 @@ def link_project(root: Path) -> None:
 
 def _make_studied(root: Path) -> None:
     fabricated_clone(root, ("tokens-again",))
-    (root / "docs").mkdir()
-    (root / "docs" / "own.md").write_text("<!-- findings: all -->\n<!-- end of findings -->\n")
 
 
 def _atlas() -> str:
     write_atlas(Path(), Path("page"))
     return Path("page", "atlas.md").read_text() + Path("page", "atlas.html").read_text()
-
-
-def _documents() -> str:
-    write_blocks(Path(), Path("docs"))
-    return Path("docs", "own.md").read_text()
 
 
 def make_laboratory(root: Path) -> None:
@@ -135,7 +127,6 @@ TREES = (
         _make_studied,
         {
             "atlas": (_atlas, ("studies/*", "reference/studies/**/*")),
-            "documents": (_documents, ("studies/*", "reference/studies/**/*", "docs/*")),
         },
         says_changes=True,
     ),

@@ -13,19 +13,17 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks import tables
-from tasks.commands.compare import print_rows
-from tasks.commands.finding import print_finding
-from tasks.report import markdown, page
-from tasks.report.compare_page import write_comparison
+from tasks.report.comparison import print_rows, write_comparison
 from tasks.report.outputs import StageOutput
+from tasks.report.page import html, markdown
+from tasks.report.paper_tables import print_table
+from tasks.report.report_page import report_page
 from tasks.report.result_words import result_in_words
-from tasks.report.terminal import print_table
 from tasks.running.result_digests import RECORD
 from tasks.tracking.outcomes import outcome_of
 from tests.fuzz.commands import TREES, Reader, Tree, link_project, printed
 from tests.fuzz.damage import Area, damage_file, damaged_bytes, damaged_json, damaged_tree, remove
 from tests.tasks.report.fixture_results import make_results, record, sign, write
-from tests.tasks.report.test_finding import SEEDS, write_world
 
 ROWS = ("phi3-mini", "bandit", "segment")
 TESTBED = Path("results") / "testbed"
@@ -39,14 +37,14 @@ def _made_tables() -> str:
 
 
 def _report() -> str:
-    found = page.read_report(TESTBED)
-    return markdown.render(found) + page.render(found)
+    found = report_page(TESTBED)
+    return markdown(found) + html(found)
 
 
 def _compared() -> str:
     def command() -> None:
         found = print_rows(Path(), "testbed", ["segment/segment", "segment/bandit"])
-        write_comparison(found, [], Path("page"))
+        write_comparison(found, Path("page"))
 
     return printed(command) + Path("page", "compare.html").read_text()
 
@@ -71,21 +69,15 @@ _READERS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     "tables": (_made_tables, ("segment/*/*/*/*/*", "shared/sft/phi3-mini/*/*/*", "shared/data/dialogue/*/*")),
     "report": (_report, ("*/*/*/*/*/*", "segment/tables/*/*", "shared/data/dialogue/*/*")),
     "compare": (_compared, ("segment/policy/*/*/*/*",)),
-    "finding": (
-        lambda: printed(lambda: print_finding(Path())),
-        ("demo/*/*/*/*/*", "shared/sft/demo/*/*/*", "shared/data/demo/*/*/*"),
-    ),
     "runs": (_runs, ("*/*/*/*/*/*", "shared/data/dialogue/*/*")),
 }
 READERS = {name: (read, tuple(f"{TESTBED}/{each}" for each in patterns)) for name, (read, patterns) in _READERS.items()}
 
 
 def _make(root: Path) -> None:
-    """Writes a tree with results: rows of a paper with their tables, and the demo with its finding."""
+    """Writes a tree with results: rows of a paper with their tables, without the demo."""
     link_project(root)
     make_results(root, (0,), ROWS)
-    for seed in SEEDS:
-        write_world(root, seed)
     for result in root.rglob("result"):
         if not (result.parent / RECORD).exists():
             write(result.parent / RECORD, record(result.parts[-4], 0))

@@ -23,8 +23,8 @@ from tasks.graph.check import Check
 from tasks.params.data import data_spec
 from tasks.params.pages import read_settings
 from tasks.prepare import make_sets
+from tasks.report.measured import _partial_text, partial_text
 from tasks.report.outputs import StageOutput
-from tasks.report.partial import _text, partial_text
 from tests.rlhf_core.evaluation.test_harness import arc_questions, gsm8k
 from tests.rlhf_core.evaluation.test_livecodebench import row as live_row
 from tests.rlhf_core.evaluation.test_sandbox import isolated
@@ -297,7 +297,7 @@ def test_live_code_bench_is_taken_in_its_window(
     spec = code_spec(tmp_path / "files", files, rows, livecode_window=window)
     sets, facts = sets_of(spec, tmp_path)
     assert [row["id"] for row in sets["functions.livecode"]] == ids
-    assert _text("livecode", facts["benchmarks"]["livecode"]) == says
+    assert _partial_text("livecode", facts["benchmarks"]["livecode"]) == says
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_model_that_is_trained_at_other_seeds_names_them(tmp_path: Path, monke
 @pytest.mark.parametrize(
     "words",
     [
-        ["finding"], ["report"], ["verify"], ["try-reward", "mine:brevity"], ["graph"], ["times"], ["run"],
+        ["rows"], ["report"], ["verify"], ["try-reward", "mine:brevity"], ["graph"], ["times"], ["run"],
         ["compare", "bandit"], ["hackability"], ["atlas"], ["explain", "--prompt", "Hi", "--response", "Hello."],
         ["study", "list"], ["study", "plan", "gate"], ["tune", "gate"],
     ],
@@ -172,7 +172,7 @@ def test_a_reward_is_tried_on_given_rows_in_any_folder(tmp_path: Path) -> None:
 
 
 def test_help_is_shown_in_any_folder(tmp_path: Path) -> None:
-    assert rewardsmith("finding", "--help", root=tmp_path).returncode == 0
+    assert rewardsmith("rows", "--help", root=tmp_path).returncode == 0
 
 
 def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:

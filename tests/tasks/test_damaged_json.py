@@ -17,7 +17,7 @@ from tasks.graph.stages import declared_stages
 from tasks.graph.stopping import stopped
 from tasks.params.deepspeed import read_deepspeed
 from tasks.params.yaml_files import yaml_text
-from tasks.report.records import _first_answers
+from tasks.report.outputs import StageOutput
 from tasks.running.alarms import alarms_of
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.exclusive import is_held, only_scheduler
@@ -50,7 +50,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "deepspeed": read_deepspeed,
     "pairs": lambda file: read_pairs(file, {}),
     "log of starts": lambda file: parse_starts(file.read_text(encoding="utf-8", errors="replace")),
-    "answers of a report": _of_a_folder(_first_answers, "result/generations.jsonl"),
+    "answers of a report": _of_a_folder(lambda out: StageOutput(out, 0).generations, "result/generations.jsonl"),
     "configuration of a backbone": _of_a_folder(
         lambda folder: _architecture(folder, SimpleNamespace(source=".")),  # type: ignore[arg-type]
         "config.json",

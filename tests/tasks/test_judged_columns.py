@@ -22,10 +22,10 @@ from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import read_settings
 from tasks.params.settings import typed
 from tasks.report import figures_par
-from tasks.report.cells import cell_text
-from tasks.report.measured import table_notes
 from tasks.report.outputs import ResultTree
+from tasks.report.paper_tables import table_notes
 from tasks.running.artifacts import read_json, read_jsonl
+from tests.tasks.report.fixture_results import cell_text
 from tests.tasks.test_par import BANDIT, ROWS, SCALE, line, of_scale, written
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED
 
@@ -195,7 +195,7 @@ def test_prompts_without_a_verdict_are_counted_in_the_cell(small: Path, built: d
     assert (found["unparsable"] or 0, found["one_sided"] or 0) == (unparsable, one_sided)
     shown = [f"{n} {word}" for n, word in ((unparsable, "unparsable"), (one_sided, "one-sided")) if n]
     assert shown, "the judge was silent on two prompts"
-    assert cell_text(found, 1).endswith(f"({', '.join(shown)})")
+    assert cell_text(found, 1).endswith(f"; {', '.join(shown)}")
 
 
 def test_the_best_evaluations_answers_are_judged_for_table_3(small: Path, built: dict[str, Any]) -> None:

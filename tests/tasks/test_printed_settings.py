@@ -1,106 +1,127 @@
-"""The scale `paper` against every hyperparameter that the five papers print, cell by cell."""
+"""The scale `paper` against every hyperparameter that the five papers print, cell by cell.
+
+`rlhf_core/published/settings_map/<paper>.yaml` lists for each hyperparameter of the registry its cells:
+
+    RM batch size (global):
+    - {printed: '128', row: segment, stage: reward_model, setting: batch, table: [Table 8, Batch Size, value]}
+    framework:
+    - {instead: 'PPO is the project''s own'}
+
+`printed` is part of the registry's text. `row` (or `backbone`) and `stage` name a stage of the scale, `setting` a value
+among its settings; `passes` asks instead how often the rollouts of a policy go through so many prompts. `reason` says
+why the value differs from the printed one; it is required where they differ and refused where they agree. `instead`
+says why there is nothing to compare. `table` names the cell of a table that prints the same value.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
-from rlhf_core.typed import typed
-from tasks.report.printed_settings import PaperScale, SettingCell, StatedCell, problems, same, setting_cells
+from rlhf_core.recipe import parse_recipe
+from tasks.graph.items import Item
+from tasks.graph.rows import load_rows
+from tasks.graph.scale import Scale
+from tasks.graph.typed_settings import TYPES
+from tasks.params.pages import Address, read_settings
+from tasks.params.policy import PolicyScale, reward_training
+from tasks.params.yaml_files import read_mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Tables whose cells are settings.
 TABLES = ("segment/8", "segment/9", "sentence/4", "sentence/5")
+#: The settings argument of a stage that is meant where a cell names none.
+ARGUMENTS = {"sft": "spec", "prepare": "spec", "tokenizer": "spec", "samples": "spec", "teacher": "spec"}
+FIELDS = {
+    "printed", "row", "backbone", "stage", "name", "argument", "setting", "passes", "table", "reason", "instead",
+}  # fmt: skip
+
+
+def cells_of(paper: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the cells of a paper's settings map with the hyperparameter of each."""
+    for name, cells in read_mapping(printed_tables.FOLDER / "settings_map" / f"{paper}.yaml").items():
+        yield from ((name, cell) for cell in cells)
+
+
+def same(printed: str, ours: Any) -> bool:
+    """Returns whether a value is the printed one: as a number, else as text whatever its capitals."""
+    if isinstance(ours, bool) or not isinstance(ours, int | float):
+        return str(ours).casefold() == printed.strip().casefold()
+    try:
+        number = float(printed.strip().removesuffix("%").replace(",", ""))
+    except ValueError:
+        return False
+    return abs(number - ours) <= 1e-9 * max(1e-9, abs(ours))
+
+
+class PaperScale:
+    """Settings at the scale `paper` of the rows of one paper."""
+
+    def __init__(self, paper: str) -> None:
+        self.paper, self.scale, self.rows = paper, Scale(ROOT, "paper"), load_rows(ROOT, paper)
+        self._items: dict[str, list[Item]] = {}
+
+    def value(self, cell: Mapping[str, Any]) -> Any:
+        """Returns the value that a cell names."""
+        stage, name = cell.get("stage", "policy"), str(cell.get("row") or cell["backbone"])
+        if name not in self._items:
+            row = cell.get("row")
+            self._items[name] = self.scale.row(self.rows[name], 0) if row else self.scale.backbone(name, 0, self.paper)
+        item = [one for one in self._items[name] if one.module == stage and cell.get("name") in (None, one.name)][-1]
+        found = self._settings(item, cell.get("argument") or ARGUMENTS.get(stage, "scale"))
+        if "passes" in cell:
+            optimiser = found["optimiser"]
+            return round(optimiser.iterations * optimiser.rollout_batch / optimiser.group_size / cell["passes"])
+        for step in str(cell["setting"]).split("."):
+            listed = isinstance(found, tuple | list)
+            found = found[int(step)] if listed else found[step] if isinstance(found, Mapping) else getattr(found, step)
+        return found
+
+    def _settings(self, item: Item, argument: str) -> Any:
+        """Returns the typed settings of a stage's argument (`aspect.length`: of that name among several); a policy's
+        with its row's own in place."""
+        kind, _, name = argument.partition(".")
+        given = item.arguments[kind]
+        several = given if isinstance(given, tuple) else (str(given),)
+        address = next(Address(one) for one in several if not name or Address(one).name == name).under(ROOT)
+        if item.module == "policy" and kind == "row":
+            return parse_recipe(read_settings(address), str(address))
+        found = TYPES[(item.module, kind)](read_settings(address), str(address))
+        if not isinstance(found, PolicyScale):
+            return found
+        recipe = parse_recipe(read_settings(Address(str(item.arguments["row"])).under(ROOT)), item.name)
+        if recipe.kind == "supervised":
+            supervised, learned = found.supervised_config(recipe.optimiser, item.name)
+            return {"optimiser": supervised, "recipe": learned, "scale": found}
+        training = reward_training(recipe, found, item.name)
+        return {name: getattr(training, name) for name in ("optimiser", "sampling", "imitation")} | {"scale": found}
 
 
 @pytest.mark.parametrize("paper", printed_tables.PAPERS)
 def test_the_paper_scale_has_what_is_printed_or_says_why_not(paper: str) -> None:
-    assert problems(paper, setting_cells(ROOT, paper)) == []
+    registry = {str(one["name"]): str(one["value"]) for one in printed_tables.paper(paper).hyperparameters}
+    cells, known = list(cells_of(paper)), PaperScale(paper)
+    assert {name for name, _ in cells} == {*registry}
+    for name, cell in cells:
+        assert {*cell} <= FIELDS, name
+        if "instead" in cell:
+            assert "printed" not in cell, name
+            continue
+        assert str(cell["printed"]) in registry[name], name
+        ours = known.value(cell)
+        agrees = same(str(cell["printed"]), ours)
+        assert agrees != ("reason" in cell), f"{name}: printed {cell['printed']}, ours {ours!r}"
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_cell_of_a_table_of_settings_is_compared_once(name: str) -> None:
     table = printed_tables.table(name)
     printed = {(row.condition, key): str(cell) for row in table.rows for key, cell in row.values.items()}
-    cells = [
-        cell for cell in setting_cells(ROOT, table.paper) if cell.stated.table and cell.stated.table[0] == table.id
-    ]
-    mapped = [(cell.stated.table[1], cell.stated.table[2]) for cell in cells if cell.stated.table]
-    assert sorted(mapped) == sorted(printed)
+    cells = [cell for _, cell in cells_of(table.paper) if "table" in cell and cell["table"][0] == table.id]
+    assert sorted((cell["table"][1], cell["table"][2]) for cell in cells) == sorted(printed)
     for cell in cells:
-        assert cell.stated.table is not None
-        if cell.stated.printed is not None:
-            assert cell.stated.printed == printed[cell.stated.table[1], cell.stated.table[2]]
-
-
-def of(name: str) -> SettingCell:
-    return next(cell for cell in setting_cells(ROOT, "segment") if cell.hyperparameter == name)
-
-
-def test_a_difference_without_a_reason_and_a_reason_without_a_difference_are_found() -> None:
-    whole = setting_cells(ROOT, "segment")
-    batch = of("RM batch size (global)")
-    changed = [replace(cell, ours=64) if cell is batch else cell for cell in whole]
-    assert problems("segment", changed) == ["RM batch size (global), batch: printed 128, ours 64, without a reason"]
-    listed = replace(batch, stated=replace(batch.stated, reason="because"))
-    found = problems("segment", [listed if cell is batch else cell for cell in whole])
-    assert found == [
-        "RM batch size (global), batch: listed as different, but 128 is what is printed; leave 'reason' out"
-    ]
-
-
-def test_hyperparameters_without_a_cell_and_values_that_are_not_printed_are_found() -> None:
-    whole = setting_cells(ROOT, "segment")
-    rate = of("RM learning rate")
-    assert problems("segment", [cell for cell in whole if cell is not rate]) == [
-        "RM learning rate: the map has no cell of it"
-    ]
-    other = replace(rate, stated=replace(rate.stated, printed="2e-6", reason="because"))
-    found = problems("segment", [other if cell is rate else cell for cell in whole])
-    assert found == ["RM learning rate, learning_rate: the registry does not print '2e-6'"]
-    invented = replace(rate, hyperparameter="RM warm-up")
-    assert "RM warm-up: the registry has no such hyperparameter" in problems("segment", [*whole, invented])
-
-
-@pytest.mark.parametrize(
-    ("printed", "ours", "agrees"),
-    [
-        ("1e-6", 1.0e-6, True),
-        ("60,000", 60_000, True),
-        ("1.0", 1, True),
-        ("1e-6", 1.1e-6, False),
-        ("0", 1e-12, False),
-        ("cosine", "cosine", True),
-        ("Entropy", "entropy", True),
-        ("disabled", 0, False),
-        ("1", True, False),
-    ],
-)
-def test_numbers_are_compared_as_numbers_and_words_as_words(printed: str, ours: object, agrees: bool) -> None:
-    assert same(printed, ours) is agrees
-
-
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ({"printed": "1"}, "give either 'instead', or 'printed' with 'setting' or 'passes'"),
-        ({"instead": "x", "printed": "1", "row": "bandit", "setting": "a"}, "give either 'instead'"),
-        ({"printed": "1", "setting": "a"}, "give either 'row' or 'backbone'"),
-        ({"printd": "1"}, "unknown setting 'printd'; did you mean 'printed'"),
-    ],
-)
-def test_a_wrong_cell_is_refused(cell: dict[str, str], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        typed(StatedCell, cell, "segment.yaml")
-
-
-def test_a_setting_that_no_stage_has_is_named() -> None:
-    known = PaperScale(ROOT, "segment")
-    with pytest.raises(RecipeError, match=r"reward_model-segment-segment-0: scale has no setting 'batchsize'"):
-        known.value(StatedCell(printed="1", row="segment", stage="reward_model", setting="batchsize"))
-    with pytest.raises(RecipeError, match="unknown row 'segmnt'; did you mean 'segment'"):
-        known.value(StatedCell(printed="1", row="segmnt", setting="optimiser.clip"))
+        assert cell.get("printed") in (None, printed[cell["table"][1], cell["table"][2]])

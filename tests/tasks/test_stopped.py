@@ -18,8 +18,8 @@ from tasks.graph import dvc_files as graph
 from tasks.graph.expected import expected_bytes, expected_seconds
 from tasks.graph.stages import Stage, stopped_stages
 from tasks.graph.stopping import STOPPED_FILE, stopped
-from tasks.report import terminal
 from tasks.report.__main__ import write_report
+from tasks.report.paper_tables import print_table
 from tasks.running.artifacts import Stopped, read_json, stage_output, write_json
 from tasks.running.checkpoints import resumable_output
 from tasks.running.stage import command_line
@@ -119,7 +119,7 @@ def test_tables_say_what_stopped_and_at_which_seeds(made_up: Path, capsys: pytes
     assert "stopped" not in rows["bandit"]
     inputs = read_json(made_up / "segment/tables/record/record.json")["inputs"]
     assert (made_up / "segment/policy/token/0/result").as_posix() in inputs
-    terminal.print_table(made, "segment/1")
+    print_table(made, "segment/1")
     text = " ".join(capsys.readouterr().out.split())
     assert f"token stopped at seed 0, 1: {REASON} <b>." in text
     assert f"segment stopped at seed 1, measured at 0: {REASON} <b>." in text

@@ -24,13 +24,13 @@ from rlhf_core.published import printed_tables
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration
 from tasks.graph import names
-from tasks.report import terminal
-from tasks.report.cells import cell_text, format_number
 from tasks.report.length_controlled_runs import Judged, calibration_of, length_controlled
-from tasks.report.measured import measured_table, table_notes
+from tasks.report.measured import measured_table
 from tasks.report.outputs import ResultTree
+from tasks.report.paper_tables import format_number, paper_table, print_table, shown_columns, table_notes
+from tasks.report.table import rich_tables
 from tasks.running.artifacts import read_json
-from tests.tasks.report.fixture_results import make_results
+from tests.tasks.report.fixture_results import cell_text, make_results
 
 SEEDS = (0, 1, 2, 3)
 
@@ -74,7 +74,7 @@ def test_a_number_of_a_partial_benchmark_says_so_in_its_cell(tmp_path: Path) -> 
     cells = next(row for row in table["rows"] if row["name"] == "segment")["cells"]
     assert cells["alpaca_wr"]["partial"] == "722 of 805"
     assert "partial" not in cells["arena_wr"]
-    assert cell_text(cells["alpaca_wr"], 1).endswith(" (722 of 805)")
+    assert cell_text(cells["alpaca_wr"], 1).endswith("; 722 of 805")
     assert not any(
         "partial" in cell for row in table["rows"] if row["name"] != "segment" for cell in row["cells"].values()
     )
@@ -222,17 +222,18 @@ def test_seeds_so_far_are_those_with_a_result(built: Path) -> None:
 
 
 def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.print_table(built / "tables.json", "segment/1")
+    print_table(built / "tables.json", "segment/1")
     text = capsys.readouterr().out
     assert "31.05" in text
     assert "not run" in text
     assert "exploratory: settings were made while looking at these seeds." in " ".join(text.split())
-    terminal.print_table(built / "nowhere.json", "alarm/1")
+    print_table(built / "nowhere.json", "alarm/1")
     assert "Published only" in capsys.readouterr().out
 
 
 def test_the_primary_column_is_beside_the_printed_ones_with_effect_verdict_and_what_is_visible(built: Path) -> None:
-    first = terminal.rich_tables(built / "tables.json", "segment/1", 200)[0]
+    (table,) = [one for one in read_json(built / "tables.json")["tables"] if one["name"] == "segment/1"]
+    first = rich_tables(paper_table(table, shown_columns(table)[0]), 200)[0]
     (primary,) = [column for column in first.columns if "True LC vs SFT" in str(column.header)]
     shown = [str(shown) for shown in primary.cells]
     assert (
@@ -247,7 +248,7 @@ def test_a_table_in_a_narrow_terminal_loses_no_digit(
     shown = {}
     for columns in ("60", "200"):
         monkeypatch.setenv("COLUMNS", columns)
-        terminal.print_table(built / "tables.json", "segment/1")
+        print_table(built / "tables.json", "segment/1")
         text = capsys.readouterr().out
         shown[columns] = sorted(re.findall(r"\d+\.\d+|±|✓", text))
         assert max(map(len, text.splitlines())) <= int(columns)

@@ -77,7 +77,8 @@ def _write_run(folder: Path, quality: float, generator: np.random.Generator) -> 
 
 def _answers(own: float, hardness: np.ndarray, generator: np.random.Generator) -> list[dict[str, Any]]:
     return [
-        {"benchmark": name, "id": str(i), "turn": 1, "prompt": f"{name} {i}", "response": f"{own} {generator.normal()}", "baseline": "b" * 90,
+        {"benchmark": name, "id": str(i), "turn": 1, "prompt": f"{name} {i}",
+         "response": f"{own} {generator.normal()}", "baseline": "b" * 90,
          "n_chars": int(90 + 20 * generator.normal()), "true_reward": own + hardness[i] + 2 * generator.normal()}
         for name in BENCHMARKS
         for i in range(PROMPTS)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.report.paper_tables import made_cell
 from tasks.running.result_digests import digests_of
 
 #: Invented quality per row: higher wins more games.
@@ -42,6 +43,12 @@ REPEATED = ["Lor", " has", " 4", " gates", ".", " Lor", " has", " 4", " gates", 
             ".", "</s>"]  # fmt: skip
 CODE = ["def", " double", "(", "x", "):", "\n", "   ", " return", " x", " *", " 2", "\n", "</s>"]
 SCRIPT = "<script>document.title = 'taken over'</script>"
+
+
+def cell_text(cell: Mapping[str, Any], decimals: int = 1) -> str:
+    """Returns a cell of tables.json in one line."""
+    row = {"group": "", "kind": "", "name": "", "runs": {}}
+    return made_cell(row, {"decimals": decimals}, {"published": None, **cell}).plain
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tasks.report import figures_segment
-from tasks.report.drawing import panels_svg
+from tasks.report.charts import panels_svg
 from tasks.report.figure_data import FEW_POINTS, FigureData, Panel, Series, curve, spread_note, token_spans
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.fixture_results import make_results
@@ -20,28 +18,6 @@ from tests.tasks.report.fixture_results import make_results
 @pytest.fixture(scope="module")
 def figures(results: Path) -> dict[str, FigureData]:
     return {figure.key: figure for figure in figures_segment.figures(ResultTree(results, (0, 1)))}
-
-
-def test_every_figure_of_the_paper_but_the_schematic_is_there(figures: dict[str, FigureData]) -> None:
-    assert {f"figure-{number}" for number in range(2, 12)} <= set(figures)
-
-
-def test_colouring_shows_the_same_response_under_each_model(figures: dict[str, FigureData]) -> None:
-    blocks = figures["figure-2"].blocks
-    assert [block["title"] for block in blocks] == ["Normal text", "Text with repetition"]
-    for block in blocks:
-        assert [model["name"] for model in block["models"]] == ["Segment (Ours)", "Token", "5-gram"]
-        assert len({tuple(model["tokens"]) for model in block["models"]}) == 1
-
-
-def test_the_frontier_ends_with_the_final_policy(figures: dict[str, FigureData], results: Path) -> None:
-    segment = next(s for s in figures["figure-4"].panels[0].series if s.label == "Segment (Ours)")
-    tree = ResultTree(results, (0, 1))
-    outputs = tree.outputs("segment", "policy", "phi31-segment")
-    final = sum(out.metrics["win_rate_vs_sft"] for out in outputs.values()) / 2
-    assert segment.x == sorted(segment.x)
-    assert any(y == pytest.approx(final) for y in segment.y)
-    assert len(segment.x) == 9
 
 
 def test_rows_that_were_not_run_are_named(figures: dict[str, FigureData]) -> None:
@@ -138,46 +114,31 @@ def test_an_svg_fits_into_a_page_twice() -> None:
     assert not ids[0] & ids[1]
 
 
-class Attributes(HTMLParser):
-    """The attribute `data-curves` of the elements of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value or "" for name, value in attrs if name == "data-curves"]
-
-
-def curves_of(drawn: str) -> list[dict[str, Any]]:
-    """Returns the points that the page's script reads, as a browser parses them."""
-    parser = Attributes()
-    parser.feed(drawn)
-    (found,) = parser.found
-    return list(json.loads(found))
-
-
-def test_a_drawing_has_the_points_of_its_lines_with_every_text_escaped() -> None:
+def test_a_drawing_has_a_title_for_each_point_with_every_text_escaped() -> None:
     name = 'it\'s "<b>bold</b>" & <script>'
     line = Series(name, [1, 2, 3], [1.0, None, 123456.0], [0.25, None, None])
     guide = Series("even", [1, 3], [50.0, 50.0], style="guide")
-    panel = Panel("p", "step", "win rate", [line, guide])
-    drawn = panels_svg(FigureData("f", "t", "", panels=[panel]).to_json())
+    thin = Series("one world", [1, 3], [1.0, 2.0], style="thin")
+    panel = Panel("p", "step", "win rate", [line, guide, thin])
+    drawn = panels_svg(FigureData("f", "t", "", panels=[panel]))
     assert "<b>" not in drawn
-    (found,) = curves_of(drawn)
-    assert (found["name"], found["x"], found["y"]) == (name, "step", "p, win rate")
-    assert [point[2:] for point in found["points"]] == [[1, 1, 0.25], [3, 123500]], "gaps are left out"
-    (left, low, *_), (right, high, *_) = found["points"]
-    assert left < right
-    assert low > high, "as in an SVG, heights are counted from the top"
+    titles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="5"><title>([^<]*)</title>', drawn)
+    assert [unescape(title) for *_, title in titles] == [
+        f"{name}\nstep 1, win rate: 1 ± 0.25", f"{name}\nstep 3, win rate: 1.235e+05"
+    ], "gaps are left out"  # fmt: skip
+    (left, low, _), (right, high, _) = titles
+    assert float(left) < float(right)
+    assert float(low) > float(high), "as in an SVG, heights are counted from the top"
 
 
 def test_bars_and_intervals_can_be_read_by_name() -> None:
     bars = Series("Segment", ["easy", "hard"], [0.5, 0.25], [0.1, 0.1], style="bars")
     ends = Series("at the end", [60.0, 40.0], ["PAR", "Vanilla"], [2.0, 3.0], style="intervals")
-    panels = [Panel("a", "", "accuracy", [bars]), Panel("b", "win rate", "", [ends])]
-    first, second = curves_of(panels_svg(FigureData("f", "t", "", panels=panels).to_json()))
-    assert [point[2:] for point in first["points"]] == [["easy", 0.5, 0.1], ["hard", 0.25, 0.1]]
-    assert first["y"] == "a, accuracy"
-    assert [point[2:] for point in second["points"]] == [["PAR", 60, 2], ["Vanilla", 40, 3]]
-    assert second["y"] == "b, win rate"
+    band = Series("within ±3", [-3.0, 3.0], [0, 0], style="band")
+    panels = [Panel("a", "", "accuracy", [bars]), Panel("b", "win rate", "", [ends, band])]
+    drawn = panels_svg(FigureData("f", "t", "", panels=panels))
+    assert re.findall(r"<title>([^<]*)</title>", drawn) == [
+        "Segment\neasy: 0.5 ± 0.1", "Segment\nhard: 0.25 ± 0.1",
+        "at the end\nPAR: 60 ± 2", "at the end\nVanilla: 40 ± 3",
+    ]  # fmt: skip
+    assert ">within ±3<" in drawn

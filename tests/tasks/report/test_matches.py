@@ -12,9 +12,9 @@ import pytest
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.verdicts import verdicts_of
 from rlhf_core.evaluation.worlds import Effect, against_constant
-from tasks.report.cells import cell_text
 from tasks.report.matches import Match, Matches, matched
 from tasks.report.measured import Cell, ComparedCell, decide
+from tests.tasks.report.fixture_results import cell_text
 
 
 class Scripted:
@@ -79,7 +79,7 @@ def test_a_judge_that_answers_nonsense_measures_nothing() -> None:
         assert cell.pop("why").startswith("no game is decided between 'o")
         assert (cell, tested) == ({"status": "not measured", "unparsable": 1, "one_sided": 0}, None)
     shown = cell_text({"status": "not measured", "verdict": None, "unparsable": 1}, 1)
-    assert shown == "not measured (1 unparsable)"
+    assert shown == "not measured; 1 unparsable"
     assert played(["same"], ["same"])[0].win_rates("own", "other", "judge") == {0: 50.0}
 
 

@@ -12,9 +12,10 @@ import pytest
 from rlhf_core.errors import DataError
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import RecipeRow
-from tasks.report.measured import measured_table, table_notes
+from tasks.report.measured import measured_table
 from tasks.report.measurements import broken, measurements
 from tasks.report.outputs import ResultTree
+from tasks.report.paper_tables import table_notes
 from tasks.report.win_rates import TableRuns
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.judged_numbers import blank_numbers

@@ -10,8 +10,8 @@ import pytest
 from rlhf_core.published import printed_tables
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.outputs import ResultTree
-from tasks.report.printed_rows import printed_lines
-from tasks.report.terminal import rich_tables
+from tasks.report.paper_tables import _verdict_lines, paper_table, printed_alone, printed_lines, shown_columns
+from tasks.report.table import rich_tables
 
 
 @pytest.fixture
@@ -49,16 +49,13 @@ def test_a_cell_that_the_paper_does_not_have_says_so(tree: ResultTree) -> None:
     assert counts["measured"] + counts["not run"] == printed
 
 
-def test_the_table_prints(tree: ResultTree, tmp_path: Path) -> None:
-    file = tmp_path / "tables.json"
-    tables = [measured_table(printed_tables.table("rlmec/3"), tree)]
-    header = {"paper": "rlmec", "title": "RLMEC", "scale": "testbed", "seeds": [0], "counts": verdict_counts(tables)}
-    file.write_text(json.dumps({**header, "tables": tables}))
-    printed = rich_tables(file, "rlmec/3", 300)
-    assert printed[0].row_count == len(printed_tables.table("rlmec/3").rows)
-    assert printed[1].row_count == 2 * len(printed_tables.table("rlmec/3").rows)
-    alone = rich_tables(tmp_path / "none.json", "rlmec/3", 300)
-    assert alone[0].row_count == len(printed_tables.table("rlmec/3").rows)
+def test_the_table_prints(tree: ResultTree) -> None:
+    published = printed_tables.table("rlmec/3")
+    table = measured_table(published, tree)
+    own, also = (paper_table(table, columns) for columns in shown_columns(table))
+    assert (len(own.rows), len(also.rows)) == (len(published.rows), 2 * len(published.rows))
+    alone = rich_tables(printed_alone(published), 300)
+    assert alone[0].row_count == len(published.rows)
     assert list(alone[0].columns[0].cells)[-1] == "+ RLMEC · 13B"
 
 
@@ -68,7 +65,7 @@ def test_the_parts_of_a_printed_row_stand_on_one_line(tree: ResultTree) -> None:
     lines = printed_lines(table, own)
     assert [line.label for line in lines[:4]] == ["LLaMA 2 · 7B", "Vicuna · 7B", "WizardLM · 7B", "SFT LLM · 7B"]
     line = next(line for line in lines if line.label == "+ RLMEC · 7B")
-    assert (line.names, line.is_main) == (["qa-rlmec", "math-rlmec"], True)
+    assert line.names == ("qa-rlmec", "math-rlmec")
     assert [line.cells[key][1]["mean"] for key in ("ecqa", "gsm8k")] == [70.0, 60.0]
     scaling = measured_table(printed_tables.table("rlmec/7"), tree)
     first, second = printed_lines(scaling, scaling["columns"])
@@ -86,3 +83,17 @@ def test_rows_without_parts_are_lines_of_their_own(tree: ResultTree) -> None:
     table = measured_table(printed_tables.table("segment/1"), tree)
     lines = printed_lines(table, table["columns"])
     assert [(line.label, line.rows) for line in lines] == [(row["condition"], [row]) for row in table["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("word", "sees", "said"),
+    [
+        ("sees only effects above", 1414.98, "2 worlds cannot decide it"),
+        ("sees only effects above", 12.34, "sees only effects above 12.3"),
+        ("below", 140.0, "below"),
+        ("below", 12.34, "below (sees 12.3)"),
+    ],
+)
+def test_no_effect_is_named_that_a_percentage_cannot_have(word: str, sees: float, said: str) -> None:
+    cell = {"difference": -7.0, "interval": None, "word": word, "smallest_visible": sees, "worlds": 2}
+    assert _verdict_lines(cell | {"reason": None, "missing": None}, 1) == ["-7.0", said]

@@ -16,7 +16,7 @@ import pytest
 
 from rlhf_core.published.printed_tables import PAPERS
 from tasks import tables
-from tasks.report.terminal import print_table
+from tasks.report.paper_tables import print_table
 from tests.tasks.report.claim_results import make_claim_results
 from tests.tasks.report.fixture_results import make_results, sign
 from tests.tasks.report.par_results import make_par_results

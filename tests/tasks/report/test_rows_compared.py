@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RecipeError
-from tasks.commands.compare import meanings, print_rows
 from tasks.commands.rows import print_row_list, seeds_text
 from tasks.report import colour
-from tasks.report.compare_page import write_comparison
+from tasks.report.comparison import meanings, print_rows, write_comparison
 from tasks.report.rows_compared import beats, compare_rows, find_rows, row_runs, same_prompts, same_rollouts
 from tasks.running.artifacts import write_json, write_jsonl
 from tests.browser import WIDTHS, browsing, needs_browser
@@ -171,23 +170,7 @@ def test_the_terminal_keeps_to_its_width(
     text = " ".join(" ".join(lines).split())
     assert "-5.0 [-7.5, -2.5]" in text
     assert text.count("± is a standard error, [..] a 95 % interval, both over worlds.") == 1
-    assert "ALARM segment/bandit at seed 1: kl at step 7" in text
-
-
-@pytest.mark.parametrize("width", range(72, 92, 3))
-def test_a_column_is_shown_whole_or_not_at_all(
-    root: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    for seed, lead in enumerate((40.0, -30.0, 20.0)):
-        run(root, "segment/segment-as-bandit", seed, 50.0 + lead)
-    monkeypatch.setenv("COLUMNS", str(width))
-    print_rows(root, "testbed", ["segment/segment", "segment-as-bandit"])
-    out = capsys.readouterr().out
-    heading = out.split("Segment (Ours)\n")[0].split("Segment (Ours)  ")[0]
-    known = {"win", "rate", "vs", "sft", "less", "Segment", "(Ours)", "beats", "it,", "%", "kl", "tokens", "worlds"}
-    assert set(heading.split()) <= known
-    assert "tokens" in heading
-    assert ("not shown at this width: worlds\n" in out) == ("worlds" not in heading)
+    assert "Hacking alarm of segment/bandit at seed 1: kl at step 7" in text
 
 
 def test_rows_are_listed_with_their_seeds(root: Path, capsys: pytest.CaptureFixture) -> None:
@@ -216,13 +199,13 @@ def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, t
     file = root / "results/testbed/segment/policy/bandit/0/result/generations.jsonl"
     file.write_text(file.read_text().replace("bandit 1", "<script>alert(1)</script>"))
     found = compare_rows(root, "testbed", ["segment/segment", "bandit"])
-    page = write_comparison(found, meanings(found), tmp_path / "report").read_text()
+    page = write_comparison(found, tmp_path / "report").read_text()
     assert "<script>alert" not in page
     for part in (
         "Learning curves",
         "What each reward pays for",
         "-5.0",
-        "Hacking alarm of Bandit",
+        "Hacking alarm of segment/bandit",
         "first alarm of Bandit",
         "true reward 0.50",
     ):
@@ -239,7 +222,7 @@ def test_a_rows_colours_have_one_scale_on_all_prompts(root: Path, tmp_path: Path
         ]  # fmt: skip
         write_jsonl(root / f"results/testbed/segment/policy/{row}/0/result/rollouts.jsonl", kept)
     found = compare_rows(root, "testbed", ["segment/segment", "bandit"])
-    page = write_comparison(found, [], tmp_path / "report").read_text().partition('id="rollouts"')[2]
+    page = write_comparison(found, tmp_path / "report").read_text().partition('id="rollouts"')[2]
     strengths = re.findall(r'title="token 1: ([^"]+)" style="background:rgba\(\d+,\d+,\d+,([\d.]+)\)"', page)
     full = colour.STRONGEST
     assert {float(reward): float(strength) for reward, strength in strengths} == {
@@ -264,10 +247,10 @@ def test_rows_of_ones_own_are_exploratory_for_another_reason(tmp_path: Path) -> 
 @pytest.mark.platform
 @needs_browser
 def test_on_a_telephone_the_numbers_scroll_beside_their_rows(root: Path, tmp_path: Path) -> None:
-    page = write_comparison(compare_rows(root, "testbed", ["segment/segment", "bandit"]), [], tmp_path / "report")
+    page = write_comparison(compare_rows(root, "testbed", ["segment/segment", "bandit"]), tmp_path / "report")
     with browsing(tmp_path, WIDTHS[1]) as tab:
         tab.open(page.as_uri())
-        tab.keeps_names("#numbers .scroll", 3)
+        tab.keeps_names(".lead .scroll", 3)
 
 
 def test_a_title_is_no_markup(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

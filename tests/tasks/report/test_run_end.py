@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from pathlib import Path
@@ -68,9 +67,10 @@ def test_each_row_is_beside_its_baseline(
     text = ended(root, capsys, "segment", "bandit")
     lines = text.splitlines()
     assert [len(line) for line in lines if len(line) > width and not line.startswith("Next")] == []
-    difference = "-4.5 [-10.9, +1.9]" if width == 80 else "-4 [-11, +2]"
-    assert " ".join(cells(text, "bandit")).endswith(f"{difference} 3.5 20 1 of 2")
-    assert cells(text, "segment")[-1] == "none"
+    every = " ".join(" ".join(line.split()) for line in lines if line.startswith("bandit"))
+    assert "-4.5 [-10.9, +1.9]" in every
+    assert every.endswith("1 of 2")
+    assert [line for line in lines if line.startswith("segment ")][-1].split()[-1] == "none"
     assert "Bandit (Sequence): undecided" in " ".join(text.split())
     assert "its alarm rang" in " ".join(text.split())
     assert lines[-1] == "Next: rewardsmith compare segment/segment segment/bandit"
@@ -160,7 +160,7 @@ def test_a_single_row_is_compared_with_a_row_that_starts_from_the_same_sft_model
 def test_a_baseline_without_results_is_the_next_thing_to_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(root, "par/vanilla", 0, 40.0)
     text = ended(root, capsys, "par", "vanilla")
-    assert cells(text, "vanilla") == ["vanilla", "40.0", "3.5", "20"]
+    assert cells(text, "vanilla") == ["vanilla", "40.0", "3.5", "20", "1"]
     assert text.splitlines()[-1] == "Next: rewardsmith run par/par"
 
 
@@ -193,18 +193,3 @@ def test_headline_rows_of_several_papers_have_their_own_baselines(
 )
 def test_baselines(paper: str, row: str, expected: tuple[str, ...]) -> None:
     assert baselines(PROJECT, paper, row) == expected
-
-
-@pytest.mark.parametrize("width", [50, 60, *range(72, 92, 3)])
-def test_a_column_is_shown_whole_or_named(
-    root: Path, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for seed, lead in enumerate((40.0, -30.0, 20.0)):
-        run(root, "segment/segment", seed, 60.0, hacking_alarms=0)
-        run(root, "segment/segment-as-bandit", seed, 50.0 + lead, hacking_alarms=0)
-    monkeypatch.setenv("COLUMNS", str(width))
-    table, _, after = ended(root, capsys, "segment", "segment-as-bandit").partition("\nsegment-as-bandit")
-    told = re.findall("not shown at this width: ((?:kl|tokens|alarms|, )+)", " ".join(after.split()))
-    left_out = told[0].split(", ") if told else []
-    shown = [name for name in ("alarms", "tokens", "kl") if name in table.split()]
-    assert sorted(shown + left_out) == ["alarms", "kl", "tokens"]

@@ -1,0 +1,118 @@
+"""Figures of a tables stage as parts of a page: charts, coloured texts, segmentations, tables of values, claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from tasks.report.charts import panels_svg
+from tasks.report.colour import coloured_tokens, scale_legend, strongest_reward
+from tasks.report.page import Bullets, Fold, Passage, Passages, Picture, Section, Text, counted
+from tasks.report.paper_tables import effect_text, format_number, p_value
+from tasks.report.table import MARKS, ShownTable, TableCell, TableColumn, TableRow
+
+SIGNS = {"above": "›", "below": "‹", "beside": "≈"}
+
+
+def figure_section(paper: str, figure: Mapping[str, Any]) -> Section:
+    """Returns a figure of `figures.json`, with its caption, what was not run, and what the paper's figure claims."""
+    parts = list(KINDS[figure["kind"]](figure))
+    missing = f" Not run: {', '.join(figure['missing'])}." if figure["missing"] else ""
+    if text := f"{figure['caption']}{missing}".strip():
+        parts.append(Text(text, "caption"))
+    if figure["claims"]:
+        parts.append(Text(f"The paper: {'; '.join(figure['claims'])}", "caption"))
+    title = figure["title"]
+    short = title.split(".")[0] if title.startswith(("Figure", "Table")) else title
+    return Section(title, f"{paper}-{figure['key']}", tuple(parts), 3, short)
+
+
+def _panels(figure: Mapping[str, Any]) -> Iterator[Any]:
+    yield Picture(panels_svg(figure))
+
+
+def _coloured_texts(figure: Mapping[str, Any]) -> Iterator[Any]:
+    for block in figure["blocks"]:
+        passages = []
+        for model in block["models"]:
+            limit = strongest_reward(model["tokens"], model["rewards"], model["segments"])
+            text = coloured_tokens(
+                model["tokens"], model["rewards"], model["segments"], scale=limit, marked=model.get("marked")
+            )
+            passages.append(Passage(model["name"], text, legend=scale_legend(limit)))
+        yield Passages(block["prompt"], tuple(passages), block["title"], block.get("note", ""), wide=True)
+
+
+def _segmentations(figure: Mapping[str, Any]) -> Iterator[Any]:
+    def cut(parts: list[dict[str, Any]]) -> Markup:
+        spans = (
+            Markup('<span class="cut{}" title="{}">{}</span>').format(place % 2, _clause(part), part["text"])
+            for place, part in enumerate(parts)
+        )
+        return Markup("").join(spans)
+
+    for block in figure["blocks"]:
+        found = Passage("(b) entropy-based", cut(block["found"]), f"boundary F1 {block['f1']:.2f}")
+        yield Passages(block["prompt"], (Passage("(a) true clauses", cut(block["true"])), found))
+
+
+def _clause(part: Mapping[str, Any]) -> str:
+    reward = part.get("reward")
+    return part.get("kind", "") + ("" if reward is None else f": {reward:+.2f}")
+
+
+def _values(figure: Mapping[str, Any]) -> Iterator[Any]:
+    for block in figure["blocks"]:
+        decimals, rows = block.get("decimals", 3), []
+        for row in block["rows"]:
+            cells = []
+            for cell in row["cells"]:
+                error = () if not cell or cell["se"] is None else (f"±{format_number(cell['se'], decimals)}",)
+                text = format_number(cell["mean"], decimals) if cell else "—"
+                cells.append(TableCell(text, error, absent=not cell, value=cell["mean"] if cell else None))
+            note = (row["note"],) if row.get("note") else ()
+            rows.append(TableRow(row["name"], tuple(cells), note, (row.get("group") or "",)))
+        yield ShownTable(tuple(map(TableColumn, block["columns"])), tuple(rows), block.get("head", "model"))
+
+
+def _comparison(part: Mapping[str, Any]) -> str:
+    """Returns a comparison of a claim in a line: both numbers, their difference and its test."""
+    if "values" not in part:
+        return f"{part['left']}, {part['right']}: not run"
+    values = part["values"]
+    digits = 1 if max(map(abs, values)) >= 2 else 3
+    right = part["right"] if part["constant"] else f"{part['right']} {format_number(values[1], digits)}"
+    missing = f", {part['missing']}" if part["missing"] else ""
+    test = f"{effect_text(part, digits)}, {p_value(part['p'])}, {counted(part['worlds'], 'world')}{missing}"
+    left = f"{MARKS.get(part['verdict'], '')} {part['left']} {format_number(values[0], digits)}"
+    return f"{left} {SIGNS[part['side']]} {right} ({test})"
+
+
+def _claims(figure: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields a table of the claims that were run, and a list of the others."""
+    columns = (TableColumn("verdict", numeric=False), TableColumn("measured", numeric=False))
+    for block in figure["blocks"]:
+        rows = []
+        for row in (row for row in block["rows"] if row["verdict"] != "not run"):
+            why = [f"broken: {', '.join(row['broken'])}"] if row.get("broken") else []
+            why += [row["uneven"]] if row.get("uneven") else []
+            verdict = TableCell(row["verdict"], tuple(why), mark=row["verdict"])
+            rows.append(
+                TableRow(row["text"], (verdict, TableCell("", tuple(map(_comparison, row["parts"])))), (row["where"],))
+            )
+        if rows:
+            yield ShownTable(columns, tuple(rows), "the paper says")
+        absent = tuple(f"{row['text']} ({row['where']})" for row in block["rows"] if row["verdict"] == "not run")
+        if absent:
+            yield Fold(f"{counted(len(absent), 'claim')} without results", (Bullets(absent),))
+
+
+KINDS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Any]]] = {
+    "panels": _panels,
+    "coloured_text": _coloured_texts,
+    "segmentation": _segmentations,
+    "table": _values,
+    "claims": _claims,
+}
