@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flows.working_tree import WORK, end_group, group_memory_gb, noted_group
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.stage_results import RAN, StageResults
+from tasks.dvc.stage_results import RAN, DvcFailed, StageResults
 from tasks.graph.stages import Stage
 from tasks.running import machine
 from tasks.running.fork_server import PROJECT, ForkedProcess, ForkServer
@@ -237,9 +237,6 @@ def run_stage(
     Raises:
         StageFailed: the stage failed, or DVC refuses it.
     """
-    from dvc.exceptions import DvcException
-    from dvc.lock import LockError
-
     started = time.monotonic()
     try:
         with results.result(command.address) as outcome:
@@ -247,10 +244,9 @@ def run_stage(
                 run_command(root, command, running=running, log=log, server=server)
     except StageFailed:
         raise
-    except (DvcException, RewardsmithError) as error:
-        cause = f": {error.__cause__}" if error.__cause__ else ""
-        text = f"stage {command.address} failed: {error}{cause}"
-        retry = isinstance(error, LockError) or bool(PASSING.search(text))
+    except RewardsmithError as error:
+        text = f"stage {command.address} failed: {error}"
+        retry = (isinstance(error, DvcFailed) and error.busy) or bool(PASSING.search(text))
         raise _noted(root, command, StageFailed(text, exit_code=255, retry=retry), log) from error
     except OSError as error:
         raise _noted(root, command, _full_disk(command.address, error, str(root)), log) from None

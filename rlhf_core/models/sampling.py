@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
-from rlhf_core.as_used import note_sampling
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.vllm.environment import check_vllm
@@ -141,8 +140,6 @@ def generate(
     prompt_mask: Tensor,
     sampling: Sampling,
     generator: torch.Generator,
-    *,
-    purpose: str = "responses",
 ) -> Generated:
     """Samples one response per row, by the engine that the settings name.
 
@@ -151,11 +148,9 @@ def generate(
         prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
         sampling: how, and by which engine.
         generator: CPU generator, the only source of randomness.
-        purpose: of the responses, for the stage's record.
     """
     import torch
 
-    note_sampling(purpose, sampling)
     _used.add(sampling.engine)
     with torch.no_grad():
         return ENGINES[sampling.engine]().sample(policy, prompt_ids, prompt_mask, sampling, generator)

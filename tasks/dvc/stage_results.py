@@ -25,6 +25,19 @@ from tasks.dvc.stale import Look
 RAN, RESTORED, UNCHANGED = "ran", "restored", "unchanged"
 
 
+class DvcFailed(RewardsmithError):
+    """A refusal of DVC.
+
+    Args:
+        message: DVC's own words, with the cause.
+        busy: whether another process of DVC had what was needed, so that another try may succeed.
+    """
+
+    def __init__(self, message: str, *, busy: bool) -> None:
+        super().__init__(message)
+        self.busy = busy
+
+
 class StageResults:
     """The results of some stages of a repository; it can be used from several threads.
 
@@ -60,9 +73,21 @@ class StageResults:
         the outputs are committed at the block's end.
 
         Raises:
-            DvcException: an input or an output is missing, or another process of DVC works on them.
+            DvcFailed: an input or an output is missing, or another process of DVC works on them.
             RewardsmithError: an input changed while the command ran; nothing is committed.
         """
+        from dvc.exceptions import DvcException
+        from dvc.lock import LockError
+
+        try:
+            with self._result(address) as outcome:
+                yield outcome
+        except DvcException as error:
+            cause = f": {error.__cause__}" if error.__cause__ else ""
+            raise DvcFailed(f"{error}{cause}", busy=isinstance(error, LockError)) from error
+
+    @contextmanager
+    def _result(self, address: str) -> Iterator[str]:
         stage = self._stages[address]
         if (found := self.restored(address)) is not None:
             yield found

@@ -16,7 +16,7 @@ from tasks.graph.scale import Scale
 from tasks.rehearsal.tree import SEED, Rehearsal
 from tasks.report.matches import ITSELF
 from tasks.report.measured import NOT_PRINTED
-from tasks.report.printed_rows import ELSEWHERE
+from tasks.report.paper_tables import ELSEWHERE
 from tasks.running.artifacts import read_json
 
 _BENCHMARKS = (*DIALOGUE_BENCHMARKS, *CHOICE_TASKS, *CODE_BENCHMARKS, *OFFICIAL_QUESTIONS)
