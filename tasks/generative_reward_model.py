@@ -22,7 +22,7 @@ from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.evaluation.fidelity import negative_credit
 from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import Policy

@@ -12,13 +12,13 @@ the contrary direction is corrected over the parts (Holm).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.statistics import holm
-from rlhf_core.evaluation.worlds import ALPHA, ByRow, Effect, paired
+from rlhf_core.evaluation.worlds import ALPHA, Effect
 
 RowWord = Literal["above", "below", "equivalent", "sees only effects above", "not decided"]
 Direction = Literal["confirmed", "contradicted", "equivalent", "undecided"]
@@ -56,29 +56,6 @@ class RowVerdict:
         if self.word == "sees only effects above":
             return f"{self.word} {self.smallest_visible:.3g}"
         return f"{self.word}: {self.effect.reason}" if self.word == "not decided" else self.word
-
-
-def table_verdicts(
-    values: ByRow,
-    main: str,
-    margin: float | None = None,
-    compare: Callable[[ByRow, str, str], Effect] = paired,
-) -> dict[str, RowVerdict]:
-    """Returns the verdict of every row but the main row in the table's primary metric.
-
-    Args:
-        values: row -> world -> values of the policy seeds.
-        main: the row that the others are compared with.
-        margin: of equivalence, in the metric's unit; no row is called equivalent without one.
-        compare: `paired`, or `welch` where rows have worlds of their own.
-
-    Raises:
-        DataError: what `compare` refuses, or a table without another row.
-    """
-    effects = {row: compare(values, row, main) for row in values if row != main}
-    if not effects:
-        raise DataError(f"the table has no row beside its main row '{main}'")
-    return dict(zip(effects, verdicts_of(list(effects.values()), margin), strict=True))
 
 
 def verdicts_of(effects: Sequence[Effect], margin: float | None = None) -> list[RowVerdict]:

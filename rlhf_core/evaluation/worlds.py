@@ -9,8 +9,7 @@ The estimand is the mean over worlds of (row - main row) in one metric.
     effect.estimate, effect.interval(), effect.p, effect.smallest_visible()
 
 1. `paired`: rows that share their worlds; t of the K differences, K - 1 degrees of freedom.
-2. `welch`: rows that share no world; Welch's t of the world means.
-3. `against_constant`: one row against a constant, such as the 50 % of the SFT policy.
+2. `against_constant`: one row against a constant, such as the 50 % of the SFT policy.
 
 The t-test is right about the mean over worlds where rows collapse equally often, also with unequal deviations. Where
 only one of two rows collapses, in one run of ten, say, few worlds can have no such run, and no test sees what did not
@@ -52,7 +51,7 @@ class Effect:
     Attributes:
         estimate: mean of the differences, in the metric's unit.
         standard_error, degrees: of the t distribution; None where there is no test.
-        worlds: their number; of rows with worlds of their own, that of the row with fewer.
+        worlds: their number.
         reason: why there is no test: 'one world', or 'no variance' (equal differences in all worlds say nothing about
             how much they vary, and are never p = 0).
     """
@@ -175,7 +174,7 @@ def _same_worlds(means: Mapping[str, Mapping[World, float]]) -> list[World]:
             raise DataError(
                 f"row '{row}' has no value in world {lacking[0]}, which row '{other}' has"
                 + (f" ({len(lacking)} worlds are missing)" if len(lacking) > 1 else ""),
-                remedy="Run it, or compare rows without shared worlds by Welch's test",
+                remedy="Run it, or leave the world out of every row",
             )
     return sorted(every, key=in_order)
 
@@ -205,33 +204,6 @@ def paired(values: ByRow, row: str, main: str) -> Effect:
     worlds = _same_worlds(means)
     differences = np.array([means[row][world] - means[main][world] for world in worlds])
     return _mean_effect(differences, _largest(means[row].values(), means[main].values()))
-
-
-def welch(values: ByRow, row: str, main: str) -> Effect:
-    """Compares a row with the main row over worlds of their own: Welch's t of the world means.
-
-    Raises:
-        DataError: as `world_means`, and a world that both have: their difference is then paired.
-    """
-    own, other = world_means(values, row), world_means(values, main)
-    shared = sorted(own.keys() & other.keys(), key=in_order)
-    if shared:
-        raise DataError(
-            f"rows '{row}' and '{main}' share world {shared[0]}", remedy="Compare rows that share worlds by pairs"
-        )
-    estimate = float(np.mean(list(own.values())) - np.mean(list(other.values())))
-    fewest = min(len(own), len(other))
-    if fewest == 1:
-        return Effect(estimate, None, None, 1, ONE_WORLD)
-    scale = _largest(own.values(), other.values())
-    squares = []
-    for means in (own, other):
-        deviation = float(np.std(list(means.values()), ddof=1))
-        squares.append(0.0 if deviation <= ROUNDING * scale else deviation**2 / len(means))
-    if not any(squares):
-        return Effect(estimate, None, None, fewest, NO_VARIANCE)
-    parts = sum(square**2 / (len(means) - 1) for square, means in zip(squares, (own, other), strict=True))
-    return Effect(estimate, math.sqrt(sum(squares)), sum(squares) ** 2 / parts, fewest)
 
 
 def against_constant(values: ByRow, row: str, constant: float, scale: float = 0.0) -> Effect:

@@ -18,14 +18,13 @@ import torch
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.evaluation.answers import solution_is_right
-from rlhf_core.evaluation.arena_hard import arena_win_rate
 from rlhf_core.evaluation.benchmark_names import (
     CATEGORY_TEMPERATURES,
     CHOICE_TASKS,
     CODE_BENCHMARKS,
     DIALOGUE_BENCHMARKS,
 )
-from rlhf_core.evaluation.benchmark_scores import corpus_bleu, mt_bench_scores, right_choices, win_rate
+from rlhf_core.evaluation.benchmark_scores import arena_win_rate, corpus_bleu, mt_bench_scores, right_choices, win_rate
 from rlhf_core.evaluation.code import summarise_passes
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.models.policy import Policy

@@ -21,7 +21,7 @@ from rlhf_core.data.solutions import (
     read_token_rewards,
 )
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.evaluation.fidelity import negative_credit
 from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.policy_optimisation.auxiliary import Imitation

@@ -34,8 +34,7 @@ from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.judges.templates import get_template
-from rlhf_core.evaluation.regression import change
-from rlhf_core.evaluation.statistics import wilson_interval
+from rlhf_core.evaluation.statistics import change, wilson_interval
 from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed

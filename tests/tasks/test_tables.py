@@ -19,7 +19,8 @@ import pytest
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.alpaca_calibration import read_calibration_rows
 from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
-from rlhf_core.evaluation.verdicts import table_verdicts
+from rlhf_core.evaluation.verdicts import verdicts_of
+from rlhf_core.evaluation.worlds import paired
 from rlhf_core.published import printed_tables
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration
@@ -120,7 +121,8 @@ def test_the_verdicts_of_a_table_are_by_worlds_and_corrected_over_its_rows(built
         for name, found in cells.items()
         if found["status"] == "measured"
     }
-    expected = table_verdicts(values, "segment")
+    rows = [row for row in values if row != "segment"]
+    expected = dict(zip(rows, verdicts_of([paired(values, row, "segment") for row in rows]), strict=True))
     assert set(expected) == {"phi3-mini", "bandit", "token"}
     for name, verdict in expected.items():
         found = cells[name]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.evaluation.arena_hard import SCORES, arena_win_rate
+from rlhf_core.evaluation.benchmark_scores import ARENA_SCORES, arena_win_rate
 from rlhf_core.evaluation.judges import Game, JudgeAnswer
 from rlhf_core.evaluation.judges.replies import ARENA_LABELS, parse_arena_hard
 
@@ -66,7 +66,7 @@ def rate_of(labels, first="model"):
 
 @given(outcomes)
 def test_the_weighted_mean_is_the_bradley_terry_win_rate(labels):
-    scores, weights = (np.array(column, float) for column in zip(*map(SCORES.__getitem__, labels), strict=True))
+    scores, weights = (np.array(column, float) for column in zip(*map(ARENA_SCORES.__getitem__, labels), strict=True))
     assert rate_of(labels)["win_rate"] == pytest.approx(bradley_terry_win_rate(scores, weights), abs=1e-6)
 
 
@@ -76,7 +76,7 @@ def test_against_a_logistic_regression_over_duplicated_battles():
 
     labels = ["A>>B"] * 7 + ["A>B"] * 11 + ["A=B"] * 9 + ["B>A"] * 13 + ["B>>A"] * 4
     x, y = [], []
-    for score, weight in map(SCORES.__getitem__, labels):
+    for score, weight in map(ARENA_SCORES.__getitem__, labels):
         x += [[math.log(10), -math.log(10)]] * 2 * weight
         y += ([1, 0] if score == 0.5 else [int(score)] * 2) * weight
     fit = LogisticRegression(fit_intercept=False, C=np.inf, tol=1e-8).fit(np.array(x), np.array(y))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.regression import change
+from rlhf_core.evaluation.statistics import change
 
 
 def scores(values: np.ndarray) -> dict[str, float]:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.token_credit import auc, negative_credit
+from rlhf_core.evaluation.fidelity import auc, negative_credit
 
 
 def naive_auc(credits: list[float], mistaken: list[bool]) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import verdicts as v
-from rlhf_core.evaluation.worlds import Effect, World, paired, welch
+from rlhf_core.evaluation.worlds import Effect, World, paired
 
 
 def effect_with(p: float, sign: int = 1, degrees: int = 7) -> Effect:
@@ -30,6 +32,11 @@ def shifted(mean: float, size: float = 1.0) -> list[float]:
     return [mean + size * noise for noise in NOISE]
 
 
+def verdicts_of_table(values: dict[str, dict[World, list[float]]], main: str, margin: float | None = None) -> Any:
+    rows = [row for row in values if row != main]
+    return dict(zip(rows, v.verdicts_of([paired(values, row, main) for row in rows], margin), strict=True))
+
+
 def test_each_row_has_one_of_five_verdicts() -> None:
     values = table(
         {
@@ -40,7 +47,7 @@ def test_each_row_has_one_of_five_verdicts() -> None:
             "moved": [1.0] * 8,
         }
     )
-    found = v.table_verdicts(values, "main", margin=0.5)
+    found = verdicts_of_table(values, "main", margin=0.5)
     smallest = found["noisy"].effect.smallest_visible(0.05 / 5)
     assert {row: verdict.text for row, verdict in found.items()} == {
         "higher": "above",
@@ -53,13 +60,13 @@ def test_each_row_has_one_of_five_verdicts() -> None:
 
 
 def test_without_a_margin_no_row_is_equivalent() -> None:
-    found = v.table_verdicts(table({"alike": shifted(0.05)}), "main")
+    found = verdicts_of_table(table({"alike": shifted(0.05)}), "main")
     assert found["alike"].word == "sees only effects above"
     assert not found["alike"].within_margin
 
 
 def test_a_small_true_difference_is_above_and_within_the_margin() -> None:
-    verdict = v.table_verdicts(table({"higher": shifted(0.4)}), "main", margin=1.0)["higher"]
+    verdict = verdicts_of_table(table({"higher": shifted(0.4)}), "main", margin=1.0)["higher"]
     assert (verdict.word, verdict.within_margin) == ("above", True)
 
 
@@ -77,13 +84,13 @@ def test_equivalence_is_corrected_for_every_row_of_the_table() -> None:
 
 
 def test_one_world_decides_nothing() -> None:
-    found = v.table_verdicts({"main": {1: [50.0, 51.0]}, "row": {1: [90.0, 91.0]}}, "main", margin=1.0)
+    found = verdicts_of_table({"main": {1: [50.0, 51.0]}, "row": {1: [90.0, 91.0]}}, "main", margin=1.0)
     assert found["row"].text == "not decided: one world"
 
 
 def test_p_values_are_corrected_for_every_row_of_the_table() -> None:
-    few = v.table_verdicts(table({"a": shifted(0.25)}), "main")["a"]
-    many = v.table_verdicts(table({"a": shifted(0.25), **{f"b{i}": shifted(0.0, 9.0) for i in range(6)}}), "main")["a"]
+    few = verdicts_of_table(table({"a": shifted(0.25)}), "main")["a"]
+    many = verdicts_of_table(table({"a": shifted(0.25), **{f"b{i}": shifted(0.0, 9.0) for i in range(6)}}), "main")["a"]
     assert (few.word, many.word) == ("above", "sees only effects above")
     assert many.effect == few.effect
     assert few.p_corrected is not None
@@ -94,23 +101,7 @@ def test_a_row_without_a_test_counts_among_the_rows() -> None:
     values = table({"a": shifted(0.25), "moved": [1.0] * 8})
     single = paired(values, "a", "main").p
     assert single is not None
-    assert v.table_verdicts(values, "main")["a"].p_corrected == pytest.approx(2 * single)
-
-
-def test_rows_with_worlds_of_their_own_are_compared_by_welch() -> None:
-    generator = np.random.default_rng(0)
-    values: dict[str, dict[World, list[float]]] = {
-        row: {f"{row}-{i}": [float(generator.normal(mean))] for i in range(8)}
-        for row, mean in (("main", 0.0), ("a", 5.0))
-    }
-    assert v.table_verdicts(values, "main", compare=welch)["a"].word == "above"
-    with pytest.raises(DataError, match="row 'a' has no value in world main-0"):
-        v.table_verdicts(values, "main")
-
-
-def test_a_table_needs_a_row_beside_its_main_row() -> None:
-    with pytest.raises(DataError, match="no row beside its main row 'main'"):
-        v.table_verdicts({"main": {1: [50.0]}}, "main")
+    assert verdicts_of_table(values, "main")["a"].p_corrected == pytest.approx(2 * single)
 
 
 def test_a_claim_is_confirmed_when_each_part_holds_at_five_percent() -> None:

@@ -51,18 +51,6 @@ def test_a_paired_effect_is_scipys_test_of_world_means() -> None:
     assert (interval.lower, interval.upper) == pytest.approx(tuple(theirs.confidence_interval(0.9)))
 
 
-def test_worlds_of_ones_own_are_compared_by_welch() -> None:
-    values = {"row0": drawn()["row0"], "row1": drawn(first=50, worlds=5, seed=3)["row1"]}
-    effect = w.welch(values, "row1", "row0")
-    theirs = stats.ttest_ind(means(values, "row1"), means(values, "row0"), equal_var=False)
-    interval = effect.interval()
-    assert effect.p == pytest.approx(theirs.pvalue, rel=1e-12)
-    assert effect.degrees == pytest.approx(theirs.df)
-    assert effect.worlds == 5
-    assert interval is not None
-    assert (interval.lower, interval.upper) == pytest.approx(tuple(theirs.confidence_interval()))
-
-
 def test_a_row_against_a_constant_is_scipys_one_sample_test() -> None:
     values = drawn()
     assert w.against_constant(values, "row1", 50.0).p == pytest.approx(
@@ -83,10 +71,8 @@ def test_the_order_of_worlds_changes_nothing(order: list[int]) -> None:
     assert w.paired(shuffled, "token", "segment") == w.paired(VALUES, "token", "segment")
 
 
-@pytest.mark.parametrize("compare", [w.paired, w.welch])
-def test_one_world_gives_an_estimate_and_no_test(compare: Any) -> None:
-    other = 1 if compare is w.paired else 2
-    effect = compare({"a": {1: [3.0]}, "b": {other: [1.0]}}, "a", "b")
+def test_one_world_gives_an_estimate_and_no_test() -> None:
+    effect = w.paired({"a": {1: [3.0]}, "b": {1: [1.0]}}, "a", "b")
     assert (effect.estimate, effect.p, effect.interval(), effect.reason) == (2.0, None, None, "one world")
     assert (effect.smallest_visible(), effect.p_within(1.0)) == (None, None)
 
@@ -97,15 +83,6 @@ def test_equal_differences_have_no_p(main: list[float], estimate: float) -> None
     effect = w.paired(values, "a", "b")
     assert effect.estimate == pytest.approx(estimate)
     assert (effect.p, effect.reason, effect.worlds) == (None, "no variance", 3)
-
-
-def test_welch_takes_one_row_without_variance_but_not_two() -> None:
-    flat: dict[w.World, list[float]] = {1: [50.0], 2: [50.0]}
-    varied: dict[w.World, list[float]] = {3: [40.0], 4: [44.0], 5: [42.0]}
-    alone = w.welch({"a": varied, "b": flat}, "a", "b")
-    assert alone.p == pytest.approx(stats.ttest_1samp([40, 44, 42], 50).pvalue)
-    other: dict[w.World, list[float]] = {8: [1.0], 9: [1.0]}
-    assert w.welch({"a": other, "b": flat}, "a", "b").reason == "no variance"
 
 
 BROKEN: list[tuple[dict[str, dict[w.World, Any]], str]] = [
@@ -119,18 +96,15 @@ BROKEN: list[tuple[dict[str, dict[w.World, Any]], str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), BROKEN)
-@pytest.mark.parametrize("compare", [w.paired, w.welch])
-def test_what_is_not_a_measurement_is_refused_by_row_and_world(values: Any, message: str, compare: Any) -> None:
+def test_what_is_not_a_measurement_is_refused_by_row_and_world(values: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        compare(values, "a", "b")
+        w.paired(values, "a", "b")
 
 
 def test_a_world_that_one_row_lacks_is_refused_by_name() -> None:
     values = {"a": {1: [1.0], 2: [2.0], 3: [1.0]}, "b": {1: [1.0]}}
     with pytest.raises(DataError, match=r"row 'b' has no value in world 2, which row 'a' has \(2 worlds are missing"):
         w.paired(values, "a", "b")
-    with pytest.raises(DataError, match="rows 'a' and 'b' share world 1"):
-        w.welch(values, "a", "b")
 
 
 @pytest.mark.parametrize(
