@@ -8,33 +8,24 @@ import pytest
 
 from rlhf_core.errors import DataError, JudgeError, RecipeError
 from rlhf_core.recipe import parse_recipe
-from rlhf_core.segmentation import check_stated_segmenter
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.normaliser import calibration_indices
-from tasks.params.aspects import AspectModelSpec
-from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
+from tasks.params.backbone import BackboneSpec
 from tasks.params.data import RealSpec, data_spec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, entries, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.reward_model import NormaliserSpec, RewardModelSpec, reward_model_scale
-from tasks.params.scales import scale_entries, scale_names
+from tasks.params.reward_model import NormaliserSpec, RewardModelSpec
+from tasks.params.scales import scale_entries
 from tasks.params.settings import overrides, typed
 from tasks.running.loading import load_judge
 from tasks.sft import drawn_examples
 
 ROOT = Path(__file__).parents[2]
-SCALES = scale_names(ROOT)
-#: Those with the backbones of the Segment rows; the others serve other papers alone.
-SEGMENT_SCALES = [scale for scale in SCALES if "phi3-mini" in scale_entries(ROOT, scale, "backbones")]
 ROWS = entries(ROOT, "params/segment", "rows")
 REWARD_MODELS = entries(ROOT, "params/segment", "reward_models")
-TYPES = {"tokenizers": TokenizerSpec, "policy": PolicyScale, "evaluation": EvaluationConfig, "backbones": BackboneSpec}
-STAGE_TYPES = {"entropies": EntropySpec, "reward_model": TrainingConfig, "normaliser": NormaliserSpec}
-SENTENCE_MODELS = entries(ROOT, "params/sentence", "reward_models")
-ASPECT_MODELS = entries(ROOT, "params/alarm", "aspect_models")
 
 
 def settings(address: Address, cls: type) -> object:
@@ -43,59 +34,6 @@ def settings(address: Address, cls: type) -> object:
 
 def of_scale(scale: str, kind: str, name: str) -> Address:
     return scale_entries(ROOT, scale, kind)[name]
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_setting_of_a_scale_parses(scale: str) -> None:
-    for address in scale_entries(ROOT, scale, "data").values():
-        data_spec(read_settings(address.under(ROOT)), address)
-    for kind, cls in TYPES.items():
-        found = scale_entries(ROOT, scale, kind)
-        assert found, kind
-        for address in found.values():
-            settings(address, cls)
-    stages = scale_entries(ROOT, scale, "stages")
-    for stage, cls in STAGE_TYPES.items():
-        assert stage in stages or (stage == "entropies" and scale not in SEGMENT_SCALES), stage
-        for name, address in stages.items():
-            if name.split("-")[0] == stage:
-                if stage == "reward_model":
-                    reward_model_scale(read_settings(address.under(ROOT)), address)
-                else:
-                    settings(address, cls)
-
-
-def test_every_aspect_model_parses_and_has_settings_where_its_backbone_is() -> None:
-    for address in ASPECT_MODELS.values():
-        spec = settings(address, AspectModelSpec)
-        assert isinstance(spec, AspectModelSpec)
-        for scale in SCALES:
-            if spec.backbone in scale_entries(ROOT, scale, "backbones"):
-                assert isinstance(settings(of_scale(scale, "stages", "aspect_model"), TrainingConfig), TrainingConfig)
-
-
-@pytest.mark.parametrize("scale", SEGMENT_SCALES)
-def test_every_row_fits_every_scale(scale: str) -> None:
-    cutoffs = settings(of_scale(scale, "stages", "entropies"), EntropySpec)
-    assert isinstance(cutoffs, EntropySpec)
-    for address in ROWS.values():
-        recipe = parse_recipe(read_settings(address.under(ROOT)), address)
-        assert recipe.backbone in scale_entries(ROOT, scale, "backbones")
-        policy = settings(of_scale(scale, "policy", recipe.optimiser["kind"]), PolicyScale)
-        assert isinstance(policy, PolicyScale)
-        if recipe.kind == "supervised":
-            policy.supervised_config(recipe.optimiser, address)
-            continue
-        policy.optimiser_config(recipe.optimiser, address)
-        policy.sampling_config(address)
-        for component in recipe.components:
-            model = settings(REWARD_MODELS[component.reward_model], RewardModelSpec)
-            assert isinstance(model, RewardModelSpec)
-            assert model.backbone == recipe.backbone
-            for spec in (component.readout.segmenter, model.segmenter):
-                if spec["kind"] == "entropy":
-                    assert spec["cutoff"] in cutoffs.cutoffs
-                check_stated_segmenter(spec)
 
 
 def test_the_paper_scale_has_the_papers_numbers() -> None:
@@ -187,33 +125,6 @@ def test_the_rows_have_table_9s_numbers_at_paper_scale(
     assert trained["segmenter"].get("cutoff") == cutoff
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"learning_rat": 1.0}, r"x.yaml: unknown setting 'learning_rat'; did you mean 'learning_rate'\?"),
-        ({"learning_rate": "5e-7"}, r"learning_rate is the text '5e-7' \(write a number.*such as 5.0e-07\)"),
-        ({"batch": 1.5}, "batch is 1.5; it must be a whole number"),
-        ({"batch": None}, "batch is null; it must be a whole number"),
-        ({"betas": 0.9}, "betas is 0.9; it must be a list"),
-        ({"schedule": "cosin"}, "x.yaml: schedule is 'cosin'; did you mean 'cosine'"),
-        (
-            {"schedule": "constant", "final_share": 0.1},
-            "x.yaml: final_share is 0.1, but schedule is 'constant', which never decays; leave final_share out",
-        ),
-        ({"learning_rate": float("inf")}, "learning_rate is inf; it must be a finite number"),
-    ],
-)
-def test_a_wrong_setting_is_named_with_what_would_be_right(change: dict[str, object], message: str) -> None:
-    values = {"epochs": 1, "batch": 8, "microbatch": 8, "learning_rate": 1e-3} | change
-    with pytest.raises(RecipeError, match=message):
-        typed(TrainingConfig, values, "x.yaml")
-
-
-def test_a_missing_setting_is_named() -> None:
-    with pytest.raises(RecipeError, match=r"x.yaml: 'learning_rate' is missing"):
-        typed(TrainingConfig, {"epochs": 1, "batch": 8, "microbatch": 8}, "x.yaml")
-
-
 def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
     for content, message in ((b"a: [", "not valid YAML"), (b"\xff\xfea", "not valid YAML"), (b"- a\n", "a mapping")):
         (tmp_path / "x.yaml").write_bytes(content)
@@ -249,16 +160,6 @@ def test_anchors_and_merged_mappings_stay_possible(tmp_path: Path) -> None:
     assert read_settings(tmp_path / "x.yaml")["b"] == {"x": 1, "y": 3}
 
 
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [("64", r"the text '64' \(write a number without quotes\)"), ("1e-3", r"with a decimal point, such as 1\.0e-03")],
-)
-def test_a_number_that_yaml_reads_as_text_has_a_hint(value: str, hint: str) -> None:
-    values = {"epochs": 1, "batch": value, "microbatch": 8, "learning_rate": 1e-3}
-    with pytest.raises(RecipeError, match=hint):
-        typed(TrainingConfig, values, "x.yaml")
-
-
 def test_an_endpoint_judge_is_built_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluation = settings(of_scale("paper", "evaluation", "dialogue"), EvaluationConfig)
     assert isinstance(evaluation, EvaluationConfig)
@@ -285,26 +186,6 @@ def test_a_wrong_judge_spec_is_refused() -> None:
         load_judge({"kind": "gpt"}, None)
     with pytest.raises(RecipeError, match="works on the testbed only"):
         load_judge({"kind": "gold"}, None)
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_segmenter_of_a_scale_parses(scale: str) -> None:
-    for address in scale_entries(ROOT, scale, "segmenters").values():
-        spec = settings(address, SegmenterSpec)
-        assert isinstance(spec, SegmenterSpec)
-        assert (spec.source == "train") == (spec.training is not None)
-
-
-@pytest.mark.parametrize(
-    "address", entries(ROOT, "params/sentence", "reward_models").values(), ids=lambda one: one.name
-)
-def test_every_sentence_reward_model_parses(address: Address) -> None:
-    spec = settings(address, RewardModelSpec)
-    assert isinstance(spec, RewardModelSpec)
-    if spec.segmenter["kind"] == "sat":
-        assert spec.segmenter["model"] in scale_entries(ROOT, "testbed", "segmenters")
-    else:
-        check_stated_segmenter(spec.segmenter)
 
 
 def test_a_recipes_own_settings_are_numbers_or_multiples_of_the_scales() -> None:

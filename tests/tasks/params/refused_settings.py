@@ -78,6 +78,29 @@ ONE_FIELD: list[Case] = [
     (TOKENIZERS, "ultrafeedback.vocabulary", 5, "par/vanilla", (f"{TOKENIZERS}:ultrafeedback: ", "vocabulary is 5")),
     (STAGES, "generative_reward_model.negative", [0.1, 0.2], "rlmec/math-rlmec", (STAGES, "negative is [0.1, 0.2]")),
     (STAGES, "selection.prompts", 1, "alarm/qa-alarm", (STAGES, "prompts is 1", "at least 2")),
+    *[
+        (BACKBONES, f"gemma2-2b.architecture.{name}", value, "par/vanilla", (f"{BACKBONES}:gemma2-2b: ", name, *said))
+        for name, value, *said in (
+            ("num_hidden_layers", 0, "is 0"), ("num_attention_heads", -4, "is -4"),
+            ("num_key_value_heads", 3, "4 attention heads"), ("intermediate_size", 2.5, "is 2.5"),
+            ("model_type", "lama", "'llama'?"), ("vocab_size", 640, "the tokenizer's"),
+            ("initializer_range", NAN, "is nan"), ("attention_dropout", 1.5, "is 1.5"),
+        )
+    ],
+    *[
+        (f"{BENCH}/{page}.yaml", place, "bach", "par/par", ("engine is 'bach'", "'batch'"))
+        for page, place in (("stages", "references.sampling.engine"), ("evaluation", "dialogue.engine"))
+    ],
+    (TOKENIZERS, "mathematics.vocabulary", 260, "rlmec/math-rft", (f"{TOKENIZERS}:mathematics: ", "is 260", "261")),
+    (POLICY, "par_ppo.sampling.temperature", 1e6, "par/vanilla", (PPO, "temperature is 1000000.0")),
+    (ROWS, "vanilla.shaping", {"kind": "ceil", "ceiling": {"value": NAN, "sft_deviations": 1.0}}, "par/vanilla",
+     (VANILLA, "ceiling is nan", "finite")),
+    (STAGES, "generative_reward_model.positive", [-0.2, 0.5], "rlmec/math-rlmec", (STAGES, "positive is [-0.2, 0.5]")),
+    ("rlmec/generative_reward_models.yaml", "qa.training", {"epoch": 7}, "rlmec/qa-rlmec",
+     ("generative_reward_models.yaml:qa: ", "'training.epoch'", "'epochs'?")),
+    (DATA, "flattery.padding", {"flatery": 0.4}, "hackability/flattery-vanilla", (DATA, "'flatery'", "'flattery'?")),
+    (ROWS, "vanilla.components", [], "par/vanilla", (VANILLA, "'components'", "'credit'")),
+    (ROWS, "vanilla.kind", "best_of_n", "par/vanilla", (VANILLA, "'backbone' and 'reward_model' are missing", "base")),
 ]  # fmt: skip
 
 #: Values that contradict those of other entries, names that nothing has, and what a stage needs that its inputs lack.
@@ -117,4 +140,25 @@ ACROSS: list[Case] = [
      ("backbone is 'phi3-mini'", "'llama32-3b-sft'")),
     ("segment/rows.yaml", "segment.readout.segmenter.cutoff", "9", "segment/segment",
      ("segment/rows.yaml:segment: ", "'9'")),
+    ("tatoeba/selections.yaml", "tools.backbone", "tatoeba", "tatoeba/tatoeba-alarm",
+     ("selections.yaml:tools: ", "backbone is 'tatoeba'")),
+    ("tatoeba/selections.yaml", "tools.holistic", "holistc", "tatoeba/tatoeba-alarm",
+     ("selections.yaml:tools: ", "holistic is 'holistc'", "'holistic'")),
+    ("alarm/selections.yaml", "qa.aspects", ["lengh"], "alarm/qa-alarm",
+     ("selections.yaml:qa: ", "aspects[0] is 'lengh'", "'length'")),
+    (MODELS, "hh-warm.merge", ["hh-warm-3e-6", "hh-wrm"], "par/hh-warm",
+     ("reward_models.yaml:hh-warm: ", "merge[1] is 'hh-wrm'", "'hh-warm")),
+    (MODELS, "standard.segmenter", {"kind": "sat", "model": "sat-2l"}, "par/vanilla", (MODELS, "'sat-2l'", "'sat-3l")),
+    (EVALUATION, "dialogue.task_tokens", 400, "par/vanilla", (BACKBONES, "560 tokens")),
+    *[
+        (STAGES, place, 5000, row, ("backbones", "max_position_embeddings", place.split(".")[0]))
+        for place, row in (
+            ("samples.sampling.max_new_tokens", "rlmec/math-rft"),
+            ("generative_reward_model.max_new_tokens", "rlmec/math-rlmec"),
+        )
+    ],
+    (ROWS, "vanilla.lora", {"targets": ".*attention.*"}, "par/vanilla", (VANILLA, "lora.targets names")),
+    (ROWS, "vanilla.lora", {"targets": []}, "par/vanilla", (VANILLA, "targets is empty")),
+    (POLICY, "par_online_dpo.sampling.top_k", 1, "par/online-dpo-par", (POLICY, "sampling.top_k is 1")),
+    (STAGES, "samples.sampling.temperature", 0, "rlmec/math-rlmec", (STAGES, "samples is 5")),
 ]  # fmt: skip

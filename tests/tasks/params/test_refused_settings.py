@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tasks.graph.check import check_rows
+from rlhf_core.errors import DataError, RecipeError, hint
+from tasks import check
+from tasks.graph.check import check_all, check_rows, refuse_rows
+from tasks.graph.declared import check_declared
+from tasks.graph.matrix import HEADLINE_ROWS, build
+from tasks.graph.rows import load_rows
+from tasks.graph.scale import Scale
 from tasks.params.pages import merge
-from tests.tasks.params.refused_settings import ACROSS, ONE_FIELD
+from tasks.params.yaml_files import parse_mapping
+from tests.command_line import rewardsmith
+from tests.tasks.params.refused_settings import ACROSS, BACKBONES, ONE_FIELD, POLICY, ROWS, STAGES
 
 ROOT = Path(__file__).resolve().parents[3]
+HEAVY = ("torch", "transformers", "scipy", "sklearn", "pandas", "pandera", "datasets")
+Set = Callable[[str, str, Any], None]
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +38,24 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def changed(text: str, place: str, value: Any) -> str:
-    """Returns a page with one value changed: `par.shaping.references`."""
-    *above, last = place.split(".")
-    change: Any = {last: value}
-    for name in reversed(above):
-        change = {name: change}
-    return yaml.safe_dump(merge(yaml.safe_load(text), change), sort_keys=False)
+@pytest.fixture
+def set_value(tree: Path) -> Iterator[Set]:
+    """Sets a value of a page until the test ends: `par/rows.yaml`, `par.shaping.references`."""
+    before: dict[Path, str | None] = {}
+
+    def change(page: str, place: str, value: Any) -> None:
+        file = tree / "params" / page
+        before.setdefault(file, file.read_text(encoding="utf-8") if file.exists() else None)
+        *above, last = place.split(".")
+        changed: Any = {last: value}
+        for name in reversed(above):
+            changed = {name: changed}
+        content = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+        file.write_text(yaml.safe_dump(merge(content, changed), sort_keys=False), encoding="utf-8")
+
+    yield change
+    for file, text in before.items():
+        file.unlink() if text is None else file.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -40,13 +64,159 @@ def changed(text: str, place: str, value: Any) -> str:
     ids=[f"{case[1]}={case[2]}"[:60] for case in [*ONE_FIELD, *ACROSS]],
 )
 def test_a_wrong_setting_is_refused_with_its_place(
-    tree: Path, page: str, place: str, value: Any, row: str, parts: tuple[str, ...]
+    tree: Path, set_value: Set, page: str, place: str, value: Any, row: str, parts: tuple[str, ...]
 ) -> None:
-    file = tree / "params" / page
-    before = file.read_text(encoding="utf-8")
-    file.write_text(changed(before, place, value), encoding="utf-8")
-    try:
-        problems = check_rows(tree, *row.split("/")[:1], [row.split("/")[1]], "testbed")
-    finally:
-        file.write_text(before, encoding="utf-8")
+    set_value(page, place, value)
+    paper, _, name = row.partition("/")
+    problems = check_rows(tree, paper, [name], "testbed")
     assert any(all(part in problem for part in parts) for problem in problems), problems
+
+
+def test_the_projects_own_settings_are_valid() -> None:
+    check_all(ROOT)
+
+
+def test_settings_are_refused_without_anything_heavy(tree: Path, set_value: Set) -> None:
+    set_value(ROWS, "vanilla.credit", "evensplit")
+    code = "import sys\nfrom tasks.command_line import app\n"
+    code += "try:\n    app()\nexcept SystemExit as end:\n    print(end.code)\n"
+    code += f"print([name for name in {HEAVY} if name in sys.modules])"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    call = [sys.executable, "-c", code, "plan", "par", "vanilla"]
+    done = subprocess.run(call, cwd=tree, env=environment, capture_output=True, text=True, timeout=240)
+    assert "par/rows.yaml:vanilla: credit is 'evensplit'; did you mean 'even_split'?" in done.stderr
+    assert done.stdout.splitlines()[-2:] == ["2", "[]"]
+    assert not (tree / "dvc.yaml").exists(), "nothing is written before the settings are valid"
+
+
+def test_a_plan_refuses(tree: Path, set_value: Set) -> None:
+    set_value(POLICY, "par_ppo.prompt_limit", 10**6)
+    done = rewardsmith("plan", "par", "vanilla", root=tree)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"params/{POLICY}:par_ppo: prompt_limit is 1000000" in done.stderr
+
+
+def test_a_row_that_is_not_valid_blocks_and_blames_no_other(
+    tree: Path, set_value: Set, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scale, rows = Scale(tree, "testbed"), load_rows(tree, "par")
+    items = {name: scale.row(rows[name], 0)[-1] for name in ("minmax", "vanilla")}
+    set_value(ROWS, "minmax.lora", {"rank": 10**6})
+    assert check_rows(tree, "par", ["vanilla"], "testbed") == []
+    (problem,) = check_rows(tree, "par", ["minmax"], "testbed")
+    assert problem.startswith("params/par/rows.yaml:minmax: lora.rank is 1000000")
+    stages = build(tree)[HEADLINE_ROWS].stages
+    assert "policy-par-vanilla-0" in stages
+    assert "policy-par-minmax-0" not in stages
+    monkeypatch.chdir(tree)
+    check.main(["--results", "results/testbed", "--paper", "par", "--out", "results/testbed/par/check"])
+    assert f"warning: {problem}" in capsys.readouterr().err
+    assert Path("results/testbed/par/check/result/checked.json").exists()
+    check_declared(Path(), Path(items["vanilla"].out), items["vanilla"].arguments)
+    with pytest.raises(RecipeError, match="minmax: lora"):
+        check_declared(Path(), Path(items["minmax"].out), items["minmax"].arguments)
+
+
+def test_a_stage_refuses_inputs_that_its_row_does_not_ask_for(tree: Path) -> None:
+    scale, rows = Scale(tree, "testbed"), load_rows(tree, "par")
+    item = scale.row(rows["vanilla"], 0)[-1]
+    check_declared(tree, Path(item.out), item.arguments)
+    other = {**item.arguments, "reward_model": scale.row(rows["odin"], 0)[-1].arguments["reward_model"]}
+    with pytest.raises(
+        RecipeError, match=r"par/rows.yaml:vanilla: it asks for --reward-model .*standard/0/result, but"
+    ):
+        check_declared(tree, Path(item.out), other)
+    check_declared(tree, tree / "elsewhere", other)
+
+
+def test_a_mistake_in_a_base_is_named_once(tree: Path, set_value: Set) -> None:
+    set_value("demo/rows.yaml", "base.clamp", 0)
+    rows = ["vanilla", "par", "segment"]
+    assert check_rows(tree, "demo", rows, "testbed") == ["params/demo/rows.yaml:base: clamp is 0; it must be above 0"]
+
+
+@pytest.mark.parametrize("place", ["policy.yaml par_ppo.sampling.engine", "evaluation.yaml dialogue.engine"])
+def test_an_engine_that_is_not_installed_is_refused_with_the_way_to_install_it(
+    tree: Path, set_value: Set, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("REWARDSMITH_VLLM_PYTHON", "/nowhere/python")
+    page, _, field = place.partition(" ")
+    set_value(f"scales/testbed/{page}", field, "vllm")
+    problems = check_rows(tree, "par", ["par"], "testbed")
+    assert problems
+    for problem in problems:
+        assert page in problem
+        assert "engine is 'vllm', but vLLM is not installed (REWARDSMITH_VLLM_PYTHON is '/nowhere/python'" in problem
+        assert problem.endswith("use loop")
+
+
+def test_adapters_of_a_head_with_weights_of_its_own_are_accepted(tree: Path, set_value: Set) -> None:
+    set_value(ROWS, "vanilla.lora", {"targets": ["q_proj", "lm_head"]})
+    set_value(BACKBONES, "gemma2-2b.architecture.tie_word_embeddings", False)
+    assert check_rows(tree, "par", ["vanilla"], "testbed") == []
+
+
+def test_dpo_needs_pairs(tree: Path, set_value: Set) -> None:
+    row = {"title": "zz", "kind": "supervised", "backbone": "rlmec-qa", "optimiser": {"kind": "dpo"}}
+    set_value("rlmec/rows_zz.yaml", "zz", row)
+    (problem,) = check_rows(tree, "rlmec", ["zz"], "testbed")
+    assert "rlmec/rows_zz.yaml:zz: optimiser is 'dpo', which needs preference pairs" in problem
+    set_value("rlmec/rows_zz.yaml", "zz.optimiser.pairs", "samples")
+    assert check_rows(tree, "rlmec", ["zz"], "testbed") == []
+
+
+def test_what_no_row_reads_is_refused_by_the_check_of_all(tree: Path, set_value: Set) -> None:
+    names = ("reward_model-prr", "entropies-phi3-mni", "pool-par", "rewardmodel")
+    stages = yaml.safe_load((tree / "params" / STAGES).read_text())
+    for name in names:
+        set_value(STAGES, name, stages[name.partition("-")[0].replace("rewardmodel", "reward_model")])
+    set_value("alarm/aspect_models.yaml", "factuality.density", "sentences")
+    with pytest.raises(RecipeError) as refused:
+        check_all(tree)
+    for part in (
+        "nothing reads 'reward_model-prr'; did you mean 'reward_",
+        "nothing reads 'entropies-phi3-mni'; did you mean 'entropies-phi3-mini'",
+        "stage 'pool' has no settings of one case; write them as 'pool'",
+        "no stage 'rewardmodel' has settings; did you mean 'reward_model'",
+        "aspect_models.yaml:factuality: density is 'sentences'; did you mean 'sentence'?",
+    ):
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize("page", ["par/rows_hh.yaml", "sentence/reward_models.yaml", "scales/paper/backbones.yaml"])
+def test_a_page_that_cannot_be_read_blocks_only_rows_that_need_it(tree: Path, set_value: Set, page: str) -> None:
+    set_value(page, "base.x", 1)  # put back at the end
+    (tree / "params" / page).write_text("base: [\n", encoding="utf-8")
+    refuse_rows(tree, "testbed", {"segment": ["bandit"]})
+    assert "policy-segment-bandit-0" in build(tree)[HEADLINE_ROWS].stages
+    with pytest.raises(RecipeError, match=page):
+        check_all(tree)
+    paper = page.partition("/")[0]
+    if paper != "scales":
+        assert page in "\n".join(check_rows(tree, paper, ["hh-vanilla" if paper == "par" else paper], "testbed"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("? [a]\n: 1\n", r"page.yaml, line 1: a name must be text\. It is a list; write one name before the colon"),
+        ("x: {{a: b}: 1}\n", r"page.yaml, line 1: a name must be text\. It is a mapping; write one name"),
+        ("a: 1\n? \n: 1\n", r"page.yaml, line 2: a name must be text\. Write a name before the colon"),
+        ("1: 2\n", r"page.yaml, line 1, field '1': a name must be text\. Write '1' in quotes"),
+    ],
+)
+def test_a_name_that_is_not_text_is_shown_as_a_reader_wrote_it(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        parse_mapping(text, "page.yaml")
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "near"),
+    [
+        ("PPO", ["ppo", "ppo_a2c"], "ppo"), ("bradley-terry", ["bradley_terry", "odin"], "bradley_terry"),
+        ("EVENSPLIT", ["repeat", "even_split"], "even_split"), ("KL-Coef", ["clip", "kl_coef"], "kl_coef"),
+        ("Z", ["none", "z"], "z"), ("qwen2.5", ["llama", "Qwen2.5"], "Qwen2.5"),
+    ],
+)  # fmt: skip
+def test_capitals_and_separators_never_hide_the_nearest_name(word: str, known: list[str], near: str) -> None:
+    assert hint(word, known) == f"; did you mean '{near}'?"
