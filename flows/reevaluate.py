@@ -36,9 +36,8 @@ from flows.stage_run import Command, RunningStages, failure_note, run_command
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel
-from tasks.reevaluation.alerts import note_sent, records_to_alert
 from tasks.reevaluation.evaluate import DRIFT_CHECK, load_settings
-from tasks.reevaluation.history import RECORDS, records_folder, restore_records
+from tasks.reevaluation.history import RECORDS, note_sent, records_folder, records_to_alert, restore_records
 from tasks.running import machine
 from tasks.running.fork_server import PROJECT
 from tasks.tracking.mirror import open_registry

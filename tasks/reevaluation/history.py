@@ -6,6 +6,7 @@ are restored before anything reads them.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,21 @@ def restore_records(root: Path) -> list[str]:
                 remedy="Move it away: the next run restores it from DVC",
             )
     return written
+
+
+def records_to_alert(folder: Path) -> list[dict[str, Any]]:
+    """Returns the records whose alerts were not sent, oldest first; the newest alone if nothing was noted as sent.
+
+    Each alert is sent, even if a flow died in between.
+    """
+    known = records(folder)
+    path = folder / MARK
+    if not path.exists():
+        return known[-1:]
+    last = read_json(path)["record"]
+    return [record for record in known if record["number"] > last]
+
+
+def note_sent(folder: Path, record: int) -> None:
+    """Notes the last record whose alerts were sent, whole or not at all; the file may be a link into DVC's cache."""
+    write_whole(folder / MARK, json.dumps({"record": record}, indent=1) + "\n")

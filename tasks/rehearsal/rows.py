@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -23,6 +22,8 @@ from tasks.report.length_controlled_runs import FEWEST
 MADE_UP = read_mapping(Path(__file__).with_name("made_up.yaml"))
 #: Rows of a set that is learned from; one that is measured has as many as length control is fitted to.
 LEARNED = 8
+#: Instructions of AlpacaEval.
+INSTRUCTIONS = 805
 #: Kinds of questions by task of lm-evaluation-harness; the others are of multiple choice.
 TASK_KINDS = {"gsm8k": "solved", "winogrande": "gap"}
 
@@ -113,9 +114,10 @@ class SmallRows:
         with file.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, CALIBRATION_COLUMNS)
             writer.writeheader()
-            for index, (length, preference) in zip(range(2 * LEARNED), cycle([(-1.0, 0.6), (1.0, 0.3)]), strict=False):
-                made = {"preference": preference + index / 200, "index": index // 2, "std_delta_len": length}
-                writer.writerow(made | {"instruction_difficulty": index / 20, "not_gamed_baseline": False})
+            for index in range(INSTRUCTIONS):
+                for length, preference in ((-1.0, 0.6), (1.0, 0.3)):
+                    made = {"preference": preference + index % 9 / 100, "index": index, "std_delta_len": length}
+                    writer.writerow(made | {"instruction_difficulty": index % 9 / 10, "not_gamed_baseline": False})
         self.origins["df_gamed.csv"] = "made up"
         return f"{self.folder.name}/{file.name}"
 
@@ -128,7 +130,7 @@ class SmallRows:
 
 
 def _made_up(kind: str, name: str, number: int) -> Record:
-    """Returns a made-up row with an id."""
+    """Returns a made-up row with an id, whose numbers begin at 1 in each split."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, str):
@@ -137,7 +139,7 @@ def _made_up(kind: str, name: str, number: int) -> Record:
             return {key: filled(part) for key, part in value.items()}
         return [filled(part) for part in value] if isinstance(value, list) else value
 
-    return {"id": f"{name}-{number:06d}", **filled(MADE_UP[kind]), "source": "made up for a rehearsal"}
+    return {"id": f"{name}-{number % 100:06d}", **filled(MADE_UP[kind]), "source": "made up for a rehearsal"}
 
 
 def _with_prompt(row: Record) -> Record:

@@ -33,7 +33,6 @@ from tasks.running.alarms import alarm_text, alarms_of
 from tasks.running.exclusive import in_turn
 from tasks.running.variables import refuse_bad_address
 from tasks.tracking.databases import mark_of, refuse_damaged, refuse_unreachable, upgrade, without_passwords
-from tasks.tracking.model_folder import log_model
 from tasks.tracking.models import Registry, model_name, pages
 from tasks.tracking.outcomes import RowOutcome, TrackedStage, outcomes, table_metrics, tables_of_rows
 from tasks.tracking.parameters import flatten
@@ -137,8 +136,7 @@ def _experiment(client: Any, paper: str, root: Path, uri: str) -> str:
 def _existing(client: Any, experiment: str, scale: str, tree: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the complete runs and those in progress in this tree, by key.
 
-    Of several with one key the newest stays. The others, incomplete ones and those of the former layout, with a run for
-    each table, are deleted; runs in progress in other trees stay as they are.
+    Of several with one key the newest stays. Others and incomplete ones are deleted; runs of other trees stay.
     """
     complete: dict[str, Any] = {}
     live: dict[str, Any] = {}
@@ -147,7 +145,7 @@ def _existing(client: Any, experiment: str, scale: str, tree: str) -> tuple[dict
         if "key" not in tags or tags.get(LIVE, tree) != tree:
             continue
         known = live if LIVE in tags else complete
-        if tags["key"] in known or "table" in tags or (LIVE not in tags and tags.get("complete") != "true"):
+        if tags["key"] in known or (LIVE not in tags and tags.get("complete") != "true"):
             client.delete_run(run.info.run_id)
         else:
             known[tags["key"]] = run
@@ -269,8 +267,6 @@ class Mirror:
         """Registers the result as a version of its registered model, where it is a reward model or a policy."""
         name = model_name(self.paper, self.scale, outcome.stage.address, outcome.stage.name)
         if name is not None and not outcome.failure:
-            if self.registry.has_only_pointer(name, tags):
-                log_model(self.client, run.info.run_id, outcome, self.root)
             self.registry.register(name, run, tags)
 
     def joint(self, outcome: RowOutcome, table: str, values: Mapping[str, float]) -> None:

@@ -79,33 +79,22 @@ class Registry:
     def __init__(self, client: Any, paper: str | None = None) -> None:
         self.client = client
         self.known: dict[str, dict[str, str]] = {}
-        self.former: dict[str, dict[str, str]] = {}
         self.aliases: dict[str, dict[str, str]] = {}
         if paper is not None:
             self._read(paper)
 
     def _read(self, paper: str) -> None:
-        """Reads the known versions, by model and seed with digest, the newest of each; and where every alias points.
-
-        Former versions have only a pointer, which MLflow cannot load.
-        """
+        """Reads the known versions, by model and seed with digest, the newest of each; and where every alias points."""
         query = f"name LIKE '{paper}-%'"
         for version in sorted(pages(self.client.search_model_versions, query), key=lambda found: int(found.version)):
-            loaded = str(version.source).endswith(f"/{FOLDER}")
-            versions = (self.known if loaded else self.former).setdefault(version.name, {})
-            versions[_mark(version.tags)] = str(version.version)
+            self.known.setdefault(version.name, {})[_mark(version.tags)] = str(version.version)
         for model in pages(self.client.search_registered_models, query):
             self.aliases[model.name] = {alias: str(version) for alias, version in model.aliases.items()}
-
-    def has_only_pointer(self, name: str, tags: Mapping[str, str]) -> bool:
-        """Returns whether a result has a former version, and no other."""
-        return _mark(tags) in self.former.get(name, {}) and _mark(tags) not in self.known.get(name, {})
 
     def register(self, name: str, run: Any, tags: Mapping[str, str]) -> None:
         """Makes a version for a run's result and points its seed's alias at it; the same result again changes nothing.
 
-        A result that comes back after another, or whose alias a kill left unset, takes the alias again. All aliases of
-        a former version point at the new version of the same result.
+        A result that comes back after another, or whose alias a kill left unset, takes the alias again.
 
         Args:
             name: of the registered model.
@@ -125,11 +114,8 @@ class Registry:
             made = self.client.create_model_version(name, source, run_id=run.info.run_id, tags=kept)
             version = str(made.version)
             self.known.setdefault(name, {})[mark] = version
-        former = self.former.get(name, {}).get(mark)
-        others = [other for other, target in pointed.items() if target == former and other != alias]
-        for moved in (*others, alias):  # by the seed's alias, the last, the next sync knows that all are set
-            self.client.set_registered_model_alias(name, moved, version)
-            pointed[moved] = version
+        self.client.set_registered_model_alias(name, alias, version)
+        pointed[alias] = version
 
     def _has_run(self, name: str, version: str) -> bool:
         """Returns whether a version's run is there: that of a result which another took the place of is deleted."""

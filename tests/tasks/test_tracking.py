@@ -162,41 +162,6 @@ def test_every_model_is_a_folder_of_its_run_and_is_registered_once(root: Path) -
     assert versions(root).keys() == first.keys()
 
 
-def test_a_former_version_that_only_points_gets_a_model_and_gives_its_aliases_to_it(root: Path) -> None:
-    from mlflow import MlflowClient
-
-    tracking.sync(root, "segment")
-    client, name = MlflowClient(tracking_uri=tracking.tracking_uri(root)), "segment-policy-bandit"
-    version = client.get_model_version_by_alias(name, "seed-0")
-    folder = Path(urlsplit(version.source).path)
-    shutil.rmtree(folder)
-    client.delete_registered_model(name)
-    client.create_registered_model(name)
-    former = client.create_model_version(name, f"{folder.parent}/pointer.json", version.run_id, tags=version.tags)
-    for alias in ("seed-0", "champion"):
-        client.set_registered_model_alias(name, alias, former.version)
-    assert tracking.sync(root, "segment").replaced == 0
-    for alias in ("seed-0", "champion"):
-        now = client.get_model_version_by_alias(name, alias)
-        assert (now.run_id, now.source) == (version.run_id, version.source)
-    assert (folder / "MLmodel").exists()
-    number = len(versions(root))
-    tracking.sync(root, "segment")
-    assert len(versions(root)) == number
-
-
-def test_runs_of_the_former_layout_are_deleted(root: Path) -> None:
-    from mlflow import MlflowClient
-
-    tracking.sync(root, "segment")
-    before = {run.info.run_id for run in runs(root)}
-    client = MlflowClient(tracking_uri=tracking.tracking_uri(root))
-    tags = {"key": "testbed/Table 1", "table": "Table 1", "scale": "testbed", "kind": "table", "complete": "true"}
-    client.create_run(client.get_experiment_by_name("segment").experiment_id, tags=tags)
-    tracking.sync(root, "segment")
-    assert {run.info.run_id for run in runs(root)} == before
-
-
 def test_length_controlled_win_rates_reach_the_runs_that_the_table_was_made_from(root: Path) -> None:
     out = root / "results/testbed/segment/tables-demo"
     result = "results/testbed/segment/policy/segment/0/result"
