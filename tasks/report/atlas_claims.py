@@ -10,7 +10,7 @@ from rlhf_core.published.paper_claims import StatedClaim, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
 from tasks.params.studies import StudySpec
 from tasks.params.study_claims import PaperClaim, tested_as_stated
-from tasks.studies.claim_verdicts import StudiedClaim, claim_word
+from tasks.studies.verdicts import StudiedClaim, claim_word
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from typing import Any
 from tasks.params.studies import StudySpec
 from tasks.report.drawing import DOTTED, INK, PALETTE, STYLE, inline_svg
 from tasks.report.hovering import DrawnCurve, points_attribute
-from tasks.studies.equal_kl import curve_problem, path_of
-from tasks.studies.trial_records import EVEN, OVER_SFT
+from tasks.studies.equal_kl import EVEN, OVER_SFT, curve_problem, path_of
 
 PROXY, PROXY_OF_SFT = "proxy_reward", "proxy_reward_sft"
 PANEL = (4.3, 2.7)

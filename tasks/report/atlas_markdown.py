@@ -10,14 +10,12 @@ from tasks.report.atlas_claims import PaperCount
 from tasks.report.atlas_words import amount, interval_text, mean_text, measured, sentence, tested_p, unit
 from tasks.report.markdown import escape
 from tasks.report.page import label
-from tasks.studies.budgets import BUDGET_COLUMNS
-from tasks.studies.caveat_groups import caveat_groups
-from tasks.studies.claim_verdicts import OPEN
-from tasks.studies.design import design_of
+from tasks.studies.frame import BUDGET_COLUMNS
+from tasks.studies.plan import design_of
 from tasks.studies.registration import record_file
-from tasks.studies.tuned import has_tuned_settings, tuned_rows
+from tasks.studies.tuned import has_tuned_settings
 from tasks.studies.twins import HEADINGS, twin_tests
-from tasks.studies.verdicts import StudyState
+from tasks.studies.verdicts import OPEN, StudyState, caveat_groups
 
 #: Mark of a mean in a cell in which its row was tuned.
 TUNED = "†"
@@ -56,8 +54,6 @@ def render(atlas: Atlas) -> str:
     lines += table(head, asked) if asked else []
     for study in atlas.studies:
         lines += _study(study)
-    if atlas.abandoned:
-        lines += ["## Abandoned studies", "", *(f"- {one.study}: {one.text}" for one in atlas.abandoned), ""]
     return "\n".join(lines)
 
 
@@ -83,7 +79,7 @@ def means_table(study: AtlasStudy) -> list[str]:
     """
     assert study.state is not None
     spec, rates, nats = study.state.spec, study.means(study.state.spec.metric), study.means("kl")
-    tuned = {} if study.state.tuning is None else tuned_rows(study.state.tuning)
+    tuned = study.state.tuned
     found: dict[str, dict[str, str]] = {}
     for (row, cell), rate in rates.items():
         if rate.effect is not None:
@@ -132,7 +128,7 @@ def _study(study: AtlasStudy) -> list[str]:
     lines += caveat_lines(study.state)
     worlds = [
         [str(record["world"]), *(_world_text(spec, one.values.get(index)) for one in study.state.findings)]
-        for index, record in sorted(study.state.records.items())
+        for index, record in study.state.records.items()
     ]
     lines += ["", "Values of all worlds:", "", *table(["world", *(one.name for one in study.state.findings)], worlds)]
     budgets = [[row, *one.texts] for row, one in study.budgets.items()]
@@ -165,10 +161,7 @@ def _design(spec: StudySpec) -> list[str]:
 
 
 def _runs(study: AtlasStudy) -> list[str]:
-    lines = [f"- Not used, since it is not a world of this study: {file.as_posix()}" for file in study.unused]
-    if study.state is not None:
-        lines += [f"- Not committed yet, so not counted: {file.as_posix()}" for file in study.state.uncommitted]
-        lines += [f"- {escape(note)}" for note in study.state.notes]
+    lines = [] if study.state is None else [f"- {escape(note)}" for note in study.state.notes]
     rows = [
         [str(one["world"]), one["commit"][:10], one["digest"][:12], record_file(study.name, one["world"]).as_posix()]
         for one in runs_of(study)

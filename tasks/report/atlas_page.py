@@ -17,12 +17,11 @@ from tasks.report.atlas_drawing import EffectScale, dial_svg, effect_scale, tick
 from tasks.report.atlas_points import points_of
 from tasks.report.atlas_words import amount, interval_text, mean_text, measured, sentence, tested_p, unit
 from tasks.report.page import label, render_page, template_text
-from tasks.studies.budgets import BUDGET_COLUMNS
-from tasks.studies.caveat_groups import caveat_groups
-from tasks.studies.caveats import ASSUMED, WHAT_IS_ASSUMED, compared
-from tasks.studies.claim_verdicts import OPEN
-from tasks.studies.design import design_of
+from tasks.studies.equal_kl import ASSUMED, WHAT_IS_ASSUMED
+from tasks.studies.frame import BUDGET_COLUMNS, compared
+from tasks.studies.plan import design_of
 from tasks.studies.twins import HEADINGS, twin_tests
+from tasks.studies.verdicts import OPEN, caveat_groups
 
 
 def scale_of(study: AtlasStudy) -> EffectScale:

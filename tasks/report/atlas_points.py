@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from statistics import fmean
 
-from rlhf_core.errors import DataError
-from rlhf_core.evaluation.worlds import Effect
+from rlhf_core.evaluation.worlds import Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.caveats import compared
-from tasks.studies.equal_kl import hypothesis_value
-from tasks.studies.verdicts import StudyState, over_worlds
+from tasks.studies.frame import compared, measure
+from tasks.studies.verdicts import StudyState
 
 #: Series of single cells of a hypothesis without a dial.
 ONE_CELL, NOT_COUNTED = "one cell", "not counted by the hypothesis"
@@ -37,28 +34,23 @@ class Point:
     counted: bool = True
 
 
-MakePoint = Callable[..., Point]
+MakePoint = Callable[..., Point | None]
 
 
 def points_of(state: StudyState, hypothesis: Hypothesis) -> list[Point]:
     """Returns the difference of a hypothesis' rows at each level of its dial, or in each cell without one.
 
     Of several cells, at a level or in all, the mean comes last, with an empty `series`.
-
-    Raises:
-        DataError: a row that stopped or has no finite number.
     """
     spec, (row, other) = state.spec, compared(state.spec, hypothesis)
+    metric = measure(spec.metric, hypothesis.kl)
 
-    def point(names: list[str], label: str, series: str = "", *, counted: bool = True) -> Point:
-        values = {
-            index: fmean(
-                hypothesis_value(spec, hypothesis, record, name, row)
-                - hypothesis_value(spec, hypothesis, record, name, other)
-                for name in names
-            )
-            for index, record in sorted(state.records.items())
-        }
+    def point(names: list[str], label: str, series: str = "", *, counted: bool = True) -> Point | None:
+        places = ([(name, each) for name in names] for each in (row, other))
+        one, two = (state.ends.table(metric, those).mean(axis=1) for those in places)
+        values = dict(zip(state.ends.worlds, map(float, one - two), strict=True))
+        if any(map(math.isnan, values.values())):  # of a cell that the hypothesis does not count
+            return None
         return Point(label, series, over_worlds(values), tuple(values.values()), counted)
 
     counted = list(spec.weighted_cells(hypothesis))
@@ -75,9 +67,9 @@ def _by_cell(spec: StudySpec, counted: list[str], rows: tuple[str, str], point: 
         if name in counted:
             found.append(point([name], label, ONE_CELL if len(counted) > 1 else ""))
         elif {*rows} <= {*spec.rows_of(levels)}:
-            with suppress(DataError):  # the hypothesis does not need it
-                found.append(point([name], label, NOT_COUNTED, counted=False))
-    return [*found, point(counted, "mean of\ncells")] if len(counted) > 1 else found
+            found.append(point([name], label, NOT_COUNTED, counted=False))
+    found += [point(counted, "mean of\ncells")] if len(counted) > 1 else []
+    return [one for one in found if one is not None]
 
 
 def _by_level(spec: StudySpec, dial: str, counted: list[str], point: MakePoint) -> list[Point]:
@@ -89,4 +81,5 @@ def _by_level(spec: StudySpec, dial: str, counted: list[str], point: MakePoint) 
         for name in names if len(names) > 1 else ():
             others = ", ".join(f"{key} {level}" for key, level in cells[name].items() if key != dial)
             found.append(point([name], place, others))
-    return found + [point(names, level) for level, names in by_level.items()]
+    found += [point(names, level) for level, names in by_level.items()]
+    return [one for one in found if one is not None]

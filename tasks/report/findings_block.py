@@ -3,9 +3,8 @@
 A document holds `<!-- findings: NAME -->` and `<!-- end of findings -->`. NAME is a paper, whose studies are then shown
 with all hypotheses and caveats, or `all`: every study on one line, which leads to its paper's page.
 
-A finding's word, such as *confirmed*, is a verdict, or *exploratory* or *open* where there is none
-(`docs/vocabulary.md`). A finding is decided unless it is *undecided* or *exploratory*. A
-study is refused if its file, its records or the log of its starts are not what was committed: it has no findings.
+A finding's word, such as *confirmed*, is a verdict, or *open* where there is none (`docs/vocabulary.md`). A finding is
+decided unless it is *undecided*. A study is refused if its file is not committed as it is or a record cannot be read.
 
 Numbers of finished runs, `<!-- measured: NAME -->`, are rendered with them (`measured_block`).
 """
@@ -33,19 +32,15 @@ from tasks.report.atlas_markdown import (
 from tasks.report.atlas_words import sentence
 from tasks.report.measured_block import with_measured
 from tasks.report.page import label
-from tasks.studies.caveat_groups import caveat_count
-from tasks.studies.claim_verdicts import OPEN
 from tasks.studies.twins import REFERENCE_WORLDS, TwinTest, twin_tests
-from tasks.studies.verdicts import EXPLORATORY_AND_WHY, WHY_EXPLORATORY, StudyFinding, StudyState
+from tasks.studies.verdicts import OPEN, StudyFinding, StudyState, caveat_groups
 
 ALL = "all"
 BLOCK = re.compile(r"(<!-- findings: (?P<name>[a-z]+) -->\n).*?(<!-- end of findings -->)", re.DOTALL)
 WIDTH = 120
-#: Number of the first columns of `finding_rows`, which need no test: hypothesis, effect with interval.
-COLUMNS_WITHOUT_TEST = 2
 #: Words of findings in the order of a page of all studies: what was not confirmed comes first, unfinished ones last.
 ORDER = (
-    "contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", "exploratory", OPEN,
+    "contradicted", "broken", "equivalent", "undecided", "over a broken baseline", "confirmed", OPEN,
 )  # fmt: skip
 
 
@@ -95,8 +90,6 @@ def _all_studies(atlas: Atlas) -> str:
     shown = sorted(atlas.studies, key=lambda study: ORDER.index(study.word))
     head = f"{claims_sentence(atlas.total_count)} In brackets: 95 % intervals, p, worlds."
     parts = [_filled(head), "\n".join(_item(_line(study)) for study in shown)]
-    if any(study.word == "exploratory" for study in shown):
-        parts.append(f"*Exploratory*: {WHY_EXPLORATORY}.")
     for study in shown:
         if study.state is not None and (lines := twins_table(study.state)):
             parts.append("\n".join([f"**{study.title}**, each metric:", "", *lines]).strip())
@@ -109,14 +102,12 @@ def _line(study: AtlasStudy) -> str:
         return _said(study)
     paper = _paper(study)
     place = f"`studies/{study.name}.yaml`" if paper is None else f"[{label(paper)}]({paper}.md)"
-    said = f"**{study.title}** ({place}, {study.core_hours:.1f} core-hours): {_found(study.state)}"
-    # the reason, alike for all exploratory studies, is said once below the list
-    parts = [said.removesuffix(f" It is {EXPLORATORY_AND_WHY}.")]
+    parts = [f"**{study.title}** ({place}, {study.core_hours:.1f} core-hours): {_found(study.state)}"]
     if tests := twin_tests(study.state):
         parts.append(twins_sentence(tests))
     undecided = sum(finding.word == "undecided" for finding in study.state.findings[1:])
     counts = [f"{undecided} undecided"] if undecided else []
-    caveats = caveat_count(study.state.spec, study.state.findings)
+    caveats = sum(len(group.texts) for group in caveat_groups(study.state.spec, study.state.findings))
     counts += [f"{caveats} caveat{'s' if caveats > 1 else ''}"] if caveats else []
     return " ".join([*parts, *([f"Also {', '.join(counts)}."] if counts else [])])
 
@@ -147,15 +138,14 @@ def _said(study: AtlasStudy) -> str:
 def _found(state: StudyState) -> str:
     """Returns the primary finding of a complete study and every other decided one, in sentences."""
     primary, *others = state.findings
-    found = [one for one in others if one.word not in ("undecided", "exploratory")]
+    found = [one for one in others if one.word != "undecided"]
     said = [f"*{primary.word}*. {sentence(state.spec, primary, bare=True)}"]
     return " ".join([*said, *(f"*{one.word.capitalize()}*: {sentence(state.spec, one, bare=True)}" for one in found)])
 
 
 def _paper(study: AtlasStudy) -> str | None:
     """Returns the paper whose claim a study asks; None without a claim or readable settings."""
-    spec = study.spec_for_claim or study.spec
-    return None if spec is None or spec.claim is None else spec.claim.paper
+    return None if study.spec is None or study.spec.claim is None else study.spec.claim.paper
 
 
 def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], AskedClaim]) -> str:
@@ -168,12 +158,7 @@ def _study(study: AtlasStudy, claims: Mapping[tuple[str, str], AskedClaim]) -> s
     if study.state is None or study.primary is None:
         return _filled(_said(study))
     head, rows = finding_rows(study.state)
-    if study.primary.word == "exploratory":  # it has effects and intervals, but no tests
-        head, rows = head[:COLUMNS_WITHOUT_TEST], [row[:COLUMNS_WITHOUT_TEST] for row in rows]
     lines = [_filled(_headline(study, study.primary) + _claim(study, claims)), "", *table(head, rows)]
-    if study.primary.word == "exploratory":  # what weakens it beside that is of little interest
-        caveats = caveat_count(study.state.spec, study.state.findings)
-        return "\n".join([*lines, f"The atlas has its means and {caveats} caveats."])
     lines += means_table(study)
     lines += [_filled(line, indent="  ") for line in caveat_lines(study.state)]
     return "\n".join(lines).rstrip()
@@ -204,8 +189,6 @@ def _headline(study: AtlasStudy, primary: StudyFinding) -> str:
         parts.append(f"No effect is shown: {primary.why_no_effect}.")
     elif primary.word == "undecided" and primary.why_untested is not None:
         parts.append(f"It is not tested: {primary.why_untested}.")
-    if primary.word == "exploratory":
-        parts.append(f"{WHY_EXPLORATORY[0].upper()}{WHY_EXPLORATORY[1:]}.")
     return " ".join(parts)
 
 

@@ -16,8 +16,8 @@ from tasks.report.atlas_markdown import TUNED, means_table
 from tasks.report.atlas_words import amount
 from tasks.report.findings_block import BLOCK, block_of, twins_sentence, with_blocks, write_blocks
 from tasks.report.measured_block import with_measured
-from tasks.studies.caveat_groups import caveat_count
 from tasks.studies.twins import TwinTest
+from tasks.studies.verdicts import caveat_groups
 from tests.tasks.report.fabricated_atlas import fabricated_clone
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,7 +83,7 @@ def test_all_studies_are_lines_that_lead_to_their_papers_pages(clone: Path, tmp_
     complete, unfinished = re.findall(r"^- .*(?:\n  .*)*", page.read_text(encoding="utf-8"), re.MULTILINE)
     study = next(study for study in read_atlas(clone).studies if study.name == "tokens-again")
     assert study.state is not None
-    caveats = caveat_count(study.state.spec, study.state.findings)
+    caveats = sum(len(group.texts) for group in caveat_groups(study.state.spec, study.state.findings))
     said = " ".join(complete.split())
     assert f"([RLMEC](rlmec.md), {study.core_hours:.1f} core-hours): *{study.state.findings[0].word}*." in said
     assert f"{caveats} caveats." in said
@@ -142,7 +142,7 @@ def test_a_complete_study_has_the_means_of_its_cells_and_the_verdict_of_its_clai
     said = f"*{claim.word}*, here and over 2 studies" if twice.word == claim.word else f"*{twice.word}* over 2 studies"
     again = block_of(replace(atlas, claims=[twice]), "rlmec")
     assert f"{said}." in " ".join(again.split())
-    other = replace(own, says=None, status="exploratory, 8 of 8 worlds")
+    other = replace(own, says=None, status="7 of 8 worlds")
     mixed = replace(claim, studies=(own, other))
     assert mixed.word != "open"
     assert f"over {len(mixed.studies)} studies." in " ".join(block_of(replace(atlas, claims=[mixed]), "rlmec").split())
