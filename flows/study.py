@@ -4,14 +4,12 @@
     python -m flows.study credit --pilot 100    a pilot, on a seed reserved for tuning (100 to 199)
 
 The same command continues an interrupted world. Worlds run in a fixed order, so nobody can choose which of them
-count. A world runs from committed code and settings; a pilot may run with uncommitted ones, which its record lists
-(field `dirty`).
+count. A world runs from committed code and settings; a pilot, which never counts, may run with uncommitted ones.
 
 A world is one independent draw of all that is random, from one seed. A dial is a setting of data, a stage or a policy
 that the study varies within each world, and a cell is one combination of levels of the dials. Twins are one row trained
 twice in one world; a study of twins has seeds of its own. A world is trained in its tree, a folder of .work/studies/
 with a DVC repository of its own (without git), which is deleted once the world's record is written, unless `--keep`.
-The log of starts names each start `verdict` (a registered world, which counts) or `pilot` (which does not).
 """
 
 from __future__ import annotations
@@ -31,27 +29,29 @@ from flows.scheduler import RunFailed, run_stale
 from flows.working_tree import end_orphans, mark_processes_for_clean_up
 from rlhf_core.errors import RecipeError, RewardsmithError, prints_errors
 from tasks.params.studies import StudySpec, read_study, study_file
+from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
-from tasks.studies.changed_since_start import refuse_study_changed_since_start
-from tasks.studies.checks import check_study
-from tasks.studies.committed import read_records
-from tasks.studies.divergence import diverged_stages
-from tasks.studies.provenance import refuse_record_of_uncommitted_code, refuse_uncommitted_code, uncommitted_code
-from tasks.studies.records import world_record, write_record
-from tasks.studies.registration import Registration, record_file, registration_of
-from tasks.studies.start_log import PILOT, VERDICT, note_start, refuse_edited_log
+from tasks.studies.plan import check_study
+from tasks.studies.records import write_record
+from tasks.studies.registration import (
+    Registration,
+    check_tuning_seed,
+    record_file,
+    refuse_uncommitted_code,
+    registration_of,
+)
 from tasks.studies.tree import WorldTree, write_tree
-from tasks.studies.world_seeds import check_world_seed
+from tasks.studies.world_record import diverged_stages, world_record
 
 WORK = Path(".work") / "studies"
 
 
 def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int, *, pilot: bool, keep: bool) -> Path:
-    """Logs the start of a world, trains it and writes its record; returns the record's file. Call it inside a flow.
+    """Trains a world and writes its record; returns the record's file. Call it inside a flow.
 
     Args:
         root: the repository.
-        registration: of the study, read at the present HEAD, whose code trains the world.
+        registration: of the study.
         spec: the study.
         seed: of the world.
         pilot: whether it is a pilot, which may run from uncommitted code and never counts.
@@ -67,22 +67,18 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
     with only_one(world.tree.with_suffix(".lock"), busy, f"Wait for it; its record will be in {file}"):
         if (root / file).exists():
             raise RewardsmithError(f"world {seed} of study '{registration.study}' was finished by another run: {file}")
-        if not pilot:
-            refuse_uncommitted_code(root)
-        dirty = uncommitted_code(root)
-        note_start(root, registration, [seed], PILOT if pilot else VERDICT)
+        commit = commit_of(root)
         write_tree(root, world)
-        record = _train(world, registration, pilot=pilot, dirty=dirty if pilot else ())
+        record = _train(world, registration, commit, pilot=pilot)
         if not pilot:
-            remedy = f"Delete {world.tree} and run the world again from committed code"
-            refuse_record_of_uncommitted_code(str(file), record, remedy)
+            refuse_uncommitted_code(root)  # a change while it trained
         write_record(root, record)
         if not keep:
             shutil.rmtree(world.tree)
     return file
 
 
-def _train(world: WorldTree, registration: Registration, *, pilot: bool, dirty: Sequence[str]) -> dict[str, Any]:
+def _train(world: WorldTree, registration: Registration, commit: str, *, pilot: bool) -> dict[str, Any]:
     """Trains a world; returns its record. A row that diverged is recorded with its last evaluation before it did, if it
     had one.
 
@@ -91,13 +87,11 @@ def _train(world: WorldTree, registration: Registration, *, pilot: bool, dirty: 
     """
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("world %d: %s", world.seed, summary.line())
-    wall_seconds_until_failure = {
-        time.stage: time.seconds for time in summary.stage_times.stages if time.stage in summary.failed
-    }
-    diverged = diverged_stages(summary.failed, summary.skipped, wall_seconds_until_failure)
+    seconds = {time.stage: time.seconds for time in summary.stage_times.stages if time.stage in summary.failed}
+    diverged = diverged_stages(summary.failed, summary.skipped, seconds)
     if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
         raise RunFailed(f"world {world.seed}: {summary.line()}. " + "; ".join(problems))
-    return world_record(world, registration, pilot=pilot, diverged=diverged, uncommitted=dirty)
+    return world_record(world, registration, commit, diverged, pilot=pilot)
 
 
 @flow(
@@ -119,39 +113,29 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     folder = Path(root).resolve()
     file = study_file(folder, name)
     spec, registration = read_study(file), registration_of(folder, file)
-    refuse_edited_log(folder)
-    refuse_study_changed_since_start(folder, registration)
-    # `check_study` refuses hypotheses and rows that could not be compared or tuned, which a pilot may still have;
-    # `write_tree` checks the pilot's rows and settings.
-    if not pilots:
+    if pilots:  # `write_tree` checks their rows and settings
+        for seed in pilots:
+            check_tuning_seed(seed)
+    else:
         refuse_uncommitted_code(folder)
         check_study(folder, name, spec)
-    remaining: list[int] = []  # indices of the worlds without a record
-    if pilots:
-        seeds = [seed for seed in pilots if not (folder / record_file(registration.study, seed, pilot=True)).exists()]
-    else:
-        found = read_records(folder, registration, spec)
-        remaining = [index for index in range(spec.worlds) if index not in {**found.committed, **found.uncommitted}]
-        seeds = [registration.world_seed(index) for index in remaining[:worlds]]
-    for seed in seeds:
-        check_world_seed(seed, pilot=bool(pilots), twins=spec.twins)
+    every = pilots or [registration.world_seed(index) for index in range(spec.worlds)]
+    seeds = [
+        seed for seed in every if not (folder / record_file(registration.study, seed, pilot=bool(pilots))).exists()
+    ]
     if not seeds:
         return f"{registration.study}: {'these pilots have their records' if pilots else 'every world has its record'}"
-    written = []
-    for seed in seeds:
-        # The registration is read again for each world: while the world before was trained, HEAD may have moved, and a
-        # record names the commit whose code trained it.
-        now = registration_of(folder, file)
-        if now.digest != registration.digest:
+    now, written = seeds if pilots else seeds[:worlds], []
+    for seed in now:
+        if registration_of(folder, file).digest != registration.digest:
             raise RecipeError(f"studies/{registration.study}.yaml was changed since this command began; start it again")
-        written.append(run_world(folder, now, spec, seed, pilot=bool(pilots), keep=keep))
-    without_record = len(remaining[worlds:])
-    return records_written(registration.study, written, without_record=without_record, worlds=spec.worlds)
+        written.append(run_world(folder, registration, spec, seed, pilot=bool(pilots), keep=keep))
+    return records_written(registration.study, written, without_record=len(seeds) - len(now), worlds=spec.worlds)
 
 
 def records_written(study: str, files: Sequence[Path], *, without_record: int, worlds: int) -> str:
     """Returns the line that says which records were written, and how many of a study's worlds are left."""
-    text = f"{study}: wrote {', '.join(map(str, files))}; commit them with the log: git add reference/studies"
+    text = f"{study}: wrote {', '.join(map(str, files))}; commit them: git add reference/studies"
     return f"{text}; {without_record} of {worlds} worlds left" if without_record else text
 
 

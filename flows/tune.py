@@ -23,26 +23,27 @@ from flows.paper import end_on_signal, interrupted
 from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.working_tree import end_orphans, mark_processes_for_clean_up
 from rlhf_core.errors import prints_errors
-from tasks.commands.tuning_table import print_tuning
+from tasks.commands.study import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
-from tasks.studies.divergence import divergence_reasons
+from tasks.studies.registration import check_tuning_seed, refuse_if_started
 from tasks.studies.tree import WorldTree, write_tree
-from tasks.studies.trial_records import (
+from tasks.studies.tuned import read_tuning, tuned_rows, tuning_file, write_overrides
+from tasks.studies.tuning import (
     Record,
+    Trial,
+    TuningPlan,
     add_runs,
     check_digests,
     pending,
-    read_tuning,
     record_to_continue,
+    settings_digests,
     taken_over,
     trials_of,
-    tuning_file,
+    tuning_plan,
     write_tuning,
 )
-from tasks.studies.trials import Trial, TuningPlan, settings_digests, tuning_plan
-from tasks.studies.tuned import check_not_started, tuned_rows, write_overrides
-from tasks.studies.world_seeds import check_world_seed
+from tasks.studies.world_record import diverged_stages
 
 WORK = Path(".work") / "tuning"
 TRIALS, SEEDS = 16, (100,)
@@ -69,7 +70,7 @@ def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: 
     check_digests(record, seed, digests)
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("seed %d, trials %s: %s", seed, sorted({number for _, number in trials}), summary.line())
-    diverged = divergence_reasons(summary.failed, summary.skipped)
+    diverged = {stage: one.reason for stage, one in diverged_stages(summary.failed, summary.skipped, {}).items()}
     without_result = {**summary.skipped, **summary.failed}
     add_runs(record, world, digests, commit_of(root), without_result, diverged, _core_seconds_of_failed(summary))
     write_tuning(root, record)
@@ -91,7 +92,7 @@ def plan_and_record(root: Path, name: str, trials_per_row: int, seeds: Sequence[
         RecipeError: an unknown study, or a seed that is not of tuning.
     """
     for seed in seeds:
-        check_world_seed(seed, pilot=True)
+        check_tuning_seed(seed)
     file = study_file(root, name)
     known = trials_of(read_tuning(root, file.stem))
     plan = tuning_plan(root, file.stem, read_study(file), max(trials_per_row, known))
@@ -124,7 +125,7 @@ def tune(name: str, trials: int = TRIALS, seeds: tuple[int, ...] = SEEDS, keep: 
     """
     folder = Path(root).resolve()
     plan, record = plan_and_record(folder, name, trials, seeds)
-    check_not_started(folder, plan.study)
+    refuse_if_started(folder, plan.study)
     for seed, missing in missing_trials(record):
         run_trials(folder, plan, record, seed, missing)
     _tidy(folder, plan, keep)
@@ -140,7 +141,7 @@ def take_over_trials(root: Path, name: str, other: str) -> Record:
         DataError: there are none, the study has trials of its own, or theirs are of other settings.
     """
     file = study_file(root, name)
-    check_not_started(root, file.stem)
+    refuse_if_started(root, file.stem)
     theirs = read_tuning(root, other)
     plan = tuning_plan(root, file.stem, read_study(file), max(1, trials_of(theirs)))
     record = taken_over(root, plan, other)

@@ -221,3 +221,13 @@ def against_constant(values: ByRow, row: str, constant: float, scale: float = 0.
         raise DataError(f"the constant is {constant}, which is not a finite number", field="constant")
     means = np.array(list(world_means(values, row).values()))
     return _mean_effect(means - constant, _largest(means, [constant, scale]))
+
+
+def over_worlds(values: Mapping[Any, float], scale: float = 0.0) -> Effect:
+    """Returns the mean of one number a world, with its test against 0.
+
+    Args:
+        values: by world.
+        scale: the largest number that the values are differences of; its rounding is no variance.
+    """
+    return against_constant({"": {world: [value] for world, value in values.items()}}, "", 0.0, scale)

@@ -1,32 +1,29 @@
-"""Output of `rewardsmith study`: the studies, the cost of one, and its findings."""
+"""Output of `rewardsmith study`: the studies, the cost of one, and its findings; and of `rewardsmith tune`."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
 from rlhf_core.errors import RewardsmithError
+from tasks.graph.expected import clock
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
 from tasks.report.atlas_words import sentence
-from tasks.studies.budgets import BUDGET_COLUMNS, core_hours, row_budgets
-from tasks.studies.caveat_groups import caveat_groups
-from tasks.studies.caveats import ASSUMED, WHAT_IS_ASSUMED, rows_at_kl
-from tasks.studies.checks import check_study
-from tasks.studies.claim_verdicts import claim_word, studied_claim
-from tasks.studies.committed import read_records
-from tasks.studies.design import design_of
-from tasks.studies.record_format import read_record
-from tasks.studies.registration import RECORDS, registration_of
-from tasks.studies.shared_stages import SharedStage
-from tasks.studies.start_log import abandoned
-from tasks.studies.trial_records import read_tuning
-from tasks.studies.tuned import tuned_rows
+from tasks.studies.equal_kl import ASSUMED, WHAT_IS_ASSUMED, rows_at_kl
+from tasks.studies.frame import BUDGET_COLUMNS, core_hours, frame_of, row_budgets
+from tasks.studies.plan import check_study, design_of
+from tasks.studies.records import read_record
+from tasks.studies.registration import RECORDS
+from tasks.studies.tuned import OPTIMISER, TunedRow, read_tuning, tuned_rows
 from tasks.studies.twins import HEADINGS, twin_tests
-from tasks.studies.verdicts import StudyFinding, StudyState, load_study
+from tasks.studies.verdicts import StudyFinding, StudyState, caveat_groups, claim_word, load_study, studied_claim
 
 #: Width of the list of studies.
 LINE = 80
@@ -49,8 +46,6 @@ def print_studies(root: Path) -> None:
         print(f"{file.stem:<14}{state.progress:<16}  {word}")
         for line in lines:
             print(textwrap.fill(line, LINE, initial_indent=" " * 14, subsequent_indent=" " * 14))
-    for study in abandoned(root):
-        print(f"{study.study:<14}{study.text}")
 
 
 def print_plan(root: Path, name: str) -> None:
@@ -69,32 +64,22 @@ def print_plan(root: Path, name: str) -> None:
     policies = sum(map(len, cells.values()))
     print(f"{spec.worlds} worlds of {policies} rows: {spec.worlds * policies} runs")
     print("stages of a world: " + ", ".join(f"{count} {module}" for module, count in planned.counts.items()))
-    if planned.without_kl:
-        print(f"blank at kl_targets, not sampled at temperature 1: {', '.join(planned.without_kl)}")
-    _print_cost(root, file, spec, planned.shared)
+    for note in planned.notes:
+        print(f"note: {note}")
+    _print_cost(root, file.stem, spec)
 
 
-def _print_cost(root: Path, file: Path, spec: StudySpec, shared: list[SharedStage]) -> None:
-    """Prints core-hours: those of tuning and worlds that have run, of what is left, and of shared trainings."""
-    paths = sorted((root / RECORDS / file.stem).glob("pilot-*.json"))
-    pilots = [read_record(root, path.relative_to(root)) for path in paths]
-    try:
-        found = read_records(root, registration_of(root, file), spec)
-        done = [*found.committed.values(), *found.uncommitted.values()]
-    except RewardsmithError as error:
-        print(f"not yet registered: {error}")
-        done = []
-    for one in shared:
-        hours = one.saved_hours([*done, *pilots])
-        about = "" if hours is None else f", up to {spec.worlds * hours:.2f} core-hours in all worlds"
-        print(f"{one.stage} is trained once for {', '.join(one.cells)}: saves {one.saved} trainings a world{about}")
-    if known := done or pilots:
-        each = core_hours(known) / len(known)
-        left = spec.worlds - len(done)
+def _print_cost(root: Path, study: str, spec: StudySpec) -> None:
+    """Prints core-hours: of worlds that have run and of those left, and of tuning; those expected before any ran."""
+    files = sorted((root / RECORDS / study).glob("*.json"))
+    if files:
+        records = [read_record(root, file.relative_to(root)) for file in files]
+        each = core_hours(frame_of(spec, dict(enumerate(records)))) / len(files)
+        left = max(0, spec.worlds - sum(record["kind"] == "verdict" for record in records))
         print(f"{each:.2f} core-hours a world; {left} worlds left, {left * each:.1f} core-hours")
     elif spec.hours is not None:
         print(f"expected: {spec.hours:g} core-hours for all worlds")
-    if (tuning := read_tuning(root, file.stem)) is not None:
+    if (tuning := read_tuning(root, study)) is not None:
         spent = sum(row.core_seconds for row in tuned_rows(tuning).values()) / 3600
         print(f"tuning: {spent:.2f} core-hours for the trials that have run")
     elif spec.tuning_hours is not None:
@@ -106,11 +91,7 @@ def print_study(root: Path, name: str) -> None:
     state = load_study(root, study_file(root, name))
     spec = state.spec
     print(f"{spec.title}: {spec.asks}")
-    print(f"{state.progress}, {core_hours(state.records.values()):.1f} core-hours")
-    for file in state.unused:
-        print(f"not used: {file} is not a world of this study")
-    for file in state.uncommitted:
-        print(f"not committed yet, so not counted: {file}")
+    print(f"{state.progress}, {core_hours(state.frame):.1f} core-hours")
     for note in state.notes:
         print(f"note: {note}")
     if not state.findings:
@@ -120,15 +101,22 @@ def print_study(root: Path, name: str) -> None:
         print(_lines(finding))
     for group in caveat_groups(spec, state.findings):
         print("\n".join([f"\nCaveats of {group.of}", *(f"    {text}" for text in group.texts)]))
-    _print_twins(state)
+    for test in twin_tests(state):
+        print("\n" + "\n".join(f"{name}: {said}" for name, said in zip(HEADINGS, test.texts, strict=True)))
     _print_claim(state)
-    _print_budgets(state)
+    budgets = row_budgets(spec, state.frame, state.tuned)
+    _print_table("\nBudgets", ["row"], BUDGET_COLUMNS, ([row, *budget.texts] for row, budget in budgets.items()))
     _print_at_kl(state)
 
 
 def _lines(finding: StudyFinding) -> str:
-    mark = "*" if finding.primary else " "
-    return f"{mark} {finding.hypothesis.says}\n    {_number(finding)}{finding.text}"
+    mark, number = "*" if finding.primary else " ", ""
+    if finding.effect is not None:
+        interval = finding.effect.interval()
+        shown = "" if interval is None else f" [{interval.lower:+.1f}, {interval.upper:+.1f}]"
+        p = "" if finding.p is None or finding.held_back else f", p = {finding.p:.3g}"
+        number = f"{finding.effect.estimate:+.2f}{shown}{p}: "
+    return f"{mark} {finding.hypothesis.says}\n    {number}{finding.text}"
 
 
 def _print_claim(state: StudyState) -> None:
@@ -143,47 +131,15 @@ def _print_claim(state: StudyState) -> None:
         print(f"      differs: {claim.differs}")
 
 
-def _number(finding: StudyFinding) -> str:
-    if finding.effect is None:
-        return ""
-    interval = finding.effect.interval()
-    shown = "" if interval is None else f" [{interval.lower:+.1f}, {interval.upper:+.1f}]"
-    p = "" if finding.p is None or finding.held_back else f", p = {finding.p:.3g}"
-    return f"{finding.effect.estimate:+.2f}{shown}{p}: "
-
-
-def _print_twins(state: StudyState) -> None:
-    """Prints whether differences between equal rows are as large as their standard errors say, of a study of twins."""
-    for test in twin_tests(state):
-        print("\n" + "\n".join(f"{name}: {said}" for name, said in zip(HEADINGS, test.texts, strict=True)))
-
-
-def _print_budgets(state: StudyState) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("row")
-    for column in BUDGET_COLUMNS:
-        table.add_column(column, justify="right")
-    for row, budget in row_budgets(state.spec, state.records.values(), state.tuning).items():
-        table.add_row(row, *budget.texts)
-    print("\nBudgets")
-    _print_whole(table)
-
-
 def _print_at_kl(state: StudyState) -> None:
-    found = rows_at_kl(state.spec, state.records.values())
+    found = rows_at_kl(state.spec, state.records)
     if not found:
         return
     targets = state.spec.kl_targets
-    table = Table(box=None, pad_edge=False)
-    for column in ("cell", "row"):
-        table.add_column(column)
-    for target in targets:
-        table.add_column(f"{target:g}", justify="right")
-    for first in range(0, len(found), len(targets)):
-        line = found[first : first + len(targets)]
-        table.add_row(line[0].cell, line[0].row, *(one.text for one in line))
-    print(f"\n{state.spec.metric} at equal KL, nats per response")
-    _print_whole(table)
+    lines = [found[first : first + len(targets)] for first in range(0, len(found), len(targets))]
+    rows = ([line[0].cell, line[0].row, *(one.text for one in line)] for line in lines)
+    title = f"\n{state.spec.metric} at equal KL, nats per response"
+    _print_table(title, ["cell", "row"], [f"{target:g}" for target in targets], rows)
     if any(one.assumed for one in found):
         print(f"{ASSUMED}: {WHAT_IS_ASSUMED}")
     for one in found:
@@ -191,8 +147,47 @@ def _print_at_kl(state: StudyState) -> None:
             print(f"{one.cell}, {one.row} at {one.target:g}: {one.reason}")
 
 
-def _print_whole(table: Table) -> None:
-    """Prints a table with lines as long as they are."""
+def _print_table(title: str, names: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table below its title, with lines as long as they are."""
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
     console = Console(markup=False)
     words = Measurement.get(console, console.options.update_width(1000), table).maximum
+    print(title)
     Console(markup=False, width=max(console.width, words)).print(table, crop=False)
+
+
+def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> None:
+    """Prints the rows with their trials and flags, then their best settings as a study's file has them."""
+    numbers = ("trials", "chosen", record["metric"], "at its best", "its SFT", "core time")
+    lines = [
+        [row.row, row.kind, str(row.trials), "" if row.best is None else str(row.best)]
+        + [_number(value) for value in (None if row.best is None else row.scores[row.best], row.at_best, row.sft)]
+        + [clock(row.core_seconds)]
+        for row in rows.values()
+    ]
+    title = f"{record['study']}, tuned on seeds {', '.join(map(str, record['seeds']))}"
+    _print_table(title, ("row", "optimiser"), numbers, lines)
+    for row in rows.values():
+        for flag in row.flags:
+            print(f"{row.row}: {flag}")
+    chosen = {name: {OPTIMISER: dict(row.point)} for name, row in rows.items() if row.best is not None}
+    if chosen:
+        print(overrides_yaml(chosen), end="")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def overrides_yaml(chosen: Mapping[str, Any]) -> str:
+    """Returns chosen settings as the `rows` of a study's file."""
+    lines = [
+        f"  {name}: {yaml.safe_dump(row, default_flow_style=True, width=1000).strip()}" for name, row in chosen.items()
+    ]
+    return "\n".join(["rows:", *lines]) + "\n"

@@ -12,22 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from rlhf_core.evaluation.worlds import Effect
+from rlhf_core.evaluation.worlds import Effect, over_worlds
 from rlhf_core.published.paper_claims import StatedClaim, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
-from rlhf_core.typed import typed
 from tasks.params.studies import FOLDER, StudySpec, read_study
 from tasks.params.study_claims import PaperClaim, tested_as_stated
-from tasks.params.yaml_files import parse_mapping
-from tasks.studies.budgets import RowBudget, core_hours, row_budgets
-from tasks.studies.caveats import MeanAtKL, rows_at_kl
-from tasks.studies.claim_verdicts import OPEN, StudiedClaim, claim_word, studied_claim
-from tasks.studies.git_history import content_of
-from tasks.studies.shown import shown_values
-from tasks.studies.start_log import VERDICT, AbandonedStudy, abandoned, starts
-from tasks.studies.verdicts import StudyFinding, StudyState, Word, load_study, over_worlds
+from tasks.studies.equal_kl import MeanAtKL, rows_at_kl
+from tasks.studies.frame import RowBudget, core_hours, row_budgets, shown_values
+from tasks.studies.verdicts import (
+    OPEN,
+    StudiedClaim,
+    StudyFinding,
+    StudyState,
+    Word,
+    claim_word,
+    load_study,
+    studied_claim,
+)
 
-#: Verdicts of a hypothesis or a claim; beside them, 'exploratory' and 'open' are words for none.
+#: Verdicts of a hypothesis or a claim; beside them, 'open' is the word for none.
 WORDS: tuple[Word, ...] = ("confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken")
 
 
@@ -140,20 +143,17 @@ class AtlasStudy:
         spec: None where the file cannot be read.
         state: its records and findings; None where it is refused.
         problem: why it is refused.
-        started: its settings at its first start, of a refused study that was started.
     """
 
     name: str
     spec: StudySpec | None
     state: StudyState | None
     problem: str | None
-    started: StudySpec | None = None
 
     @property
     def title(self) -> str:
-        """Returns the study's title, that at its first start where the file cannot be read, or else its name."""
-        spec = self.spec or self.started
-        return self.name if spec is None else spec.title
+        """Returns the study's title, or its name where the file cannot be read."""
+        return self.name if self.spec is None else self.spec.title
 
     @property
     def primary(self) -> StudyFinding | None:
@@ -167,68 +167,51 @@ class AtlasStudy:
 
     @property
     def status(self) -> str:
-        """Returns how many worlds have run, in words, and whether nothing shows that it was registered before."""
-        if self.spec is None or self.state is None:
-            return "refused"
-        return ("exploratory, " if self.state.exploratory else "") + self.state.progress
-
-    @property
-    def spec_for_claim(self) -> StudySpec | None:
-        """Returns the settings by which it counts as a study of a claim: its own; of a refused study those at its first
-        start, None without a start."""
-        return self.started if self.state is None else self.state.spec
+        """Returns how many worlds have run, in words."""
+        return "refused" if self.state is None else self.state.progress
 
     @property
     def of_claim(self) -> ClaimStudy | None:
-        """Returns it as a study of the claim that it names; None where it names none."""
-        spec = self.spec_for_claim
-        if spec is None or spec.claim is None or spec.claim.id is None:
+        """Returns it as a study of the claim that it names; None where it names none or is refused."""
+        if self.state is None or (claim := self.state.spec.claim) is None or claim.id is None:
             return None
-        says = None if self.state is None else studied_claim(self.state)
-        return ClaimStudy(self.name, spec, spec.claim, self.status, says)
-
-    @property
-    def unused(self) -> tuple[Path, ...]:
-        """Returns files among its records that none of its worlds has."""
-        return () if self.state is None else self.state.unused
+        return ClaimStudy(self.name, self.state.spec, claim, self.status, studied_claim(self.state))
 
     @property
     def core_hours(self) -> float:
         """Returns core-hours of the worlds that have run."""
-        return 0.0 if self.state is None else core_hours(self.state.records.values())
+        return 0.0 if self.state is None else core_hours(self.state.frame)
 
     @cached_property
     def budgets(self) -> Mapping[str, RowBudget]:
         """Returns the budgets of the rows of a complete study by name."""
         if self.state is None or not self.state.findings:
             return {}
-        return row_budgets(self.state.spec, self.state.records.values(), self.state.tuning)
+        return row_budgets(self.state.spec, self.state.frame, self.state.tuned)
 
     @cached_property
     def at_kl(self) -> list[MeanAtKL]:
         """Returns the rows at the KL targets of a complete study."""
         if self.state is None or not self.state.findings:
             return []
-        return rows_at_kl(self.state.spec, self.state.records.values())
+        return rows_at_kl(self.state.spec, self.state.records)
 
     def means(self, metric: str) -> dict[tuple[str, str], CellMean]:
         """Returns the mean over worlds of each row, or stage above the rows, in each cell of a complete study, by (row,
         cell)."""
         if self.state is None or not self.state.findings:
             return {}
-        shown = shown_values(self.state.spec, self.state.records, metric)
-        return {place: _cell_mean(*place, values, lost) for place, (values, lost) in shown.items()}
+        shown = shown_values(self.state.spec, self.state.ends, metric)
+        return {place: _cell_mean(*place, *found) for place, found in shown.items()}
 
 
 @dataclass(frozen=True)
 class Atlas:
-    """All studies of a repository, the claims that they ask, the counts of the papers' claims, and studies whose files
-    are gone."""
+    """All studies of a repository, the claims that they ask, and the counts of the papers' claims."""
 
     studies: tuple[AtlasStudy, ...]
     claims: tuple[AskedClaim, ...]
     paper_counts: tuple[PaperCount, ...]
-    abandoned: tuple[AbandonedStudy, ...] = ()
 
     @property
     def total_count(self) -> PaperCount:
@@ -242,21 +225,13 @@ class Atlas:
 
 
 def read_atlas(root: Path) -> Atlas:
-    """Returns every study of a repository, complete ones first, with those that were started and whose file is gone.
-
-    A study that is refused has its problem.
+    """Returns every study of a repository, complete ones first. A study that is refused has its problem.
 
     Raises:
         DataError: there is no study.
     """
-    try:
-        lines, gone = starts(root), tuple(abandoned(root))
-    except DataError:  # every study is refused with it by name
-        lines, gone = [], ()
-    started = {line["study"]: line for line in reversed(lines) if line["kind"] == VERDICT}
-    files = {file.stem: file for file in (root / FOLDER).glob("*.yaml")}
-    names = sorted({*files, *started})
-    found = (_study(root, name, files.get(name), started.get(name)) for name in names)
+    files = sorted((root / FOLDER).glob("*.yaml"), key=lambda file: file.stem)
+    found = [_study(root, file) for file in files]
     studies = tuple(sorted(found, key=lambda study: study.primary is None))
     if not studies:
         raise DataError(
@@ -266,50 +241,28 @@ def read_atlas(root: Path) -> Atlas:
         )
     asked = asked_claims([claim for study in studies if (claim := study.of_claim) is not None])
     others = Counter(
-        study.spec_for_claim.claim.paper
+        study.state.spec.claim.paper
         for study in studies
-        if study.spec_for_claim is not None and study.spec_for_claim.claim is not None and study.of_claim is None
+        if study.state is not None and study.state.spec.claim is not None and study.of_claim is None
     )
-    return Atlas(studies, asked, paper_counts(asked, others), gone)
+    return Atlas(studies, asked, paper_counts(asked, others))
 
 
-def _study(root: Path, name: str, file: Path | None, start: Mapping[str, Any] | None) -> AtlasStudy:
-    """Returns a study by its file and the line of its first start in the log."""
+def _study(root: Path, file: Path) -> AtlasStudy:
     spec = None
     try:
-        if file is None:
-            remedy = None if start is None else f"Its text: git show {start['blob'][:10]}"
-            raise DataError("was removed after its first start", file=f"{FOLDER}/{name}.yaml", remedy=remedy)
         spec = read_study(file)
-        return AtlasStudy(name, spec, load_study(root, file), None)
+        return AtlasStudy(file.stem, spec, load_study(root, file), None)
     except RewardsmithError as error:
-        if start is None:
-            return AtlasStudy(name, spec, None, str(error))
-        try:
-            return AtlasStudy(name, spec, None, str(error), _as_started(root, start))
-        except RewardsmithError as unknown:
-            return AtlasStudy(name, spec, None, f"{error}. It was started, and counts for no claim: {unknown}")
+        return AtlasStudy(file.stem, spec, None, str(error))
 
 
-def _as_started(root: Path, start: Mapping[str, Any]) -> StudySpec:
-    """Returns a study's settings at a start.
-
-    Raises:
-        RewardsmithError: git does not have them, or they are of another version's form.
-    """
-    text, where = content_of(root, start["blob"]), f"{FOLDER}/{start['study']}.yaml at its start"
-    if text is None:
-        raise DataError(f"git does not have its content {start['blob'][:10]}", file=where)
-    return typed(StudySpec, parse_mapping(text, where), where)
-
-
-def _cell_mean(row: str, cell: str, values: Mapping[int, float], lost: list[str]) -> CellMean:
-    if lost:
-        worlds = len(values) + len(lost)
-        return CellMean(row, cell, None, f"{len(lost)} of {worlds} worlds have no number: {lost[0]}")
+def _cell_mean(row: str, cell: str, values: Mapping[int, float], missing: int) -> CellMean:
+    if missing:
+        return CellMean(row, cell, None, f"{missing} of {len(values) + missing} worlds have no number")
     return CellMean(row, cell, over_worlds(values))
 
 
 def runs_of(study: AtlasStudy) -> list[Mapping[str, Any]]:
     """Returns the records of a study's worlds in their order."""
-    return [] if study.state is None else [study.state.records[index] for index in sorted(study.state.records)]
+    return [] if study.state is None else [*study.state.records.values()]

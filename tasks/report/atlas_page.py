@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
 
-from rlhf_core.errors import DataError
-from rlhf_core.evaluation.worlds import Effect
+from rlhf_core.evaluation.worlds import Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.report.atlas import WORDS, Atlas, AtlasStudy, read_atlas, runs_of
 from tasks.report.atlas_words import amount, interval_text, mean_text, measured, sentence, tested_p, unit
@@ -22,16 +19,12 @@ from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.page import Bullets, Fold, Picture, ReportPage, Section, Text, Tiles, link, write_page
 from tasks.report.report_page import label
 from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, simple_table
-from tasks.studies.budgets import BUDGET_COLUMNS
-from tasks.studies.caveat_groups import caveat_groups
-from tasks.studies.caveats import ASSUMED, WHAT_IS_ASSUMED, compared
-from tasks.studies.claim_verdicts import OPEN
-from tasks.studies.design import design_of
-from tasks.studies.equal_kl import curve_problem, hypothesis_value, path_of
+from tasks.studies.equal_kl import ASSUMED, EVEN, OVER_SFT, WHAT_IS_ASSUMED, curve_problem, path_of
+from tasks.studies.frame import BUDGET_COLUMNS, compared, measure
+from tasks.studies.plan import design_of
 from tasks.studies.registration import record_file
-from tasks.studies.trial_records import EVEN, OVER_SFT
 from tasks.studies.twins import HEADINGS, twin_tests
-from tasks.studies.verdicts import StudyFinding, StudyState, over_worlds
+from tasks.studies.verdicts import OPEN, StudyFinding, StudyState, caveat_groups
 
 PROXY, PROXY_OF_SFT = "proxy_reward", "proxy_reward_sft"
 #: Series of single cells of a hypothesis without a dial.
@@ -75,30 +68,30 @@ def points_of(state: StudyState, hypothesis: Hypothesis) -> list[Point]:
     """Returns the difference of a hypothesis' rows at each level of its dial, or in each cell without one.
 
     Of several cells, at a level or in all, the mean comes last, with an empty `series`.
-
-    Raises:
-        DataError: a row that stopped or has no finite number.
     """
     spec, (row, other) = state.spec, compared(state.spec, hypothesis)
+    metric = measure(spec.metric, hypothesis.kl)
 
-    def point(names: list[str], at: str, series: str = "") -> Point:
-        values = [
-            fmean(
-                hypothesis_value(spec, hypothesis, record, name, row)
-                - hypothesis_value(spec, hypothesis, record, name, other)
-                for name in names
-            )
-            for _, record in sorted(state.records.items())
-        ]
-        return Point(at, series, over_worlds(dict(zip(sorted(state.records), values, strict=True))), tuple(values))
+    def point(names: list[str], at: str, series: str = "") -> Point | None:
+        places = ([(name, each) for name in names] for each in (row, other))
+        one, two = (state.ends.table(metric, those).mean(axis=1) for those in places)
+        values = dict(zip(state.ends.worlds, map(float, one - two), strict=True))
+        if any(map(math.isnan, values.values())):  # of a cell that the hypothesis does not count
+            return None
+        return Point(at, series, over_worlds(values), tuple(values.values()))
 
     counted = list(spec.weighted_cells(hypothesis))
     if hypothesis.over is None:
-        return _by_cell(spec, counted, (row, other), point)
-    return _by_level(spec, hypothesis.over, counted, point)
+        found = _by_cell(spec, counted, (row, other), point)
+    else:
+        found = _by_level(spec, hypothesis.over, counted, point)
+    return [one for one in found if one is not None]
 
 
-def _by_cell(spec: StudySpec, counted: list[str], rows: tuple[str, str], point: Callable[..., Point]) -> list[Point]:
+MakePoint = Callable[..., Point | None]
+
+
+def _by_cell(spec: StudySpec, counted: list[str], rows: tuple[str, str], point: MakePoint) -> list[Point | None]:
     """Returns a point for each cell, those included that are not counted and have a number, and the counted mean."""
     found = []
     for name, levels in spec.cells.items():
@@ -106,12 +99,11 @@ def _by_cell(spec: StudySpec, counted: list[str], rows: tuple[str, str], point: 
         if name in counted:
             found.append(point([name], at, ONE_CELL if len(counted) > 1 else ""))
         elif {*rows} <= {*spec.rows_of(levels)}:
-            with suppress(DataError):  # the hypothesis does not need it
-                found.append(point([name], at, NOT_COUNTED))
+            found.append(point([name], at, NOT_COUNTED))
     return [*found, point(counted, "mean of cells")] if len(counted) > 1 else found
 
 
-def _by_level(spec: StudySpec, dial: str, counted: list[str], point: Callable[..., Point]) -> list[Point]:
+def _by_level(spec: StudySpec, dial: str, counted: list[str], point: MakePoint) -> list[Point | None]:
     """Returns points for the levels of a dial: of each cell where a level has several, and their mean."""
     found, means = [], []
     for level in spec.dials[dial]:
@@ -327,7 +319,7 @@ def _numbers(study: AtlasStudy) -> Iterator[Any]:
     yield Fold(f"Means of each row in each cell, 95 % intervals over {spec.worlds} worlds", tuple(tables))
     worlds = (
         [str(record["world"]), *(_world_text(spec, finding.values.get(index)) for finding in state.findings)]
-        for index, record in sorted(state.records.items())
+        for index, record in state.records.items()
     )
     yield Fold("Values of all worlds", (simple_table(["world", *(one.name for one in state.findings)], worlds),))
     if study.at_kl:
@@ -363,12 +355,8 @@ def _design(spec: StudySpec) -> Fold:
 
 
 def _runs(study: AtlasStudy) -> Iterator[Any]:
-    notes = [f"Not used, since it is not a world of this study: {file}" for file in study.unused]
-    if study.state is not None:
-        notes += [f"Not committed yet, so not counted: {file.as_posix()}" for file in study.state.uncommitted]
-        notes += study.state.notes
-    if notes:
-        yield Bullets(tuple(notes), "caveat")
+    if study.state is not None and study.state.notes:
+        yield Bullets(tuple(study.state.notes), "caveat")
     if records := runs_of(study):
         columns = tuple(TableColumn(name, numeric=False) for name in ("commit", "digest of the study", "record"))
         rows = (
@@ -453,9 +441,6 @@ def atlas_page(atlas: Atlas) -> ReportPage:
     headings = ["paper", "claims", "asked", *WORDS, OPEN, "studies of other claims"]
     lead.append(Fold("Claims by paper", (simple_table(headings, counts),)))
     sections = [_study_section(study) for study in atlas.studies]
-    if atlas.abandoned:
-        items = tuple(f"{one.study}: {one.text}" for one in atlas.abandoned)
-        sections.append(Section("Abandoned studies", "abandoned", (Bullets(items),)))
     title = "When does each idea help, and by how much?"
     return ReportPage("Rewardsmith atlas", title, tuple(lead), tuple(sections), "Rewardsmith · atlas")
 

@@ -6,8 +6,8 @@ from rlhf_core.evaluation.worlds import Effect
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.report.atlas import CellMean
 from tasks.report.paper_tables import p_value
-from tasks.studies.caveats import compared
-from tasks.studies.verdicts import EXPLORATORY_AND_WHY, NOT_TESTED, StudyFinding
+from tasks.studies.frame import compared
+from tasks.studies.verdicts import NOT_TESTED, StudyFinding
 
 #: The unit of rates in percent.
 POINTS = "points"
@@ -69,8 +69,7 @@ def sentence(spec: StudySpec, finding: StudyFinding, *, bare: bool = False) -> s
     """Returns a finding as one or two sentences: effect, interval (`bare`: without its name), worlds, and what follows
     from the word."""
     if finding.effect is None:
-        said = f" It is {EXPLORATORY_AND_WHY}." if finding.word == "exploratory" else ""
-        return f"No effect is shown: {finding.why_no_effect}.{said}"
+        return f"No effect is shown: {finding.why_no_effect}."
     row, other = compared(spec, finding.hypothesis)
     effect, over = finding.effect, finding.hypothesis.over
     size = f"{amount(spec, abs(effect.estimate), sign=False)} {unit(spec)}"
@@ -97,8 +96,6 @@ def _ending(spec: StudySpec, finding: StudyFinding) -> str:
         return ". This confirms nothing, since one of the two rows is broken."
     if finding.word == "undecided" and finding.held_back:
         return f". It is {NOT_TESTED}."
-    if finding.word == "exploratory":
-        return f". It is {EXPLORATORY_AND_WHY}."
     if finding.word == "broken":
         who = "the row that lost" if finding.hypothesis.over is None else "one of the two rows"
         return f". This contradicts nothing, since {who} is broken."

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlhf_core.evaluation.worlds import ByWorld, Effect, against_constant, paired
 from tasks.report.measurements import BySeed
-from tasks.studies.world_seeds import FIRST_REGISTERED
+from tasks.studies.registration import FIRST_REGISTERED
 
 
 @dataclass(frozen=True)

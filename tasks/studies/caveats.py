@@ -1,238 +1,314 @@
-"""Caveats beside an effect: rows that were not tuned, or tuned in other cells, or are not alike; unequal budgets,
-settings, KL or lengths, little training, broken rows, useless aspect models, cells or slopes of opposite sign, effects
-that one cell or the last step carries, rows no better than their SFT model, runs below it."""
+"""Caveats of a comparison: a table of predicates over the records of a study's worlds, each with one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from functools import cached_property
 from typing import Any
 
-from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.budgets import little_training, more_tokens, not_as_tuned, unequal, untuned
-from tasks.studies.end_of_training import other_ends
-from tasks.studies.equal_kl import at_kl
-from tasks.studies.fragile_effects import fragile_effects, not_above_sft
-from tasks.studies.opposite_signs import opposite_cells, opposite_slopes
-from tasks.studies.origins import other_origins
-from tasks.studies.row_settings import CellSettings, other_settings
-from tasks.studies.shown import trains
-from tasks.studies.trial_records import EVEN, OVER_SFT
-from tasks.studies.tuned import broken_rows, has_tuned_settings, tuned_rows
+import numpy as np
 
+from rlhf_core.evaluation.statistics import Floats
+from rlhf_core.evaluation.worlds import Effect, over_worlds
+from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.equal_kl import EVEN, OVER_SFT
+from tasks.studies.frame import Ends, compared, measure
+from tasks.studies.records import Record, Records, is_number
+from tasks.studies.tuned import TunedRow, has_tuned_settings
+
+#: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
+LEAST = {"updates": 60, "iterations": 30}
+#: The ratio of the tokens that two rows learned from, of their KL and of their lengths from which on they are unequal.
+MOST_TOKENS, MOST_KL, MOST_LENGTH = 1.5, 2.0, 1.5
 #: Percent of right slices less percent of wrong ones that an aspect model calls right; below, it tells little.
 TOLD_APART = 30.0
+#: Parts that compared rows have in common, and their names in sentences.
+SHARED = {"data": "data", "sft": "SFT models", "evaluation": "evaluation settings"}
 
-#: The mark of a value at a KL target, and what it says.
-ASSUMED = "*"
-WHAT_IS_ASSUMED = "read before the row's first evaluation in some world, from the win rate of 50 % assumed at KL 0"
+
+@dataclass(frozen=True)
+class ComparedRows:
+    """Two rows in the cells that a hypothesis counts.
+
+    Attributes:
+        spec, hypothesis: the study and the hypothesis.
+        ends, records: of the study's worlds.
+        tuned: rows with their trials; empty without tuning.
+        small: the difference is real, and within the study's margin.
+    """
+
+    spec: StudySpec
+    hypothesis: Hypothesis
+    ends: Ends
+    records: Records
+    tuned: Mapping[str, TunedRow]
+    small: bool = False
+
+    @property
+    def rows(self) -> tuple[str, str]:
+        """Returns the row of the hypothesis and the row that it is compared with."""
+        return compared(self.spec, self.hypothesis)
+
+    @cached_property
+    def cells(self) -> dict[str, float]:
+        """Returns the weights of the counted cells."""
+        return self.spec.weighted_cells(self.hypothesis)
+
+    @property
+    def at_the_end(self) -> bool:
+        """Returns whether it is a mean over cells at the end of training: no slope, and not read at a KL."""
+        return self.hypothesis.over is None and self.hypothesis.kl is None
+
+    def values(self, metric: str, row: str, cells: Iterable[str] | None = None) -> Floats:
+        """Returns a row's values of a metric, [worlds, counted cells]; NaN where there is none."""
+        return self.ends.table(metric, [(cell, row) for cell in (self.cells if cells is None else cells)])
+
+    def runs(self, row: str) -> list[tuple[Record, str, Mapping[str, Any]]]:
+        """Returns a row's runs in the counted cells of all worlds, with record and cell."""
+        every = itertools.product(self.records.values(), self.cells)
+        return [(record, cell, record["cells"][cell]["rows"][row]) for record, cell in every]
 
 
 @dataclass(frozen=True)
 class Caveat:
-    """A sentence on what weakens a comparison.
-
-    Attributes:
-        about: its subject; two caveats of one subject differ in the cells that they count.
-        text: the sentence.
-        row: of which alone it speaks, whatever the row is compared with, and with whose name in quotes it begins; empty
-            where it is of both rows.
-    """
+    """A sentence on what weakens a comparison, by the name of its predicate."""
 
     about: str
     text: str
-    row: str = ""
 
 
-def caveats_of(
-    spec: StudySpec,
-    hypothesis: Hypothesis,
-    records: Iterable[Mapping[str, Any]],
-    tuning: Mapping[str, Any] | None,
-    settings: CellSettings | None,
-) -> tuple[Caveat, ...]:
-    """Returns what a reader must know of the rows that a hypothesis compares.
-
-    Args:
-        spec: the study.
-        hypothesis: one of its hypotheses.
-        records: of its worlds.
-        tuning: the record of its tuning, None without one.
-        settings: of the optimisers of its rows, None where they cannot be read.
-    """
-    known, rows = list(records), compared(spec, hypothesis)
-    found = _of_tuning(spec, hypothesis, tuning)
-    of_both: dict[str, Iterable[str | None]] = {
-        "tuning": [untuned(spec, hypothesis, tuning)],
-        "budgets": [unequal(spec, hypothesis, known, tuning)],
-        "tokens": [more_tokens(spec, hypothesis, known)],
-        "settings": other_settings(spec, hypothesis, tuning, settings),
-        **{f"end {what}": [text] for what, text in other_ends(spec, hypothesis, known).items()},
-        f"assumed at {hypothesis.kl}": _assumed(spec, hypothesis, known),
-        "origins": other_origins(spec, hypothesis, known),
-        "aspects": _useless_aspects(spec.weighted_cells(hypothesis), rows, known),
-        "cells": opposite_cells(spec, hypothesis, known),
-        f"slopes over {hypothesis.over}": opposite_slopes(spec, hypothesis, known),
-        "fragile": fragile_effects(spec, hypothesis, known),
-        "not above SFT": not_above_sft(spec, hypothesis, known),
-    }
-    found += _numbered("", of_both)
-    for row in rows:
-        of_row = {
-            f"tuning of {row}": not_as_tuned(spec, row, known, tuning),
-            f"training of {row}": little_training(row, known),
-            f"runs of {row}": _fallen(spec, hypothesis, known, row),
-        }
-        found += _numbered(row, of_row)
-    return tuple(found)
-
-
-def _numbered(row: str, said: Mapping[str, Iterable[str | None]]) -> list[Caveat]:
-    """Returns the sentences of a row, or of both, by their subject; several of one subject are numbered."""
+def _tuning(made: ComparedRows) -> list[str]:
     found = []
-    for about, texts in said.items():
-        present = [text for text in texts if text is not None]
-        found += [Caveat(f"{about} {place}" if place else about, text, row) for place, text in enumerate(present)]
+    for row in dict.fromkeys(made.rows):
+        own = made.tuned.get(row)
+        if own is None:
+            found.append(f"'{row}' was not tuned")
+        elif own.broken:
+            found.append(f"'{row}' was {next(flag for flag in own.flags if flag.startswith('broken'))}")
+        elif not has_tuned_settings(made.spec, own):
+            found.append(f"'{row}' does not run at the settings that tuning chose")
+        elif own.edges:
+            edges = " and ".join(f"the {bound}est {name}" for name, bound in own.edges.items())
+            found.append(f"'{row}' has {edges} tried")
+        if own is not None and own.digests.isdisjoint(_digests(made, row)):
+            found.append(f"'{row}' was tuned at other settings or stage versions")
+    elsewhere = [cell for cell in made.cells if cell not in (made.spec.tuned_at or made.cells)]
+    if elsewhere and {*made.rows} & {*made.tuned}:
+        found.append(f"tuned in {', '.join(made.spec.tuned_at)}, not in {', '.join(elsewhere)}")
     return found
 
 
-def _of_tuning(spec: StudySpec, hypothesis: Hypothesis, tuning: Mapping[str, Any] | None) -> list[Caveat]:
-    """Returns which rows tuning found broken, chose at the edge of what it tried, or saw in other cells alone."""
-    rows, broken = compared(spec, hypothesis), broken_rows(tuning)
-    found = [Caveat(f"broken {row}", f"'{row}' was {broken[row]}", row) for row in rows if row in broken]
-    tuned = {} if tuning is None else tuned_rows(tuning)
-    for row in (row for row in rows if row in tuned and has_tuned_settings(spec, tuned[row])):
-        edges = " and ".join(f"the {bound}est {name}" for name, bound in tuned[row].edges.items())
-        found += [Caveat(f"edges {row}", f"'{row}' has {edges} tried in tuning", row)] if edges else []
-    others = [cell for cell in spec.weighted_cells(hypothesis) if cell not in spec.tuned_at]
-    if any(row in tuned for row in rows) and spec.tuned_at and others:
-        said = f"tuned in {', '.join(spec.tuned_at)}, not in {', '.join(others)}"
-        found.append(Caveat("tuned cells", said))
+def _digests(made: ComparedRows, row: str) -> set[str]:
+    return {run.get("origin", {}).get("settings", "") for _, _, run in made.runs(row)}
+
+
+def _budgets(made: ComparedRows) -> list[str]:
+    (row, other), found = made.rows, []
+    trials = [made.tuned[name].trials if name in made.tuned else 0 for name in made.rows]
+    if trials[0] != trials[1]:
+        found.append(f"{trials[0]} trials of '{row}' and {trials[1]} of '{other}'")
+    for name in ("updates", "rollouts"):
+        one, two = (made.values(f"training/{name}", each) for each in made.rows)
+        if not np.array_equal(one, two, equal_nan=True):
+            found.append(f"{name} {one.mean():g} of '{row}' and {two.mean():g} of '{other}'")
+    tokens = {name: made.values("training/tokens", name).mean() for name in made.rows}
+    most, least = sorted(tokens, key=lambda name: -tokens[name])
+    if tokens[most] > MOST_TOKENS * tokens[least]:
+        found.append(f"'{most}' learned from {tokens[most] / tokens[least]:.1f} times as many tokens as '{least}'")
+    for name in made.rows:
+        sampled = made.values("training/rollouts", name) > 0
+        for amount, enough in LEAST.items():
+            fewest = made.values(f"training/{amount}", name)[sampled].min(initial=math.inf)
+            if fewest < enough:
+                found.append(f"'{name}' has {fewest:g} {amount}, fewer than {enough}")
     return found
 
 
-def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
-    """Returns the row of a hypothesis and the row that it is compared with."""
-    return hypothesis.row, hypothesis.than or spec.main
-
-
-def _useless_aspects(cells: Iterable[str], rows: Iterable[str], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the aspect models that rows are paid by and that, in some worlds, call hardly more of right slices right
-    than of wrong ones (`TOLD_APART`)."""
-    found: dict[str, list[str]] = {}
-    for cell in cells if records else ():
-        above = [record["cells"][cell].get("above", {}) for record in records]
-        for stage in above[0]:
-            room, _, aspect = stage.partition("/")
-            measured = [each.get(stage, {}).get("metrics", {}) for each in above]
-            both_classes = all(0 < each.get("share_right", 0) < 1 for each in measured)  # pairs have no classes
-            if room == "aspect_model" and both_classes and _may_pay(records, cell, rows, aspect):
-                shares = [_called_right(each) for each in measured]
-                useless = sum(right - wrong < TOLD_APART for right, wrong in shares)
-                right, wrong = (fmean(each) for each in zip(*shares, strict=True))
-                called = f"(right: {right:.0f} % of right slices, {wrong:.0f} % of wrong ones)"
-                said = f"{useless} of {len(shares)} worlds of {cell} {called}"
-                found.setdefault(aspect, []).extend([said] if useless else [])
-    return [f"the aspect model '{name}' tells little in {', '.join(where)}" for name, where in found.items() if where]
-
-
-def _may_pay(records: Sequence[Mapping[str, Any]], cell: str, rows: Iterable[str], aspect: str) -> bool:
-    """Returns whether an aspect may be part of the reward of one of the rows in a cell: it is, by the name of a
-    component, or no component has the name of any aspect model."""
-    trained = [record["cells"][cell]["rows"].get(row, {}) for record in records for row in rows]
-    metrics = (name.partition("train_proxy/") for run in trained for name in run.get("metrics", {}))
-    components = {name for before, prefix, name in metrics if prefix and not before}
-    aspects = {stage.removeprefix("aspect_model/") for record in records for stage in record["cells"][cell]["above"]}
-    return aspect in components or not components & aspects
-
-
-def _called_right(metrics: Mapping[str, float]) -> tuple[float, float]:
-    """Returns the percentages of right and of wrong slices that an aspect model calls right."""
-    share, f1, errors = metrics["share_right"], metrics["f1_right"], 1 - metrics["accuracy"]
-    # of all slices; F1 is 2 told / (2 told + errors)
-    told = f1 * errors / (2 * (1 - f1)) if f1 < 1 else share
-    return 100 * told / share, 100 * (1 - (metrics["accuracy"] - told) / (1 - share))
-
-
-def _assumed(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns how many runs of a hypothesis at a KL are read before their first evaluation, in words."""
-    if hypothesis.kl is None:
+def _ends(made: ComparedRows) -> list[str]:
+    if made.hypothesis.kl is not None:
         return []
-    runs = [
-        record["cells"][cell]["rows"][row].get("curve", {})
-        for record in records
-        for cell in spec.weighted_cells(hypothesis)
-        for row in compared(spec, hypothesis)
-    ]
-    count = sum(at_kl(curve, [hypothesis.kl], spec.metric)[0].assumed for curve in runs)
-    if not count:
+    found = []
+    for metric, words, most in (("kl", "KL {:.1f} and {:.1f}", MOST_KL),
+                                ("response_length", "{:.0f} and {:.0f} tokens a response", MOST_LENGTH)):  # fmt: skip
+
+        def far(cells: Sequence[str], metric: str = metric, words: str = words, most: float = most) -> str | None:
+            means = [made.values(metric, row, cells).mean() for row in made.rows]
+            apart = max(means) > 0 and max(means) >= most * max(0.0, min(means))
+            return words.format(*means) if apart and not any(map(math.isnan, means)) else None
+
+        if (everywhere := far([*made.cells])) is not None:
+            found.append(everywhere)
+        else:
+            found += [f"{said} in {cell}" for cell in made.cells if (said := far([cell])) is not None]
+    return found
+
+
+def _origins(made: ComparedRows) -> list[str]:
+    origins = [[run.get("origin", {}) for _, _, run in made.runs(row)] for row in made.rows]
+    pairs = list(zip(*origins, strict=True))
+    return [word for name, word in SHARED.items() if any(one.get(name) != two.get(name) for one, two in pairs)]
+
+
+def _signs(made: ComparedRows) -> list[str]:
+    """Returns the difference in each cell, or the slope at each level of the other dials, where signs differ by more
+    than the margin."""
+    metric, dial = measure(made.spec.metric, made.hypothesis.kl), made.hypothesis.over
+    one, two = (made.values(metric, row).mean(axis=0) for row in made.rows)
+    means = dict(zip(made.cells, map(float, one - two), strict=True))
+    parts: dict[str, float] = dict(means)
+    if dial is not None:
+        groups: dict[str, list[str]] = {}
+        for cell in means:
+            others = [f"{name} is {level}" for name, level in made.spec.cells[cell].items() if name != dial]
+            groups.setdefault(" and ".join(others), []).append(cell)
+        counts = {
+            cell: sum(made.spec.cells[one][dial] == made.spec.cells[cell][dial] for one in means) for cell in means
+        }
+        weights = {name: {cell: made.cells[cell] * counts[cell] for cell in cells} for name, cells in groups.items()}
+        parts = {
+            name: math.fsum(weight * means[cell] for cell, weight in own.items())
+            for name, own in weights.items()
+            if math.isclose(math.fsum(own.values()), 0.0, abs_tol=1e-9)  # a group that lacks a level has no slope
+        }
+    margin = made.spec.margin or 0.0
+    if not parts or not (min(parts.values()) < -margin and max(parts.values()) > margin):
         return []
-    where = f"at {hypothesis.kl:g} nats before their first evaluation"
-    return [f"{count} of {len(runs)} runs are read {where}, from the win rate of 50 % assumed at KL 0"]
+    where = "in" if dial is None else "where"
+    return [f"{_signed(value)} {where} {name}" for name, value in parts.items()]
 
 
-def _fallen(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]], row: str) -> list[str]:
-    """Returns a row's runs that stopped or diverged, and how many ended below the SFT model, the lowest named."""
-    stopped, below, runs = [], [], 0
-    for record in records:
-        for cell in spec.weighted_cells(hypothesis):
-            run, where = record["cells"][cell]["rows"][row], f"world {record['world']}, cell '{cell}'"
-            value = run.get("metrics", {}).get(spec.metric)
-            runs += 1
-            if "stopped" in run:
-                stopped.append(f"'{row}' stopped in {where}: {run['stopped']}")
+def _step(made: ComparedRows) -> list[str]:
+    """Returns whether another step than the last would say otherwise: an effect that is shown (its 95 % interval leaves
+    out 0) only at the end, or one larger than its standard error with the other sign at the evaluation before."""
+    end = _effect(made, *(made.values(made.spec.metric, row) for row in made.rows))
+    if not made.at_the_end or end is None:
+        return []
+
+    def at(pick: Callable[[list[float]], float]) -> Effect | None:
+        return _effect(made, *(_while_training(made, row, pick) for row in made.rows))
+
+    if _leaves_out_zero(end):
+        best = at(lambda values: max(values, default=math.nan))
+        return (
+            [] if best is None or _leaves_out_zero(best) else [f"{_text(best)} at the best evaluations while training"]
+        )
+    before = at(lambda values: values[-2] if len(values) > 1 else math.nan)
+    if before is None or end.standard_error is None or abs(end.estimate) <= end.standard_error:
+        return []
+    turned = end.estimate * before.estimate < 0
+    return [f"{_text(before)} at the evaluation before the last"] if turned else []
+
+
+def _while_training(made: ComparedRows, row: str, pick: Callable[[list[float]], float]) -> Floats:
+    """Returns one value of the evaluations of each run while training, [worlds, counted cells]."""
+    found, metric = [], made.spec.metric
+    for _, _, run in made.runs(row):
+        points = sorted(run.get("curve", {}).get("points", ()), key=lambda point: point["step"])
+        found.append(pick([point[metric] for point in points if is_number(point.get(metric))]))
+    return np.array(found).reshape(len(made.records), -1)
+
+
+def _effect(made: ComparedRows, one: Floats, two: Floats) -> Effect | None:
+    """Returns the effect of the mean over cells of two rows; None where a run has no value."""
+    means = one.mean(axis=1), two.mean(axis=1)
+    if np.isnan(means).any():
+        return None
+    return over_worlds(dict(zip(made.records, means[0] - means[1], strict=True)), float(np.abs(means).max()))
+
+
+def _leaves_out_zero(effect: Effect) -> bool:
+    interval = effect.interval()
+    return interval is not None and not interval.lower <= 0 <= interval.upper
+
+
+def _text(effect: Effect) -> str:
+    interval = effect.interval()
+    bounds = (effect.estimate, effect.estimate) if interval is None else (interval.lower, interval.upper)
+    return f"{_signed(effect.estimate)} ({' to '.join(map(_signed, bounds))})"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def _sft(made: ComparedRows) -> list[str]:
+    """Returns how often a row ended below its SFT model, and whether neither is shown to end above it: rows are also
+    alike where no training did any good."""
+    if not made.spec.metric.endswith(OVER_SFT):
+        return []
+    found, gains = [], []
+    for row in made.rows:
+        values = made.values(made.spec.metric, row)
+        if below := int((values < EVEN).sum()):
+            found.append(f"'{row}' ended below it in {below} of {values.size} runs, lowest {np.nanmin(values):.1f}")
+        gain = _effect(made, values, np.full_like(values, EVEN)) if made.at_the_end else None
+        interval = None if gain is None else gain.interval()
+        if gain is not None and interval is not None and interval.lower <= 0:
+            gains.append(f"'{row}' {_text(gain)}")
+    return found + ([f"neither row is shown to end above it: {', '.join(gains)}"] if len(gains) > 1 else [])
+
+
+def _runs(made: ComparedRows) -> list[str]:
+    found = []
+    for row in made.rows:
+        runs = made.runs(row)
+        for word in ("stopped", "diverged"):
+            lost = [f"world {record['world']}, {cell}: {run[word]}" for record, cell, run in runs if word in run]
+            if lost:
+                found.append(f"'{row}' {word} in {len(lost)} of {len(runs)} runs ({lost[0]})")
+        if made.hypothesis.kl is not None:
+            name = f"{measure(made.spec.metric, made.hypothesis.kl)}/assumed"
+            if assumed := int(np.nansum(made.values(name, row))):
+                where = "before the first evaluation, from the win rate of 50 % assumed at KL 0"
+                found.append(f"'{row}' is read {where}, in {assumed} of {len(runs)} runs")
+    return found
+
+
+def _aspects(made: ComparedRows) -> list[str]:
+    """Returns the aspect models that the rows are paid by and that, in some worlds, call hardly more of right slices
+    right than of wrong ones."""
+    found = []
+    for cell in made.cells:
+        here = [(metric, row) for metric, where, row in made.ends.columns if where == cell]
+        models = {row: row.partition("/")[2] for metric, row in here if row.startswith("aspect_model/")}
+        paid = {metric.partition("train_proxy/")[2] for metric, row in here if row in made.rows} & {*models.values()}
+        for model, name in models.items():
+            names = ("share_right", "f1_right", "accuracy")
+            share, f1, accuracy = (made.ends.table(metric, [(cell, model)]) for metric in names)
+            if (paid and name not in paid) or not ((share > 0) & (share < 1)).all():  # pairs have no classes
                 continue
-            if "diverged" in run:
-                at = run.get("scored_at")
-                scores = "it has no score" if at is None else f"it scores its evaluation after step {at}"
-                stopped.append(f"'{row}' diverged in {where}, {scores}: {run['diverged']}")
-            if spec.metric.endswith(OVER_SFT) and isinstance(value, int | float) and value < EVEN:
-                below.append((value, where))
-    if not below:
-        return stopped
-    lowest, where = min(below)
-    said = f"'{row}' ended below its SFT model in {len(below)} of {runs} runs, lowest {lowest:.1f} ({where})"
-    return [*stopped, said]
-
-
-@dataclass(frozen=True)
-class MeanAtKL:
-    """A row's metric at a KL target in a cell; the mean over worlds.
-
-    Attributes:
-        row, cell: their names.
-        target: nats per response.
-        value: None where a world has none: a mean over the other worlds would choose among them.
-        reason: why it has none.
-        assumed: a world is read before the row's first evaluation.
-    """
-
-    row: str
-    cell: str
-    target: float
-    value: float | None
-    reason: str | None
-    assumed: bool = False
-
-    @property
-    def text(self) -> str:
-        """Returns the value, marked where it is assumed in part; empty without one."""
-        return "" if self.value is None else f"{self.value:.1f}{ASSUMED if self.assumed else ''}"
-
-
-def rows_at_kl(spec: StudySpec, records: Iterable[Mapping[str, Any]]) -> list[MeanAtKL]:
-    """Returns the metric of each row that trains a policy at the study's KL targets, by cell."""
-    known, found = list(records), []
-    trained = [row for row in spec.rows if trains(known, row)]
-    for cell, levels in spec.cells.items() if spec.kl_targets else ():
-        for row in (row for row in spec.rows_of(levels) if row in trained):
-            curves = [record["cells"][cell]["rows"][row].get("curve", {}) for record in known]
-            by_world = [at_kl(curve, spec.kl_targets, spec.metric) for curve in curves]
-            for target, points in zip(spec.kl_targets, zip(*by_world, strict=True), strict=True):
-                blank = [point.reason for point in points if point.value is None]
-                values = [point.value for point in points if point.value is not None]
-                reason = f"{len(blank)} of {len(points)} worlds: {blank[0]}" if blank else None
-                value, assumed = None if blank else fmean(values), any(point.assumed for point in points)
-                found.append(MeanAtKL(row, cell, target, value, reason, assumed))
+            # of all slices; F1 is 2 told / (2 told + errors)
+            told = np.divide(f1 * (1 - accuracy), 2 * (1 - f1), out=share.copy(), where=f1 < 1)
+            right, wrong = 100 * told / share, 100 * (1 - (accuracy - told) / (1 - share))
+            if useless := int((right - wrong < TOLD_APART).sum()):
+                called = f"right: {right.mean():.0f} % of right slices, {wrong.mean():.0f} % of wrong ones"
+                found.append(f"'{name}' in {useless} of {len(share)} worlds of {cell} ({called})")
     return found
+
+
+def _margin(made: ComparedRows) -> list[str]:
+    return [f"{made.spec.margin:g}"] if made.small else []
+
+
+#: By name: the opening of the sentence, and the predicate that returns its facts, none where the caveat does not hold.
+CAVEATS: Mapping[str, tuple[str, Callable[[ComparedRows], list[str]]]] = {
+    "margin": ("the difference is real, and within the margin, which counts as none", _margin),
+    "tuning": ("tuning", _tuning),
+    "budgets": ("unequal or little training", _budgets),
+    "ends": ("ends far apart", _ends),
+    "origins": ("not shared", _origins),
+    "signs": ("unequal signs", _signs),
+    "step": ("depends on the step", _step),
+    "SFT": ("the SFT model", _sft),
+    "runs": ("runs", _runs),
+    "aspects": ("aspect models that tell little", _aspects),
+}
+
+
+def caveats_of(made: ComparedRows) -> tuple[Caveat, ...]:
+    """Returns what a reader must know of the rows that a hypothesis compares."""
+    found = ((name, opening, facts_of(made)) for name, (opening, facts_of) in CAVEATS.items())
+    return tuple(Caveat(name, f"{opening}: {'; '.join(facts)}") for name, opening, facts in found if facts)

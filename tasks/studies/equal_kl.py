@@ -10,13 +10,18 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError
-from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.records import number_problem, value_of
-from tasks.studies.registration import record_file
-from tasks.studies.trial_records import EVEN, OVER_SFT
+from rlhf_core.errors import RecipeError
+from tasks.params.studies import StudySpec
+from tasks.studies.records import Records, is_number
+
+#: Metrics that compare with the SFT model, which itself has this value.
+OVER_SFT, EVEN = "win_rate_vs_sft", 50.0
+#: The mark of a value that is assumed in part, and its meaning.
+ASSUMED = "*"
+WHAT_IS_ASSUMED = "read before the row's first evaluation in some world, from the win rate of 50 % assumed at KL 0"
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,7 @@ def at_kl(curve: Mapping[str, Any], targets: Sequence[float], metric: str = OVER
     for target in targets:
         if not (math.isfinite(target) and target > 0):
             raise RecipeError(f"a KL target is {target}; it must be a finite number of nats above 0")
-    problem = curve_problem(curve, metric)
-    if problem is not None:
+    if (problem := curve_problem(curve, metric)) is not None:
         return [AtKL(target, None, problem) for target in targets]
     path, starts_assumed = path_of(curve, metric), metric.endswith(OVER_SFT)
     return [_along(path, target, starts_assumed=starts_assumed) for target in targets]
@@ -75,43 +79,17 @@ def path_of(curve: Mapping[str, Any], metric: str, start: float | None = None) -
     return path if first is None else [(0.0, first), *path]
 
 
-def hypothesis_value(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, Any], cell: str, row: str) -> float:
-    """Returns a row's metric in a cell of a world: at the end of training, or at the hypothesis' KL target.
-
-    Raises:
-        DataError: the row stopped, has no finite metric, or does not reach the target.
-    """
-    run = record["cells"][cell]["rows"][row]
-    if hypothesis.kl is None or "stopped" in run:
-        return value_of(record, cell, row, spec.metric)
-    (found,) = at_kl(run.get("curve", {}), [hypothesis.kl], spec.metric)
-    if found.value is None:
-        raise DataError(
-            f"world {record['world']}: row '{row}' of cell '{cell}' has no {spec.metric} at {hypothesis.kl:g} nats: "
-            f"{found.reason}",
-            file=record_file(record["study"], record["world"], pilot=record["kind"] == "pilot").as_posix(),
-        )
-    return found.value
-
-
 def curve_problem(curve: Mapping[str, Any], metric: str) -> str | None:
     """Returns why a curve cannot be read, None where it can."""
     points = [point for point in curve.get("points", ()) if metric in point]
     if not points:
         return f"no evaluation while training has {metric}"
-    top_k = curve.get("top_k", 0)
-    if not has_kl(curve["temperature"], curve["top_p"], top_k):
-        drawn = f"temperature {curve['temperature']:g} and top_p {curve['top_p']:g}"
-        drawn += f" and top_k {top_k}" if top_k else ""
+    if not has_kl(curve["temperature"], curve["top_p"], curve.get("top_k", 0)):
+        drawn = f"temperature {curve['temperature']:g}, top_p {curve['top_p']:g} and top_k {curve.get('top_k', 0)}"
         return f"answers were sampled at {drawn}; KL is of answers at temperature 1"
-    steps = [point.get("step") for point in points]
-    if any(not isinstance(step, int | float) for step in steps) or steps != sorted({*steps}):
-        return f"its evaluations are after steps {', '.join(map(str, steps))}, not one after another"
-    for point in points:
-        for name in ("kl", metric):
-            if (problem := number_problem(name, point.get(name))) is not None:
-                return f"{name} of step {point['step']} {problem}"
-    return None
+    wrong = (f"{name} of step {one['step']} is {one.get(name)}" for one in points for name in ("kl", metric)
+             if not is_number(one.get(name)))  # fmt: skip
+    return next(wrong, None)
 
 
 def _along(path: Sequence[tuple[float, float]], target: float, *, starts_assumed: bool) -> AtKL:
@@ -126,3 +104,45 @@ def _along(path: Sequence[tuple[float, float]], target: float, *, starts_assumed
     if target == reached:
         return AtKL(target, path[0][1])
     return AtKL(target, None, f"reached {reached:.3g} nats, below {target:g}")
+
+
+@dataclass(frozen=True)
+class MeanAtKL:
+    """A row's metric at a KL target in a cell; the mean over worlds.
+
+    Attributes:
+        row, cell: their names.
+        target: nats per response.
+        value: None where a world has none: a mean over the other worlds would choose among them.
+        reason: why it has none.
+        assumed: a world is read before the row's first evaluation.
+    """
+
+    row: str
+    cell: str
+    target: float
+    value: float | None
+    reason: str | None
+    assumed: bool = False
+
+    @property
+    def text(self) -> str:
+        """Returns the value, marked where it is assumed in part; empty without one."""
+        return "" if self.value is None else f"{self.value:.1f}{ASSUMED if self.assumed else ''}"
+
+
+def rows_at_kl(spec: StudySpec, records: Records) -> list[MeanAtKL]:
+    """Returns the metric at the study's KL targets of each row with evaluations while training, by cell."""
+    found = []
+    for cell, levels in spec.cells.items() if spec.kl_targets else ():
+        for row in spec.rows_of(levels):
+            curves = [record["cells"][cell]["rows"][row].get("curve", {}) for record in records.values()]
+            if not any(curves):
+                continue
+            by_world = [at_kl(curve, spec.kl_targets, spec.metric) for curve in curves]
+            for target, points in zip(spec.kl_targets, zip(*by_world, strict=True), strict=True):
+                blank = [point.reason for point in points if point.value is None]
+                reason = f"{len(blank)} of {len(points)} worlds: {blank[0]}" if blank else None
+                value = None if blank else fmean(point.value for point in points if point.value is not None)
+                found.append(MeanAtKL(row, cell, target, value, reason, any(point.assumed for point in points)))
+    return found

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.recipe import Recipe, parse_recipe
+from tasks.graph.dvc_files import stage_version
 from tasks.graph.items import Item, result_of
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
@@ -17,12 +20,17 @@ from tasks.params.policy import PolicyScale
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
+from tasks.studies.tuned import OPTIMISER
 
 #: Means over the second half of training, and the last value.
 MEANS, LAST = ("clip_fraction", "explained_variance", "entropy"), ("kl",)
 #: Fields of an evaluation while training that a record keeps.
 POINT = ("step", "kl", "n", "win_rate_vs_sft", "win_rate_vs_sft_se", "proxy_reward", "preference_score")
 POLICY = "policy"
+#: Settings of stages that say which world it is: of generated data, and of the SFT model that twins share.
+DRAWN = {"prepare": "world", "sft": "seed"}
+#: Fields of a row that change no result.
+WORDS = ("title", "notes")
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -105,3 +113,46 @@ def curve_of(tree: Path, item: Item) -> dict[str, Any]:
     evaluation = Address(str(item.arguments["evaluation"]))
     drawn = typed(EvaluationConfig, read_settings(evaluation.under(tree)), str(evaluation))
     return {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": drawn.top_k, "points": points}
+
+
+def settings_digest(tree: Path, item: Item, items: Mapping[str, Item], tuned: Collection[str]) -> str:
+    """Returns a digest of all settings that a row's last stage and the stages above it read, and of their versions.
+
+    No world's seed and no tuned value is a part: a row has one digest in all worlds of a study, in its tuning as well.
+
+    Args:
+        tree: of a world.
+        item: the row's last stage.
+        items: stages of its cell by the folder of their result.
+        tuned: settings of the row's optimiser that are left out.
+    """
+    reached: dict[str, Item] = {}
+    ahead = [item]
+    while ahead:
+        one = ahead.pop()
+        reached[one.out] = one
+        values = (value if isinstance(value, tuple) else (value,) for value in one.arguments.values())
+        needed = [items[str(value)] for several in values for value in several if str(value) in items]
+        ahead += [above for above in needed if above.out not in reached]
+    parts = []
+    for one in reached.values():
+        settings = [read_settings(address.under(tree)) for address in one.addresses]
+        if one is item:
+            settings = [_without(values, tuned) for values in settings]
+        drawn = DRAWN.get(one.module)
+        settings = [{name: value for name, value in values.items() if name != drawn} for values in settings]
+        parts.append(json.dumps([one.module, stage_version(tree, one.module), settings], sort_keys=True, default=str))
+    return short_digest("\n".join(sorted(parts)))
+
+
+def short_digest(text: str) -> str:
+    """Returns the first 16 digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without(settings: Mapping[str, Any], tuned: Collection[str]) -> dict[str, Any]:
+    """Returns settings without words for people and without tuned values of the optimiser."""
+    kept = {name: value for name, value in settings.items() if name not in WORDS}
+    if isinstance(kept.get(OPTIMISER), Mapping):
+        kept[OPTIMISER] = {name: value for name, value in kept[OPTIMISER].items() if name not in tuned}
+    return kept

@@ -32,7 +32,7 @@ from tasks.params.studies import LIKE, OF_STUDIES, TWIN
 from tasks.params.tuning import FILE as TUNING_FILE
 from tasks.params.yaml_files import is_there, refuse_lost_links, yaml_text
 from tasks.running.reused_training import FOLDER as REUSED_TRAINING
-from tasks.studies.world_seeds import TWIN_APART
+from tasks.studies.registration import TWIN_APART
 
 #: Pages of a paper that a study adds to.
 ROWS, MODELS = "rows", "reward_models"

@@ -1,7 +1,7 @@
 """Choice of tuning: of each row the trial with the best mean over tuning seeds and cells, and what it says of the row.
 
 Values at the edge of what was tried and rows that stay below their own SFT model are flagged. Nothing is chosen before
-every row has all its trials.
+every row has all its trials. Trials are recorded in reference/tuning/<study>.json (`tasks.studies.tuning`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from rlhf_core.errors import DataError, RecipeError
 from tasks.params.settings import typed
 from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import parse_mapping, write_whole
-from tasks.studies.origins import OPTIMISER
-from tasks.studies.sobol_points import Point
-from tasks.studies.start_log import VERDICT, starts
+from tasks.running.artifacts import read_object
+from tasks.studies.registration import refuse_if_started
+
+TRIALS = Path("reference") / "tuning"
+OPTIMISER = "optimiser"
+#: Settings of one trial by name.
+Point = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class TunedRow:
         at_best: the mean metric of its best evaluation, while training or at the end.
         sft: the mean metric of the row's own SFT models; None where they have no such metric.
         core_seconds: of all trials.
+        digests: of what its trials were trained from.
     """
 
     row: str
@@ -53,6 +58,7 @@ class TunedRow:
     at_best: float | None
     sft: float | None
     core_seconds: float
+    digests: frozenset[str]
 
     @property
     def broken(self) -> bool:
@@ -77,6 +83,17 @@ class TunedRow:
         return found + [f"trial {number} {why}" for number, why in self.lost.items()]
 
 
+def tuning_file(study: str) -> Path:
+    """Returns where the record of a study's tuning is, relative to the root."""
+    return TRIALS / f"{study}.json"
+
+
+def read_tuning(root: Path, study: str) -> dict[str, Any] | None:
+    """Returns the record of a study's tuning; None where nothing was tried."""
+    file = root / tuning_file(study)
+    return read_object(file) if file.exists() else None
+
+
 def tuned_rows(record: Mapping[str, Any]) -> dict[str, TunedRow]:
     """Returns the rows of a study's tuning by name, each with its best trial."""
     return {row: _tuned(row, made, record["seeds"]) for row, made in record["rows"].items()}
@@ -93,8 +110,11 @@ def _tuned(row: str, made: Mapping[str, Any], seeds: Sequence[int]) -> TunedRow:
         None if None in each or number in lost else fmean(run["metric"] for run in each)
         for number, each in enumerate(runs)
     )
-    best = None if missing else _largest(scores)
-    point = trials[best]["point"] if best is not None else {}
+    known = [(score, -number) for number, score in enumerate(scores) if score is not None]
+    best = None if missing or not known else -max(known)[1]  # of equal scores the first
+    point, of_best = (trials[best]["point"], runs[best]) if best is not None else ({}, [])
+    sft = [run["sft"] for run in of_best]
+    finished = [run for each in runs for run in each if run is not None]
     return TunedRow(
         row,
         made["kind"],
@@ -105,9 +125,10 @@ def _tuned(row: str, made: Mapping[str, Any], seeds: Sequence[int]) -> TunedRow:
         best,
         point,
         _edges(point, [trial["point"] for trial in trials]),
-        None if best is None else _at_best(runs[best]),
-        None if best is None else _mean([run["sft"] for run in runs[best]]),
-        math.fsum(run["core_seconds"] for each in runs for run in each if run is not None),
+        _at_best(of_best) if of_best else None,
+        fmean(sft) if sft and None not in sft else None,
+        math.fsum(run["core_seconds"] for run in finished),
+        frozenset(run["settings"] for run in finished),
     )
 
 
@@ -117,12 +138,6 @@ def _lost(runs: Sequence[Mapping[str, Any] | None]) -> str | None:
             if run is not None and word in run:
                 return f"{word}: {run[word]}"
     return None
-
-
-def _largest(scores: Sequence[float | None]) -> int | None:
-    """Returns the number of the largest score, of equal ones the first; None without any."""
-    known = [(score, -number) for number, score in enumerate(scores) if score is not None]
-    return -max(known)[1] if known else None
 
 
 def _edges(point: Point, tried: Sequence[Point]) -> dict[str, str]:
@@ -143,36 +158,10 @@ def _at_best(runs: Sequence[Mapping[str, Any]]) -> float:
     return max([*means, fmean(run["metric"] for run in runs)])
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
-
-
-def broken_rows(record: Mapping[str, Any] | None) -> dict[str, str]:
-    """Returns why rows are broken, by name. Wins over such a row confirm nothing, unless collapse is the claim."""
-    rows = tuned_rows(record) if record is not None else {}
-    return {
-        name: next(flag for flag in row.flags if flag.startswith("broken")) for name, row in rows.items() if row.broken
-    }
-
-
-def overrides(rows: Mapping[str, TunedRow]) -> dict[str, Any]:
-    """Returns the chosen settings as a study's `rows` have them."""
-    return {name: {OPTIMISER: dict(row.point)} for name, row in rows.items() if row.best is not None}
-
-
-def check_not_started(root: Path, study: str) -> None:
-    """Refuses a study whose worlds were started: its rows are settled.
-
-    Raises:
-        RecipeError: says when it was started.
-    """
-    for line in starts(root):
-        if line["study"] == study and line["kind"] == VERDICT:
-            raise RecipeError(
-                f"study '{study}' was started on {line['time']}; rows are tuned before that. "
-                "Tune a study of another name"
-            )
+def has_tuned_settings(spec: StudySpec, row: TunedRow) -> bool:
+    """Returns whether a study's row has the chosen settings; never without a choice."""
+    own = spec.rows[row.row].get(OPTIMISER, {})
+    return row.best is not None and all(own.get(name) == value for name, value in row.point.items())
 
 
 def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> None:
@@ -180,9 +169,9 @@ def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> Non
 
     Raises:
         DataError: the file cannot be written so that it says what was chosen.
-        RecipeError: the study was started, or a row has trials that have not run or no trial with a score.
+        RecipeError: the study has records, or a row has trials that have not run or no trial with a score.
     """
-    check_not_started(root, file.stem)
+    refuse_if_started(root, file.stem)
     for name, row in rows.items():
         if row.best is None:
             raise RecipeError(f"rows.{name} of study '{file.stem}' has no best trial: {'; '.join(row.flags)}")
@@ -195,7 +184,7 @@ def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> Non
 
 
 def _with_points(text: str, rows: Mapping[str, TunedRow]) -> str:
-    """Returns a study's file with the chosen settings in its rows."""
+    """Returns a study's file with the chosen settings in its rows; all other lines stay as they are."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -217,9 +206,3 @@ def _with_points(text: str, rows: Mapping[str, TunedRow]) -> str:
 
     before, _, after = parts(text)
     return before + parts(made.getvalue())[1] + after
-
-
-def has_tuned_settings(spec: StudySpec, row: TunedRow) -> bool:
-    """Returns whether a study's row has the chosen settings."""
-    own = spec.rows[row.row].get(OPTIMISER, {})
-    return all(own.get(name) == value for name, value in row.point.items())

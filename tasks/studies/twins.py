@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.twins import Calibration, twin_calibration, twin_differences
+from rlhf_core.evaluation.twins import Calibration, twin_calibration
 from tasks.params.metric_names import is_metric
 from tasks.params.studies import TWIN, StudySpec
-from tasks.studies.caveats import compared
-from tasks.studies.records import value_of
-from tasks.studies.verdicts import Records, StudyState
+from tasks.studies.frame import compared
+from tasks.studies.records import is_number, why_no_number
+from tasks.studies.verdicts import StudyState
 
 #: Worlds whose differences give the variance by which the others are tested.
 REFERENCE_WORLDS = 8
@@ -75,38 +75,33 @@ def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
     if not state.spec.twins or not state.findings:
         return ()
     metrics = (state.spec.metric, *(name for name in state.spec.shows if is_metric(name)))
-    return tuple(_tested(state.spec, state.records, metric) for metric in metrics)
+    return tuple(_tested(state, metric) for metric in metrics)
 
 
-def _tested(spec: StudySpec, records: Records, metric: str) -> TwinTest:
+def _tested(state: StudyState, metric: str) -> TwinTest:
+    runs = {}
+    for name, (cell, *pair) in _pairs(state.spec).items():
+        for record in state.records.values():
+            for row in pair:
+                if not is_number(record["cells"][cell]["rows"][row].get("metrics", {}).get(metric)):
+                    return TwinTest(metric, None, None, why_no_number(record, cell, row, metric))
+        table = state.ends.table(metric, [(cell, row) for row in pair])
+        runs[name] = {world: list(line) for world, line in zip(state.ends.worlds, table, strict=True)}
+    first = [*state.records][:REFERENCE_WORLDS]
+    reference = {name: {world: own[world] for world in first} for name, own in runs.items()}
+    tested = {name: {world: own[world] for world in own if world not in first} for name, own in runs.items()}
+    squares = [(one - two) ** 2 for own in runs.values() for one, two in own.values()]
     try:
-        return _test(spec, records, metric)
+        return TwinTest(metric, math.sqrt(math.fsum(squares) / len(squares) / 2), twin_calibration(tested, reference))
     except DataError as error:
         return TwinTest(metric, None, None, str(error))
 
 
-def _test(spec: StudySpec, records: Records, metric: str) -> TwinTest:
-    runs = {name: _runs(records, metric, *pair) for name, pair in _pairs(spec).items()}
-    first = {index for index in records if index < REFERENCE_WORLDS}
-    reference = {name: {index: own[index] for index in own.keys() & first} for name, own in runs.items()}
-    tested = {name: {index: own[index] for index in sorted(own.keys() - first)} for name, own in runs.items()}
-    squares = [d**2 for name in runs for d in twin_differences(runs, name).values()]
-    deviation = math.sqrt(math.fsum(squares) / len(squares) / 2)
-    return TwinTest(metric, deviation, twin_calibration(tested, reference))
-
-
-def _pairs(spec: StudySpec) -> dict[str, tuple[str, str, str]]:
+def _pairs(spec: StudySpec) -> Mapping[str, tuple[str, str, str]]:
     """Returns the cell and the two rows of every comparison of a row with its twin, by a name."""
-    found = {}
+    found: dict[str, tuple[str, str, str]] = {}
     for hypothesis in spec.hypotheses.values():
         row, other = compared(spec, hypothesis)
-        if bool(spec.rows[row].get(TWIN)) == bool(spec.rows[other].get(TWIN)):
-            continue
-        for cell in spec.weighted_cells(hypothesis):
-            found[f"{row} and {other}, {cell}"] = cell, row, other
+        if bool(spec.rows[row].get(TWIN)) != bool(spec.rows[other].get(TWIN)):
+            found |= {f"{row} and {other}, {cell}": (cell, row, other) for cell in spec.weighted_cells(hypothesis)}
     return found
-
-
-def _runs(records: Records, metric: str, cell: str, row: str, other: str) -> Mapping[int, list[float]]:
-    """Returns the two runs of each world by its index."""
-    return {index: [value_of(one, cell, name, metric) for name in (row, other)] for index, one in records.items()}

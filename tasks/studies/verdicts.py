@@ -4,49 +4,39 @@ The chance of one or more false 'confirmed' or 'contradicted' in a study, its cl
 primary hypothesis is tested at .05, the others only if it is significant, then corrected for their number
 (`rlhf_core.evaluation.statistics.gatekept`). The claim of a paper is read from the corrected hypotheses, so that it
 never says more than they do. Intervals are of one hypothesis alone, 95 %, not corrected. The t test is
-`rlhf_core.evaluation.worlds.against_constant`.
+`rlhf_core.evaluation.worlds.over_worlds`.
+
+A study of a claim holds if all hypotheses that test it do (intersection-union), and contradicts it if one of them is
+contradicted. The studies of a claim are corrected for their number (Holm), those with worlds to come included:
+registering a claim several times makes each study harder to count.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from rlhf_core.errors import DataError
-from rlhf_core.evaluation.statistics import gatekept, holm
-from rlhf_core.evaluation.worlds import ALPHA, Effect, against_constant
-from tasks.params.studies import Hypothesis, StudySpec, read_study
-from tasks.studies.caveats import Caveat, caveats_of, compared
-from tasks.studies.changed_since_start import (
-    claim_changed_since_start,
-    refuse_study_changed_since_start,
-    tuning_at_start,
-)
-from tasks.studies.committed import read_records, unknown_records
-from tasks.studies.drafts import draft_changes
-from tasks.studies.equal_kl import hypothesis_value
-from tasks.studies.provenance import code_of_starts, differences
-from tasks.studies.registration import Registration, record_file, registration_of
-from tasks.studies.row_settings import CellSettings, settings_at
-from tasks.studies.start_log import VERDICT, refuse_edited_log, starts
-from tasks.studies.tuned import broken_rows
+import numpy as np
+import pandas as pd
 
-#: Reason why a study whose commits are lost has no verdict.
-WHY_EXPLORATORY = "nothing in this history shows that the study was registered before its worlds ran"
-#: The word `exploratory` with its reason, for sentences.
-EXPLORATORY_AND_WHY = f"exploratory: {WHY_EXPLORATORY}"
+from rlhf_core.evaluation.statistics import gatekept, holm
+from rlhf_core.evaluation.worlds import ALPHA, Effect, over_worlds
+from tasks.params.studies import Hypothesis, StudySpec, read_study
+from tasks.studies.caveats import Caveat, ComparedRows, caveats_of
+from tasks.studies.frame import Ends, compared, ends_of, frame_of, measure, weights_of, why_missing
+from tasks.studies.records import Records, read_records
+from tasks.studies.registration import Registration, introduced_by, registration_of, why_not_before
+from tasks.studies.tuned import TunedRow, read_tuning, tuned_rows, tuning_file
+
 #: Reason why a hypothesis beside the primary one is not tested.
 NOT_TESTED = "not tested, since the primary hypothesis is not significant"
-#: Opening of a message about a record, whose file the number of its world says.
-FILE = re.compile(r"^file [^,:]+(: |, )")
-Word = Literal[
-    "confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken", "exploratory"
-]
-Records = Mapping[int, Mapping[str, Any]]
+#: The state of a claim before a study of it is complete.
+OPEN: Literal["open"] = "open"
+Word = Literal["confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken"]
 
 
 @dataclass(frozen=True)
@@ -60,14 +50,13 @@ class StudyFinding:
         effect: mean over worlds of the hypothesis' number; None where a world has none.
         p: of the primary hypothesis, not corrected; of the others, corrected for their number and never below the
             primary hypothesis' p; None without a test.
-        word: the verdict, or 'exploratory' for none.
+        word: the verdict.
         sees: the smallest effect that these worlds find with a power of 80 %; None without a test, or if held
             back.
-        held_back: it is not tested, since it is not the primary hypothesis and that one is not significant, or since
-            the study is exploratory.
-        values: the number of each world, by its index.
+        values: the number of each world, by its seed.
         why_no_effect: why there is none, with world, cell and row.
         caveats: what weakens the comparison, such as untuned rows, unequal budgets or little training.
+        held_back: it is not tested, since it is not the primary hypothesis and that one is not significant.
     """
 
     name: str
@@ -112,56 +101,66 @@ class StudyState:
     Attributes:
         own: the study's file as git has it.
         spec: its settings.
-        records: of its worlds by index.
+        records: that count, by the worlds' seeds.
         findings: of its hypotheses, the primary one first.
-        tuning: the record of its tuning, None without one.
-        unused: files among its records that none of its worlds has.
-        uncommitted: records that are not committed yet, and so not counted.
-        started: the day of its first start, None before it.
-        notes: in what code, versions or threads of its worlds, or drafts of its file, differ.
-        exploratory: its worlds ran at commits that are not in this history, so nothing shows that it was
-            registered before: no hypothesis is tested, and it says nothing of its claim.
+        tuned: its rows with their trials, empty without tuning.
+        notes: records, or a tuning, that do not count, in words.
     """
 
     own: Registration
     spec: StudySpec
     records: Records
     findings: tuple[StudyFinding, ...]
-    tuning: Mapping[str, Any] | None = None
-    unused: tuple[Path, ...] = ()
-    uncommitted: tuple[Path, ...] = ()
-    started: str | None = None
+    tuned: Mapping[str, TunedRow] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    exploratory: bool = False
 
-    @property
-    def complete(self) -> bool:
-        """Returns whether every registered world has its record."""
-        return len(self.records) == self.spec.worlds
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """Returns all numbers of the records (`tasks.studies.frame`)."""
+        return frame_of(self.spec, self.records)
+
+    @cached_property
+    def ends(self) -> Ends:
+        """Returns the numbers at the end of training."""
+        return ends_of(self.frame)
 
     @property
     def progress(self) -> str:
-        """Returns how many worlds have run, and since when."""
-        said = f"{len(self.records)} of {self.spec.worlds} worlds"
-        said += f", {len(self.uncommitted)} not committed yet" if self.uncommitted else ""
-        return said if self.started is None or self.complete else f"{said}, started {self.started}"
+        """Returns how many worlds have run."""
+        return f"{len(self.records)} of {self.spec.worlds} worlds"
 
 
-def _parts(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, Any]) -> list[float]:
-    """Returns what each row of each cell adds to a hypothesis' number in one world."""
-    row, other = compared(spec, hypothesis)
-    return [
-        weight * sign * hypothesis_value(spec, hypothesis, record, cell, name)
-        for cell, weight in spec.weighted_cells(hypothesis).items()
-        for sign, name in ((1, row), (-1, other))
-    ]
+def load_study(root: Path, file: Path) -> StudyState:
+    """Returns a registered study with its records, and its verdicts as `findings`, one for each hypothesis.
+
+    Raises:
+        RewardsmithError: the file is not committed as it is, or a record or the tuning cannot be read.
+    """
+    spec, own = read_study(file), registration_of(root, file)
+    records, notes = read_records(root, own, spec)
+    tuning, late = _tuning_before(root, own.study, records)
+    tuned = {} if tuning is None else tuned_rows(tuning)
+    findings = findings_of(spec, records, tuned) if len(records) == spec.worlds else ()
+    return StudyState(own, spec, records, findings, tuned, (*notes, *late))
+
+
+def _tuning_before(root: Path, study: str, records: Records) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """Returns the record of a study's tuning; None, with a note, where it is not committed before every world."""
+    file = tuning_file(study).as_posix()
+    tuning = read_tuning(root, study)
+    if tuning is None or not records:
+        return tuning, []
+    commit = introduced_by(root, file)
+    if commit is None:
+        return None, [f"not counted: {file} is not committed as it is; rows count as not tuned"]
+    for later in dict.fromkeys(record["commit"] for record in records.values()):
+        if (why := why_not_before(root, commit, later)) is not None:
+            return None, [f"not counted: {file}, changed by commit {commit[:10]}: {why}; rows count as not tuned"]
+    return tuning, []
 
 
 def findings_of(
-    spec: StudySpec,
-    records: Records,
-    tuning: Mapping[str, Any] | None = None,
-    settings: CellSettings | None = None,
+    spec: StudySpec, records: Records, tuned: Mapping[str, TunedRow] | None = None
 ) -> tuple[StudyFinding, ...]:
     """Returns the findings of all hypotheses over some worlds.
 
@@ -170,54 +169,56 @@ def findings_of(
 
     Args:
         spec: the study.
-        records: of its worlds by index.
-        tuning: the record of its tuning, None without one.
-        settings: of the optimisers of its rows, None where they cannot be read.
+        records: of its worlds by seed.
+        tuned: its rows with their trials, None without tuning.
     """
+    ends, tuned = ends_of(frame_of(spec, records)), tuned or {}
     numbers: dict[str, dict[int, float]] = {}
     effects: dict[str, Effect] = {}
     why_no_effect: dict[str, str] = {}
     for name, hypothesis in spec.hypotheses.items():
-        try:
-            parts = {index: _parts(spec, hypothesis, one) for index, one in sorted(records.items())}
-        except DataError as error:
-            why_no_effect[name] = FILE.sub("", str(error))
+        weights = weights_of(spec, hypothesis)
+        parts = ends.table(measure(spec.metric, hypothesis.kl), weights) * np.array([*weights.values()])
+        if np.isnan(parts).any():
+            world, place = np.argwhere(np.isnan(parts))[0]
+            why_no_effect[name] = why_missing(spec, hypothesis, records, ends.worlds[world], *[*weights][place])
         else:
-            numbers[name] = {index: math.fsum(each) for index, each in parts.items()}
-            effects[name] = over_worlds(numbers[name], max(abs(part) for each in parts.values() for part in each))
-    own = dict.fromkeys(spec.hypotheses, 1.0)
-    own |= {name: effect.p for name, effect in effects.items() if effect.p is not None}
-    corrected = dict(zip(own, gatekept(list(own.values())), strict=True))
-    within = _within_margin(spec, effects)
-    first, others = next(iter(own)), max(1, len(own) - 1)
-    broken = {*broken_rows(tuning)}
+            numbers[name] = {world: math.fsum(line) for world, line in zip(ends.worlds, parts, strict=True)}
+            effects[name] = over_worlds(numbers[name], float(np.abs(parts).max()))
+    p_values = {name: 1.0 if (p := _p(effects.get(name))) is None else p for name in spec.hypotheses}
+    corrected = dict(zip(p_values, gatekept(list(p_values.values())), strict=True))
+    within, broken = _within_margin(spec, effects), {name for name, row in tuned.items() if row.broken}
+    primary, others = next(iter(p_values)), max(1, len(p_values) - 1)
     found = []
     for name, hypothesis in spec.hypotheses.items():
-        effect, primary = effects.get(name), name == first
-        held_back = not primary and own[first] >= ALPHA
-        tested = effect is not None and effect.reason is None
+        effect, held_back = effects.get(name), name != primary and p_values[primary] >= ALPHA
         word: Word = "undecided"
-        caveats = caveats_of(spec, hypothesis, records.values(), tuning, settings)
         if effect is not None:
             word = _word(spec, hypothesis, effect, corrected[name], name in within, broken)
-        if name in within and word != "equivalent":
-            said = f"the difference is real, and within the margin of {spec.margin:g}, which counts as none"
-            caveats = (Caveat("margin", said), *caveats)
-        finding = StudyFinding(
-            name,
-            hypothesis,
-            primary,
-            effect,
-            corrected[name] if tested else None,
-            word,
-            None if effect is None or held_back else effect.smallest_visible(ALPHA if primary else ALPHA / others),
-            numbers.get(name, {}),
-            why_no_effect.get(name),
-            caveats,
-            held_back,
+        small = name in within and word != "equivalent"
+        sees = (
+            None if effect is None or held_back else effect.smallest_visible(ALPHA / (1 if name == primary else others))
         )
-        found.append(finding)
+        found.append(
+            StudyFinding(
+                name,
+                hypothesis,
+                name == primary,
+                effect,
+                None if _p(effect) is None else corrected[name],
+                word,
+                sees,
+                numbers.get(name, {}),
+                why_no_effect.get(name),
+                caveats_of(ComparedRows(spec, hypothesis, ends, records, tuned, small)),
+                held_back,
+            )
+        )
     return tuple(found)
+
+
+def _p(effect: Effect | None) -> float | None:
+    return None if effect is None else effect.p
 
 
 def _within_margin(spec: StudySpec, effects: Mapping[str, Effect]) -> set[str]:
@@ -231,16 +232,6 @@ def _within_margin(spec: StudySpec, effects: Mapping[str, Effect]) -> set[str]:
     return {name for name, p in zip(names, corrected, strict=True) if p < ALPHA}
 
 
-def over_worlds(values: Mapping[int, float], scale: float = 0.0) -> Effect:
-    """Returns the mean of one number a world, with its test against 0.
-
-    Args:
-        values: of the worlds by index.
-        scale: the largest number that those of the worlds are differences of; such as differ by its rounding are equal.
-    """
-    return against_constant({"": {index: [value] for index, value in values.items()}}, "", 0.0, scale)
-
-
 def _word(spec: StudySpec, hypothesis: Hypothesis, effect: Effect, p: float, within: bool, broken: set[str]) -> Word:
     if effect.reason is None and p < ALPHA:
         row, other = compared(spec, hypothesis)
@@ -251,64 +242,96 @@ def _word(spec: StudySpec, hypothesis: Hypothesis, effect: Effect, p: float, wit
     return "equivalent" if within else "undecided"
 
 
-def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
-    """Returns a study with its records; findings only where every registered world has one.
+@dataclass(frozen=True)
+class CaveatGroup:
+    """Caveats that some comparisons have in common.
 
-    Raises:
-        DataError: a record that does not fit the study, or a record of tuning that was changed after its start.
+    Attributes:
+        of: the comparisons, in words, such as 'segment less bandit'.
+        texts: of the caveats.
     """
-    found, (tuning, tuning_notes) = read_records(root, own, spec), tuning_at_start(root, own.study)
-    records, every = found.committed, {own.world_seed(index) for index in range(spec.worlds)}
-    lost = tuple(commit[:10] for commit in found.lost)
-    commit_notes = (f"worlds ran at commits that are not in this history: {', '.join(lost)}",) if lost else ()
-    begun = [line for line in starts(root) if line["study"] == own.study and line["kind"] == VERDICT]
-    return StudyState(
-        own,
-        spec,
-        records,
-        _findings(root, own, spec, records, tuning, exploratory=bool(lost)),
-        tuning,
-        tuple(unknown_records(root, own, spec)),
-        tuple(record_file(own.study, record["world"]) for record in found.uncommitted.values()),
-        min((line["time"][:10] for line in begun), default=None),
-        (
-            *commit_notes,
-            *differences(records.values()),
-            *code_of_starts(begun, every),
-            *tuning_notes,
-            *claim_changed_since_start(root, own.study, spec.claim),
-            *draft_changes(root, own.study),
-        ),
-        bool(lost),
+
+    of: str
+    texts: tuple[str, ...]
+
+
+def caveat_groups(spec: StudySpec, findings: Sequence[StudyFinding]) -> list[CaveatGroup]:
+    """Returns the caveats of a study's findings, each once, grouped by the comparisons that they weaken.
+
+    Of one caveat of two rows, that of the hypothesis which counts most cells stays.
+    """
+    cells = {finding.name: len(spec.weighted_cells(finding.hypothesis)) for finding in findings}
+    texts: dict[tuple[str, str], str] = {}
+    for finding in sorted(findings, key=lambda one: -cells[one.name]):
+        pair = " less ".join(compared(spec, finding.hypothesis))
+        for caveat in finding.caveats:
+            texts.setdefault((pair, caveat.about), caveat.text)
+    pairs: dict[str, list[str]] = {}
+    for (pair, _), text in texts.items():
+        pairs.setdefault(text, []).append(pair)
+    groups: dict[str, list[str]] = {}
+    for text, those in pairs.items():
+        groups.setdefault(", ".join(those), []).append(text)
+    return [CaveatGroup(of, tuple(own)) for of, own in groups.items()]
+
+
+@dataclass(frozen=True)
+class StudiedClaim:
+    """Evidence of a complete study on the claim that it names.
+
+    Attributes:
+        p_holds: the largest p of the hypotheses that test it, each on its expected side; None where one has no test.
+        p_contrary: the smallest p of the same hypotheses on the other side; 1 without a test, and where the losing row
+            is broken.
+        broken: one of them is a win over a broken baseline.
+        equivalent: all of them are equivalent.
+    """
+
+    p_holds: float | None
+    p_contrary: float
+    broken: bool
+    equivalent: bool
+
+
+def studied_claim(state: StudyState) -> StudiedClaim | None:
+    """Returns what a study says of its claim; None without a claim that has an id, and before the last world."""
+    claim = state.spec.claim
+    if claim is None or claim.id is None or not state.findings:
+        return None
+    tests = [finding for finding in state.findings if finding.name in claim.tested_by]
+    holds = [finding.p_on(finding.hypothesis.side) for finding in tests]
+    other_side = {"above": "below", "below": "above"}
+    contrary = [
+        1.0 if finding.word == "broken" or (p := finding.p_on(other_side[finding.hypothesis.side])) is None else p
+        for finding in tests
+    ]
+    known = [p for p in holds if p is not None]
+    return StudiedClaim(
+        max(known) if len(known) == len(holds) else None,
+        min(contrary),
+        any(finding.word == "over a broken baseline" for finding in tests),
+        all(finding.word == "equivalent" for finding in tests),
     )
 
 
-def _findings(
-    root: Path,
-    own: Registration,
-    spec: StudySpec,
-    records: Records,
-    tuning: Mapping[str, Any] | None,
-    *,
-    exploratory: bool,
-) -> tuple[StudyFinding, ...]:
-    """Returns the findings of a study, none before its last world; those of an exploratory one are not tested."""
-    if len(records) < spec.worlds:
-        return ()
-    commit = next(iter(records.values()))["commit"]
-    found = findings_of(spec, records, tuning, settings_at(root, commit, own.study, spec))
-    if not exploratory:
-        return found
-    return tuple(replace(one, p=None, word="exploratory", sees=None, held_back=True) for one in found)
+def claim_word(studies: Sequence[StudiedClaim | None]) -> Word | Literal["open"]:
+    """Returns the verdict of a claim over all studies that name it.
 
+    Args:
+        studies: what each says; None for one that is not complete, which counts as p = 1.
 
-def load_study(root: Path, file: Path) -> StudyState:
-    """Returns a registered study with its records.
-
-    Raises:
-        RewardsmithError: it is not registered, was changed after its start, or has a record that does not fit.
+    Returns:
+        contradicted if one study contradicts it; else confirmed if one confirms it, or 'over a broken baseline' if only
+        such do; equivalent if all studies are; open while none is complete.
     """
-    spec, own = read_study(file), registration_of(root, file)
-    refuse_edited_log(root)
-    refuse_study_changed_since_start(root, own)
-    return state_of(root, own, spec)
+    done = [study for study in studies if study is not None]
+    if not done:
+        return OPEN
+    holds = holm([1.0 if one is None or one.p_holds is None else one.p_holds for one in studies])
+    contrary = holm([1.0 if one is None else one.p_contrary for one in studies])
+    confirming = [one for one, p in zip(studies, holds, strict=True) if one is not None and p < ALPHA]
+    if min(contrary) < ALPHA:
+        return "contradicted"
+    if confirming:
+        return "over a broken baseline" if all(one.broken for one in confirming) else "confirmed"
+    return "equivalent" if len(done) == len(studies) and all(one.equivalent for one in done) else "undecided"

@@ -14,8 +14,7 @@ from flows.scheduler import RunFailed, RunSummary
 from rlhf_core.typed import typed
 from tasks.graph.times import StageTime
 from tasks.params.studies import StudySpec
-from tasks.studies.trial_records import Record, record_to_continue
-from tasks.studies.trials import TuningPlan, tuning_plan
+from tasks.studies.tuning import Record, TuningPlan, record_to_continue, tuning_plan
 from tests.flows.test_tune import SPACES, STUDY
 from tests.small_repository import create, write_yaml
 

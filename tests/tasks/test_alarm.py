@@ -17,7 +17,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from tasks.policy_run.reward import RewardInputs, build_reward
 from tasks.running.loading import load_encoder, load_world
-from tasks.studies.right_selection import right_selection
+from tasks.studies.world_record import right_selection
 from tests.tasks.alarm_run import ASPECTS, FILES, HOLISTIC, ROWS, TRANSLATION, Run
 
 

@@ -23,7 +23,6 @@ from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.exclusive import is_held, only_scheduler
 from tasks.running.platform_state import FOLDER, STATE, alive, client_environment
 from tasks.scoring.entropies import load_entropies
-from tasks.studies.start_log import parse_starts
 
 DAMAGED = {
     "cut": b'{"a": ',
@@ -49,7 +48,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "rows of an artifact": read_jsonl,
     "deepspeed": read_deepspeed,
     "pairs": lambda file: read_pairs(file, {}),
-    "log of starts": lambda file: parse_starts(file.read_text(encoding="utf-8", errors="replace")),
     "answers of a report": _of_a_folder(lambda out: StageOutput(out, 0).generations, "result/generations.jsonl"),
     "configuration of a backbone": _of_a_folder(
         lambda folder: _architecture(folder, SimpleNamespace(source=".")),  # type: ignore[arg-type]
@@ -61,7 +59,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("damage", DAMAGED)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_damaged_file_is_named(tmp_path: Path, reader: str, damage: str) -> None:
-    lines = reader in ("rows of an artifact", "log of starts", "answers of a report")
+    lines = reader in ("rows of an artifact", "answers of a report")
     if lines and damage == "empty":
         pytest.skip("a file without rows is one")
     file = tmp_path / "file.json"

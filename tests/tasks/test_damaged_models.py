@@ -13,7 +13,6 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks.commands.explain import print_credit, print_explanation
 from tasks.running.result_digests import RECORD
-from tasks.studies.start_log import abandoned
 from tests.fuzz.commands import TRAINED, laboratory, make_laboratory, make_trained
 from tests.tasks.report.fixture_results import sign
 
@@ -90,9 +89,3 @@ def test_a_run_without_a_win_rate_is_named_by_the_laboratory(tmp_path: Path, mon
         DataError, match=r"length-par/0/result/metrics\.json, field 'win_rate_vs_sft': the win rate is m"
     ):
         laboratory()
-
-
-def test_a_study_that_is_a_link_to_nowhere_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "studies").mkdir()
-    (tmp_path / "studies" / "gone.yaml").symlink_to("/nowhere")
-    assert abandoned(tmp_path) == []

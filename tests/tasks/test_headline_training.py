@@ -14,7 +14,7 @@ from tasks.graph.scale import Scale
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import DEFAULT_SCALE, typed
-from tasks.studies.budgets import LEAST
+from tasks.studies.caveats import LEAST
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Online DPO is a row beyond the paper's tables.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from tasks.command_line import commands
 from tasks.report.atlas import AtlasStudy, read_atlas
 from tasks.report.atlas_page import NOT_COUNTED, mean_path, points_of, row_curves, write_atlas
 from tasks.report.atlas_words import sentence
-from tasks.studies.start_log import note_start
 from tests.browser import WIDTHS, look, needs_browser
 from tests.tasks.report.fabricated_atlas import fabricated_clone
 from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_study, git, write_worlds
@@ -183,35 +181,6 @@ def test_of_several_studies_of_a_claim_none_is_chosen(tmp_path: Path) -> None:
         assert "0 of 12 comparisons as stated" in text
         assert STUDY["claim"]["differs"] in text
         assert "3 of 4 worlds" in text
-
-
-@pytest.mark.parametrize("change", ["gone", "another claim", "not a study"])
-def test_a_study_that_was_started_counts_whatever_became_of_its_file(tmp_path: Path, change: str) -> None:
-    study = {**STUDY, "hypotheses": {"beats": STUDY["hypotheses"]["beats"]}}
-    write_worlds(tmp_path, commit_study(tmp_path, study, "a"), plain)
-    late = commit_study(tmp_path, study, "b")
-    note_start(tmp_path, late, [late.world_seed(0)], "verdict")
-    git(tmp_path, "add", "-A")
-    if change == "gone":
-        git(tmp_path, "rm", "-q", "studies/b.yaml")
-        git(tmp_path, "commit", "-qm", "Without b")
-    else:
-        other = {**study, "claim": {**STUDY["claim"], "id": "ngrams"}} if change == "another claim" else {"title": "b"}
-        commit_study(tmp_path, other, "b")
-    assert claimed(tmp_path)[1] == [("a", "confirmed"), ("b", "refused")]
-    shown = section(write_atlas(tmp_path, tmp_path / "report"), "b")
-    removed, changed = "was removed after its first start", "was changed after its first start"
-    said = {"gone": f"{removed}. Its text: git show {late.blob[:10]}", "another claim": changed}
-    assert said.get(change, "") in shown
-
-
-def test_a_start_whose_file_git_does_not_have_is_named(tmp_path: Path) -> None:
-    own = commit_study(tmp_path, STUDY, "a")
-    lost = replace(own, study="b", blob="0" * 40)
-    note_start(tmp_path, lost, [lost.world_seed(0)], "verdict")
-    shown = section(write_atlas(tmp_path, tmp_path / "report"), "b")
-    assert "It was started, and counts for no claim" in shown
-    assert "git does not have its content 0000000000" in shown
 
 
 def test_every_text_is_escaped_and_nothing_is_loaded(page: Path) -> None:

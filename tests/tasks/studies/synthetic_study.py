@@ -14,7 +14,6 @@ import yaml
 from tasks.params.studies import read_study
 from tasks.studies.records import write_record
 from tasks.studies.registration import Registration, registration_of
-from tasks.studies.start_log import note_start
 
 STUDY: dict[str, Any] = {
     "title": "Length and truth",
@@ -63,15 +62,8 @@ def commit_study(root: Path, study: dict[str, Any], name: str = "credit") -> Reg
     return registration_of(root, file)
 
 
-#: Environment of every stage of a synthetic world.
-ENVIRONMENT: dict[str, Any] = {
-    "dirty": False, "sources": "5" * 64, "threads": 1, "device": "cpu", "host_cpu": "x86_64", "cpu_capability": "AVX2",
-    "python": "3.12.1", "versions": {"torch": "2.9.0", "numpy": "2.3.0"},
-}  # fmt: skip
-
-
 def commit_records(root: Path, *words: str) -> None:
-    """Commits the records and the log as they are."""
+    """Commits the records as they are."""
     git(root, "add", "reference")
     git(root, "commit", "-q", "--allow-empty", *(words or ("-m", "Records")))
 
@@ -79,8 +71,7 @@ def commit_records(root: Path, *words: str) -> None:
 def write_worlds(
     root: Path, own: Registration, numbers: Numbers, worlds: int | None = None, *, commit: bool = True
 ) -> list[Path]:
-    """Writes starts and records of a study's first worlds, all unless given, and commits them; returns the records'
-    files under the root."""
+    """Writes the records of a study's first worlds, all unless given, and commits them; returns their files."""
     spec = read_study(root / "studies" / f"{own.study}.yaml")
     files = []
     for index in range(spec.worlds if worlds is None else worlds):
@@ -91,16 +82,12 @@ def write_worlds(
             for row, made in rows.items():
                 settings = digest(f"{cell} {row}")[:16]
                 made["origin"] = {"stage": "policy", "settings": settings, "data": data, "sft": sft, "evaluation": "e"}
-            drawn = {"seconds": 20.0, "environment": 0, "metrics": {}, "drawn": True}
-            above = {name: {"result": digest(f"{own.study} {index} {name}"), **drawn} for name in ABOVE}
+            above = {name: {"result": digest(f"{own.study} {index} {name}"), "seconds": 20.0} for name in ABOVE}
             cells[cell] = {"rows": rows, "above": above}
         record = {
-            "study": own.study, "digest": own.digest, "commit": own.commit, "kind": "verdict", "dirty": [],
-            "settings": "7" * 64,
+            "study": own.study, "digest": own.digest, "commit": own.commit, "kind": "verdict",
             "world": own.world_seed(index), "machine": {"threads": 1}, "cells": cells,
-            "environments": [{"commit": own.commit, **ENVIRONMENT}],
         }  # fmt: skip
-        note_start(root, own, [own.world_seed(index)], "verdict")
         files.append(write_record(root, record))
     if commit and files:
         commit_records(root)
@@ -114,7 +101,7 @@ def digest(text: str) -> str:
 
 def run(value: Any, name: str) -> dict[str, Any]:
     """A row's run with a metric, which it reached evenly at 1, 4 and 9 nats."""
-    made: dict[str, Any] = {"result": digest(name), "seconds": 90.0, "environment": 0}
+    made: dict[str, Any] = {"result": digest(name), "seconds": 90.0}
     if isinstance(value, str) and value.startswith("stopped: "):
         return made | {"stopped": value.removeprefix("stopped: "), "training": {}, "curve": {}}
     sizes = {"iterations": 32, "updates": 64, "rollouts": 2048, "tokens": 90_000, "clip_fraction": 0.04}

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from tasks.params.studies import read_study
-from tasks.studies.claim_verdicts import claim_word, studied_claim
+from tasks.studies.records import read_record
 from tasks.studies.registration import Registration, digest_of, record_file
-from tasks.studies.trial_records import read_tuning
-from tasks.studies.tuned import tuned_rows
+from tasks.studies.tuned import read_tuning, tuned_rows
 from tasks.studies.twins import twin_tests
-from tasks.studies.verdicts import StudyState, findings_of
+from tasks.studies.verdicts import StudyState, claim_word, findings_of, studied_claim
 
 ROOT = Path(__file__).resolve().parents[3]
 #: By study: each hypothesis with its word, effect, interval and p; its claim's word over this study; the best trial of
@@ -25,11 +24,12 @@ PINNED: dict[str, Any] = json.loads(Path(__file__).with_name("committed_verdicts
 def _state(name: str) -> StudyState:
     file = ROOT / "studies" / f"{name}.yaml"
     spec = read_study(file)
-    own = Registration(name, digest_of(file), "", "", spec.twins)
-    files = {index: ROOT / record_file(name, own.world_seed(index)) for index in range(spec.worlds)}
-    records = {index: json.loads(path.read_text(encoding="utf-8")) for index, path in files.items()}
+    own = Registration(name, digest_of(file), "", spec.twins)
+    seeds = map(own.world_seed, range(spec.worlds))
+    records = {seed: read_record(ROOT, record_file(name, seed)) for seed in seeds}
     tuning = read_tuning(ROOT, name)
-    return StudyState(own, spec, records, findings_of(spec, records, tuning), tuning)
+    tuned = {} if tuning is None else tuned_rows(tuning)
+    return StudyState(own, spec, records, findings_of(spec, records, tuned), tuned)
 
 
 def _measured(name: str) -> dict[str, Any]:
@@ -42,8 +42,8 @@ def _measured(name: str) -> dict[str, Any]:
         numbers = [finding.effect.estimate, interval.lower, interval.upper, finding.p]
         found["hypotheses"][finding.name] = [finding.word, *numbers]
     found["claim"] = claim_word([studied_claim(state)])
-    if state.tuning is not None:
-        found["best trials"] = {row: tuned.best for row, tuned in tuned_rows(state.tuning).items()}
+    if state.tuned:
+        found["best trials"] = {row: tuned.best for row, tuned in state.tuned.items()}
     tests = {test.metric: test.calibration for test in twin_tests(state)}
     found |= {"twins": {m: [one.mean_square, one.uniform_p] for m, one in tests.items() if one}} if tests else {}
     return found

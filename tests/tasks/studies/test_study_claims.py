@@ -20,9 +20,8 @@ from tasks.report.claim_kinds import KINDS
 from tasks.report.claim_numbers import Numbers
 from tasks.report.claims import claims_of
 from tasks.report.outputs import ResultTree
-from tasks.studies.claim_verdicts import StudiedClaim, claim_word, studied_claim
-from tasks.studies.verdicts import StudyState, load_study
-from tests.tasks.studies.synthetic_study import STUDY, commit_study, git, write_worlds
+from tasks.studies.verdicts import StudiedClaim, StudyState, claim_word, load_study, studied_claim
+from tests.tasks.studies.synthetic_study import STUDY, commit_study, write_worlds
 from tests.tasks.studies.synthetic_study import Numbers as ByCell
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -232,21 +231,3 @@ def test_several_studies_of_a_claim_are_corrected_for_their_number(
 ) -> None:
     """Of three studies with p = .02 in one, it used to be counted; Holm asks for .0167."""
     assert claim_word(studies) == word
-
-
-def test_a_claim_that_was_changed_after_the_first_start_is_named(tmp_path: Path) -> None:
-    """Its words used to be shown as those of the paper, above results that they were written from."""
-    claims = tmp_path / "rlhf_core" / "published" / "claims" / "segment.yaml"
-    claims.parent.mkdir(parents=True)
-    said = "claims:\n  best: {says: Segment wins}\n  other: {says: Another}\n"
-    git(tmp_path, "init", "-q")
-    for text, noted in ((said, False), (said.replace("Another", "More"), False), (said.replace("wins", "loses"), True)):
-        claims.write_text(text)
-        git(tmp_path, "add", "rlhf_core")
-        git(tmp_path, "commit", "-qm", "Claims")
-        if not (tmp_path / "studies").exists():
-            write_worlds(tmp_path, commit_study(tmp_path, STUDY), lambda i, c, r: 50.0 + i)
-        notes = load_study(tmp_path, tmp_path / "studies" / "credit.yaml").notes
-        assert (
-            any(note.startswith("claim 'best' of rlhf_core/published/claims/segment.yaml") for note in notes) == noted
-        )

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from rlhf_core.errors import RecipeError
-from rlhf_core.typed import typed
 from tasks.commands.study import print_studies, print_study
-from tasks.params.studies import StudySpec
-from tasks.studies.caveats import rows_at_kl
-from tasks.studies.row_settings import UNREADABLE
-from tasks.studies.trial_records import tuning_file, write_tuning
+from tasks.studies.equal_kl import rows_at_kl
+from tasks.studies.tuned import tuning_file
+from tasks.studies.tuning import write_tuning
 from tasks.studies.verdicts import StudyFinding, StudyState, load_study
 from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_study, write_worlds
 
@@ -49,7 +46,7 @@ def test_nothing_is_found_before_the_registered_number_of_worlds(
     tmp_path: Path, worlds: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = state(tmp_path, plain, worlds)
-    assert (found.findings, found.complete) == ((), False)
+    assert found.findings == ()
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
     assert f"{worlds} of 4 worlds" in shown
@@ -193,19 +190,20 @@ def test_a_win_over_a_broken_row_confirms_nothing(
     hypotheses = {name: {**hypothesis, **changes} for name, hypothesis in STUDY["hypotheses"].items()}
     found = by_name(state(tmp_path, plain, hypotheses=hypotheses))
     assert (found["grows"].word, found["beats"].word) == words
-    said = [caveat.text for caveat in found["beats"].caveats if "broken" in caveat.text]
-    assert said == ([] if row == "token" else [f"'{row}' was broken: 44 at its best, its SFT model has 50"])
+    (tuning,) = [caveat.text for caveat in found["beats"].caveats if caveat.about == "tuning"]
+    assert (f"'{row}' was broken: 44 at its best, its SFT model has 50" in tuning) == (row != "token")
 
 
-def test_runs_that_ended_below_their_sft_model_are_listed(tmp_path: Path) -> None:
-    low = {(1, "long-sum"): 31.5, (3, "short-mean"): 49.0}
-    numbers: Numbers = lambda i, c, r: low.get((i, c), 60.0) if r == "bandit" else plain(i, c, r)  # noqa: E731
-    found = state(tmp_path, numbers)
-    world = found.own.world_seed(1)
-    said = f"'bandit' ended below its SFT model in 2 of 16 runs, lowest 31.5 (world {world}, cell 'long-sum')"
-    texts = {finding.name: [caveat.text for caveat in finding.caveats] for finding in found.findings}
-    assert texts["beats"] == ["neither 'segment' nor 'bandit' was tuned", UNREADABLE, said]
-    assert texts["token"] == ["neither 'segment' nor 'token' was tuned", UNREADABLE]
+def test_differences_that_are_rounding_alone_have_no_p(tmp_path: Path) -> None:
+    found = by_name(state(tmp_path, lambda i, c, r: 0.1 + 0.2 * i + (0.1 if r == "segment" else 0.0)))["beats"]
+    assert (found.p, found.text) == (None, "undecided: no variance")
+
+
+def test_a_difference_that_is_real_and_within_the_margin_says_so(tmp_path: Path) -> None:
+    numbers: Numbers = lambda i, c, r: 55.0 + (1.0 + 0.1 * i if r == "segment" else 0.0)  # noqa: E731
+    found = by_name(state(tmp_path, numbers, hypotheses={"beats": STUDY["hypotheses"]["beats"]}))["beats"]
+    assert found.word == "confirmed"
+    assert found.caveats[0].text == "the difference is real, and within the margin, which counts as none: 3"
 
 
 def test_a_hypothesis_at_a_kl_target_reads_both_rows_there(tmp_path: Path) -> None:
@@ -238,7 +236,8 @@ def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: p
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
     assert "* The advantage grows with length\n    +9.00 [+5.1, +12.9], p = 0.00521: confirmed\n" in shown
-    assert "\nCaveats of token\n    ended below its SFT model in 8 of 8 runs" in shown
+    assert "\nCaveats of segment less token\n    tuning: 'segment' was not tuned; 'token' was not tuned\n" in shown
+    assert "    the SFT model: 'token' ended below it in 8 of 8 runs, lowest 47.0\n" in shown
     assert "2,048" in shown
     assert "win_rate_vs_sft at equal KL, nats per response" in shown
     assert "long-mean, token at 25: 4 of 4 worlds: reached 9 nats, below 25" in shown
@@ -246,18 +245,13 @@ def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: p
 
 def test_a_row_is_blank_where_a_world_does_not_reach_the_target(tmp_path: Path) -> None:
     found = state(tmp_path, plain, kl_targets=[4.0, 25.0])
-    at = {(one.cell, one.row, one.target): one for one in rows_at_kl(found.spec, found.records.values())}
+    at = {(one.cell, one.row, one.target): one for one in rows_at_kl(found.spec, found.records)}
     rates = [50 + (plain(i, "long-sum", "segment") - 50) * 2 / 3 for i in range(4)]
     assert at["long-sum", "segment", 4.0].value == pytest.approx(fmean(rates))
     assert at["long-sum", "segment", 25.0].value is None
     assert at["long-sum", "segment", 25.0].reason == "4 of 4 worlds: reached 9 nats, below 25"
     assert ("long-sum", "token", 4.0) not in at, "it is not trained there"
-    assert rows_at_kl(state(tmp_path / "without", plain).spec, found.records.values()) == []
-
-
-def test_the_targets_of_a_study_are_distances(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="kl_targets"):
-        typed(StudySpec, {**STUDY, "kl_targets": [4.0, 0.0]}, "studies/credit.yaml")
+    assert rows_at_kl(state(tmp_path / "without", plain).spec, found.records) == []
 
 
 def test_the_list_of_no_studies_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.policy_optimisation.config import OptimiserConfig, optimiser_config
 from tasks.graph.items import Item
 from tasks.params.pages import Address
-from tasks.studies.records import trained
+from tasks.studies.training import sizes_of
+from tasks.studies.world_record import trained
 from tests.small_repository import reward_row, write_yaml
 
 PPO = {"iterations": 4, "rollout_batch": 32, "minibatch": 16, "microbatch": 8, "epochs": 1}
@@ -102,3 +104,31 @@ def test_a_row_that_stopped_has_no_curve(tree: Path) -> None:
     (tree / item.out / "result").mkdir(parents=True)
     (tree / item.out / "result" / "stopped.json").write_text(json.dumps({"reason": "x", "metrics": {}}))
     assert trained(tree, item) == {"training": {}, "curve": {}}
+
+
+def config(kind: str, **settings: Any) -> OptimiserConfig:
+    sizes = {"iterations": 4, "rollout_batch": 32, "minibatch": 16, "microbatch": 8, "epochs": 2, "actor_lr": 1e-3}
+    return optimiser_config(kind, **{**sizes, **settings})
+
+
+def history(*trained: bool, **more: float) -> list[dict[str, float]]:
+    return [
+        {"step": n, "response_length": 10.0, **({"grad_norm": 1.0, **more} if t else {})} for n, t in enumerate(trained)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "settings", "expected"),
+    [
+        (history(True, True), config("ppo", critic_lr=1e-3), (8, 64, 640)),
+        (history(False, True, True), config("ppo", critic_lr=1e-3, critic_warmup=1), (8, 96, 960)),
+        (history(True), config("rlmec", epochs=1), (2, 0, 320)),
+        (history(True, skipped_pairs=9.0), config("online_dpo", epochs=1, dpo_min_margin=0.1), (1, 32, 320)),
+    ],
+)
+def test_sizes_are_counted_from_history_and_settings(
+    steps: list[dict[str, float]], settings: OptimiserConfig, expected: tuple[int, int, int]
+) -> None:
+    found = sizes_of(steps, settings)
+    assert (found["updates"], found["rollouts"], found["tokens"]) == expected
+    assert found["iterations"] == len(steps)

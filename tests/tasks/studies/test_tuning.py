@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -19,23 +18,22 @@ from tasks.graph.items import Item
 from tasks.params.studies import StudySpec, read_study
 from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
 from tasks.running.artifacts import write_json, write_jsonl
-from tasks.studies.changed_since_start import tuning_at_start
-from tasks.studies.divergence import DIVERGED
-from tasks.studies.origins import settings_of
-from tasks.studies.sobol_points import search_points
-from tasks.studies.start_log import LOG
+from tasks.studies.registration import RECORDS
 from tasks.studies.tree import WorldTree, write_tree
-from tasks.studies.trial_records import (
+from tasks.studies.tuned import tuned_rows, tuning_file, write_overrides
+from tasks.studies.tuning import (
+    TuningPlan,
     _run,
     pending,
     record_to_continue,
+    search_points,
+    settings_digests,
     taken_over,
     trials_of,
-    tuning_file,
+    tuning_plan,
     write_tuning,
 )
-from tasks.studies.trials import TuningPlan, settings_digests, tuning_plan
-from tasks.studies.tuned import broken_rows, overrides, tuned_rows, write_overrides
+from tasks.studies.world_record import DIVERGED, _origins
 
 PROJECT = Path(__file__).parents[3]
 STUDY: dict[str, Any] = {
@@ -122,11 +120,11 @@ def test_tuning_leaves_what_a_row_fixes_and_the_other_settings_are_the_same_poin
     assert made.points == plan().points
     for number, point in enumerate(made.points["ppo"]):
         others = {name: value for name, value in point.items() if name != "kl_coef"}
-        assert made.point(("bandit", number)) == others
-        assert made.point(("segment", number)) == point
+        assert made.points_of("bandit")[number] == others
+        assert made.points_of("segment")[number] == point
         row = made.trial_rows([("bandit", number)]).rows[f"bandit-t{number}"]
         assert row["optimiser"] == {"kl_coef": 0.4, **others}
-    assert set(made.space_of("bandit")) == {"actor_lr", "critic_lr"}
+    assert set(made.stated("bandit")["space"]) == {"actor_lr", "critic_lr"}
 
 
 @pytest.mark.parametrize(
@@ -148,9 +146,9 @@ def test_what_a_row_cannot_fix_is_refused(row: dict[str, Any], said: str) -> Non
 
 
 def test_rows_are_tuned_in_the_cells_that_the_study_names() -> None:
-    assert plan().cells_of("bandit") == ["low", "high"]
-    assert plan().cells_of("dpo") == ["low"]
-    assert plan(tuned_at=["low"]).cells_of("bandit") == ["low"]
+    assert plan().spec.tuning_cells("bandit") == ["low", "high"]
+    assert plan().spec.tuning_cells("dpo") == ["low"]
+    assert plan(tuned_at=["low"]).spec.tuning_cells("bandit") == ["low"]
     with pytest.raises(RecipeError, match=r"rows\.dpo is in none of the cells of tuned_at"):
         plan(tuned_at=["high"])
     with pytest.raises(RecipeError, match="tuned_at names 'hihg'; did you mean 'high'"):
@@ -193,11 +191,11 @@ def test_a_world_of_the_study_has_the_digest_of_its_tuning(digests: Any, tmp_pat
     chosen = {**rows, "dpo": STUDY["rows"]["dpo"]}
     world = WorldTree("noise", study(rows=chosen), 1_234_567, tmp_path)
     write_tree(PROJECT, world)
-    made = {(row, "low"): origin["settings"] for row, origin in settings_of(world, "low").items()}
+    made = {(row, "low"): origin["settings"] for row, origin in _origins(world, "low", world.stages("low")).items()}
     assert made == digests()
     fixed = {**chosen, "bandit": {**rows["bandit"], **KL}}
     write_tree(PROJECT, other := WorldTree("noise", study(rows=fixed), 1_234_567, tmp_path))
-    assert settings_of(other, "low")["bandit"]["settings"] != made["bandit", "low"]
+    assert _origins(other, "low", other.stages("low"))["bandit"]["settings"] != made["bandit", "low"]
 
 
 def test_a_changed_reward_model_is_noticed(digests: Any) -> None:
@@ -216,15 +214,11 @@ def run(metric: float | None = None, **more: Any) -> dict[str, Any]:
 def filled(metrics: dict[str, list[float]], **changes: Any) -> dict[str, Any]:
     """A record in which each row's trials have these metrics with seeds 100 and 101, in every cell."""
     own = plan(trials=max(map(len, metrics.values())), **changes)
-    rows: dict[str, Any] = {
-        row: {"kind": own.optimisers[row], "cells": own.cells_of(row), "fixed": [*own.spec.fixed(row)],
-              "space": own.space_of(row), "trials": []}
-        for row in metrics
-    }  # fmt: skip
+    rows: dict[str, Any] = {row: {**own.stated(row), "trials": []} for row in metrics}
     for row, values in metrics.items():
         for number, value in enumerate(values):
-            runs = {str(seed): {cell: run(value) for cell in own.cells_of(row)} for seed in (100, 101)}
-            rows[row]["trials"].append({"point": own.point((row, number)), "runs": runs})
+            runs = {str(seed): {cell: run(value) for cell in own.spec.tuning_cells(row)} for seed in (100, 101)}
+            rows[row]["trials"].append({"point": own.points_of(row)[number], "runs": runs})
     return {"study": "noise", "metric": "win_rate_vs_sft", "seeds": [100, 101], "rows": rows}
 
 
@@ -282,7 +276,6 @@ def test_trials_of_rows_of_the_same_names_are_taken_over(tmp_path: Path) -> None
     write_tuning(tmp_path, record)
     continued = record_to_continue(tmp_path, again(), [100])
     assert pending(continued, 100, range(4)) == [("dpo", n) for n in range(4)], "rows of other names are tuned anew"
-    assert tuning_at_start(tmp_path, "again")[1] == ("tuning trials of 'bandit', 'segment' are those of study 'noise'",)
     with pytest.raises(DataError, match=r"again\.json.*the study has trials.*Delete the file"):
         taken_over(tmp_path, again(), "noise")
 
@@ -353,7 +346,6 @@ def test_nothing_is_chosen_before_all_trials_have_run() -> None:
     row = tuned_rows(record)["segment"]
     assert (row.best, row.missing, row.trials, row.broken) == (None, 1, 3, False)
     assert row.flags == ["1 of 4 trials have not run"]
-    assert "segment" not in overrides(tuned_rows(record))
 
 
 def test_a_trial_that_diverged_is_not_chosen_and_said() -> None:
@@ -377,7 +369,7 @@ def test_a_row_without_a_score_for_its_judge_is_not_broken() -> None:
     record = filled(METRICS)
     for trial in record["rows"]["dpo"]["trials"]:
         trial["runs"]["100"]["low"] = run(blank="0 of 10 judged pairs")
-    assert broken_rows(record) == {}
+    assert not any(row.broken for row in tuned_rows(record).values())
     assert "no trial has a score" in tuned_rows(record)["dpo"].flags
 
 
@@ -398,17 +390,18 @@ def test_a_row_whose_trials_all_diverged_is_broken() -> None:
     record = filled(METRICS)
     for trial in record["rows"]["dpo"]["trials"]:
         trial["runs"]["100"]["low"] = run(stopped="hacked")
-    assert broken_rows(record) == {"dpo": "broken: no trial has a score"}
+    dpo = tuned_rows(record)["dpo"]
+    assert (dpo.broken, dpo.flags[0]) == (True, "broken: no trial has a score")
 
 
 def test_a_row_below_its_sft_model_at_its_best_is_broken() -> None:
     record = filled(METRICS)
-    assert broken_rows(record) == {"dpo": "broken: 48 at its best, its SFT model has 50"}
+    assert {name for name, row in tuned_rows(record).items() if row.broken} == {"dpo"}
+    assert "broken: 48 at its best, its SFT model has 50" in tuned_rows(record)["dpo"].flags
     for seed, rates in (("100", {"2": 49.0, "4": 56.0}), ("101", {"2": 53.0, "4": 40.0, "6": 90.0})):
         record["rows"]["dpo"]["trials"][0]["runs"][seed]["low"]["curve"] = rates
     row = tuned_rows(record)["dpo"]
     assert (row.at_best, row.broken) == (51.0, False), "step 2 is best of the steps that both runs have"
-    assert broken_rows(None) == {}
 
 
 def test_a_choice_at_the_edge_of_what_was_tried_is_flagged() -> None:
@@ -475,13 +468,16 @@ def test_choices_are_written_into_the_study_beside_what_it_says(file: Path, tmp_
 
 
 def test_a_started_study_is_not_written(file: Path, tmp_path: Path) -> None:
-    (tmp_path / LOG).parent.mkdir(parents=True)
-    line = {"study": "noise", "digest": "", "blob": "", "commit": "", "worlds": []}
-    lines = [{**line, "kind": "pilot", "time": "t0"}, {**line, "kind": "verdict", "time": "t1"}]
-    (tmp_path / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(RecipeError, match="was started on t1"):
+    (tmp_path / RECORDS / "noise").mkdir(parents=True)
+    (tmp_path / RECORDS / "noise" / "pilot-100.json").touch()
+    write_overrides(tmp_path, file, tuned_rows(filled(METRICS)))
+    written = file.read_text()
+    (tmp_path / RECORDS / "noise" / "1234567.json").touch()
+    with pytest.raises(
+        RecipeError, match=r"has the record reference/studies/noise/1234567\.json; rows are tuned before"
+    ):
         write_overrides(tmp_path, file, tuned_rows(filled(METRICS)))
-    assert file.read_text() == TEXT
+    assert file.read_text() == written
 
 
 def test_an_unfinished_tuning_is_not_written(file: Path, tmp_path: Path) -> None:

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import RecipeError
 from rlhf_core.typed import typed
 from tasks.commands.study import print_study
 from tasks.graph.items import result_of
 from tasks.params.studies import StudySpec
+from tasks.studies.registration import TWIN_APART, TWINS
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.twins import twin_tests
 from tasks.studies.verdicts import StudyState, load_study
-from tasks.studies.world_seeds import TWIN_APART, TWINS, check_world_seed
-from tests.tasks.studies.synthetic_study import commit_study, edit, git, write_worlds
+from tests.tasks.studies.synthetic_study import commit_study, edit, write_worlds
 
 PROJECT = Path(__file__).resolve().parents[3]
 ROWS = ("first", "second")
@@ -61,11 +61,6 @@ def test_twins_share_data_and_sft_model_and_nothing_that_is_trained_on_them(tmp_
 def test_worlds_of_twins_have_the_seeds_that_are_kept_for_them(tmp_path: Path) -> None:
     own = commit_study(tmp_path, STUDY, "twins")
     assert [own.world_seed(index) for index in range(3)] == [200, 201, 202]
-    check_world_seed(own.world_seed(2), pilot=False, twins=True)
-    with pytest.raises(RecipeError, match="is not of twins; they have seeds 200 to 299"):
-        check_world_seed(1_000_000, pilot=False, twins=True)
-    with pytest.raises(RecipeError, match="seed 200 is not one that a study draws"):
-        check_world_seed(200, pilot=False)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +97,7 @@ def test_differences_as_large_as_those_before_them_pass(tmp_path: Path) -> None:
     assert test.calibration is not None
     assert len(test.calibration.p_values) == 40
     assert test.calibration.sound
-    differences = [state.findings[0].values[index] for index in range(48)]
+    differences = [state.findings[0].values[TWINS.start + index] for index in range(48)]
     assert test.deviation == pytest.approx(np.sqrt(np.mean(np.square(differences)) / 2))
     known = np.sum(np.square(differences[:8])) / 8
     naive = [2 * stats.t.sf(abs(difference) / np.sqrt(known), 8) for difference in differences[8:]]
@@ -119,9 +114,7 @@ def test_differences_that_are_larger_than_those_before_them_do_not_pass(tmp_path
 def test_no_table_before_the_last_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = complete(tmp_path, lambda _: 4.0, worlds=47)
     assert len(twin_tests(state)) == 1
-    edited = tmp_path / "reference" / "studies" / "twins" / "246.json"
-    git(tmp_path, "rm", "-q", "--cached", str(edited))
-    git(tmp_path, "commit", "-q", "--amend", "--no-edit")
+    (tmp_path / "reference" / "studies" / "twins" / "246.json").unlink()
     assert twin_tests(load_study(tmp_path, tmp_path / "studies" / "twins.yaml")) == ()
     print_study(tmp_path, "twins")
     assert "46 of 47 worlds" in capsys.readouterr().out
@@ -133,7 +126,6 @@ def test_the_findings_hold_the_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert "differences: 40" in printed
     assert "refused: no" in printed
-    assert list(twin_tests(state)[0].texts[:2]) == ["win_rate_vs_sft", "40"]
 
 
 def test_a_number_that_is_not_finite_leaves_one_metric_without_a_test(tmp_path: Path) -> None:
@@ -145,7 +137,4 @@ def test_a_number_that_is_not_finite_leaves_one_metric_without_a_test(tmp_path: 
     rate, kl = twin_tests(load_study(tmp_path, tmp_path / "studies" / "twins.yaml"))
     assert rate.calibration is not None
     assert kl.calibration is None
-    assert kl.texts[-1].startswith("no test: ")
-    edit(files[9], lambda record: record["cells"]["as-it-is"]["rows"]["first"]["metrics"].update(kl=10**400))
-    with pytest.raises(DataError, match=r"209\.json: not a record: the number 1000.* has 401 digits"):
-        load_study(tmp_path, tmp_path / "studies" / "twins.yaml")
+    assert kl.texts[-1] == "no test: world 209: row 'first' of cell 'as-it-is': kl is nan"

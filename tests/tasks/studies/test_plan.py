@@ -1,4 +1,4 @@
-"""The design of a study in words, its check before anything runs, and metrics that its page shows."""
+"""The plan of a study: its check before anything runs, its design in words, and metrics that its page shows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec, read_study
-from tasks.studies.checks import check_study
-from tasks.studies.design import design_of
-from tasks.studies.shown import shown_values
+from tasks.studies.frame import ends_of, frame_of, shown_values
+from tasks.studies.plan import check_study, design_of
 
 PROJECT = Path(__file__).parents[3]
 STUDY: dict[str, Any] = {
@@ -49,7 +48,7 @@ def test_the_design_says_what_levels_set_what_is_not_tuned_and_how_cells_weigh()
     assert parts == {
         "dial length": {
             "short": "nothing: the scale's settings",
-            "long": "2 settings: data.dialogue.dials.clauses 8; data.dialogue.limits.total 448",
+            "long": "data.dialogue.dials.clauses 8; data.dialogue.limits.total 448",
         },
         "not tuned": {"bandit": "kl_coef 0.4"},
         "hypotheses": {"grows": "segment less bandit, above 0: −1 short; +1 long"},
@@ -59,9 +58,7 @@ def test_the_design_says_what_levels_set_what_is_not_tuned_and_how_cells_weigh()
 def test_a_removed_setting_is_said() -> None:
     settings = {"policy": {"solutions": {"optimiser": {"epochs": None, "updates": 120}}}}
     first = design_of(study(settings=settings))[0]
-    assert first.lines == {
-        "all": "2 settings: policy.solutions.optimiser.epochs removed; policy.solutions.optimiser.updates 120"
-    }
+    assert first.lines == {"all": "policy.solutions.optimiser.epochs removed; policy.solutions.optimiser.updates 120"}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (PROJECT / "studies").glob("*.yaml")))
@@ -138,44 +135,38 @@ def test_dials_that_undo_one_another_are_refused(dials: dict[str, Any], said: st
 def world(number: int, chosen: float) -> dict[str, Any]:
     """A record with a row that chooses the best of N beside a policy, and a selection above both."""
     rows = {
-        "bandit": {"metrics": {"kl": 1.0 + number}},
-        "segment": {"metrics": {"true/alpaca/4": 60.0 + number}},
+        "bandit": {"seconds": 1.0, "metrics": {"kl": 1.0 + number}},
+        "segment": {"seconds": 1.0, "metrics": {"true/alpaca/4": 60.0 + number}},
     }
-    above = {"selection/qa": {"metrics": {"chosen/factuality": chosen}}}
-    cells = {cell: {"rows": rows, "above": above} for cell in ("short", "long")}
-    return {"study": "length", "kind": "verdict", "world": number, "cells": cells}
+    above = {"selection/qa": {"seconds": 1.0, "metrics": {"chosen/factuality": chosen}}}
+    cells = {cell: {"rows": dict(rows), "above": dict(above)} for cell in ("short", "long")}
+    return {"study": "length", "kind": "verdict", "world": number, "machine": {"threads": 1}, "cells": cells}
 
 
-def test_a_metric_is_shown_of_the_rows_that_have_it() -> None:
+def test_metrics_are_shown_of_the_rows_and_stages_that_have_them() -> None:
     records = {0: world(0, 1.0), 1: world(1, 0.0)}
-    assert shown_values(study(), records, "kl") == {
-        ("bandit", cell): ({0: 1.0, 1: 2.0}, []) for cell in ("short", "long")
-    }
-    assert [*shown_values(study(), records, "true/alpaca/4")] == [("segment", "short"), ("segment", "long")]
+    records[1]["cells"]["long"]["rows"]["bandit"] = {"seconds": 1.0, "stopped": "hacked"}
+    records[1]["cells"]["short"]["above"] = records[0]["cells"]["short"]["above"] = {}
+    ends = ends_of(frame_of(study(), records))
+    both = {0: 1.0, 1: 2.0}
+    assert shown_values(study(), ends, "kl") == {("bandit", "short"): (both, 0), ("bandit", "long"): ({0: 1.0}, 1)}
+    assert [*shown_values(study(), ends, "true/alpaca/4")] == [("segment", "short"), ("segment", "long")]
+    chosen = shown_values(study(), ends, "selection/qa/chosen/factuality")
+    assert chosen == {("selection/qa", "long"): ({0: 1.0, 1: 0.0}, 0)}
 
 
-def test_a_metric_of_a_stage_above_the_rows_is_shown_once_for_each_cell() -> None:
-    """Of a choice, 0 or 1 in each world, the mean over worlds is the share of worlds in which it was made."""
-    records = {0: world(0, 1.0), 1: world(1, 0.0)}
-    found = shown_values(study(), records, "selection/qa/chosen/factuality")
-    assert found == {("selection/qa", cell): ({0: 1.0, 1: 0.0}, []) for cell in ("short", "long")}
-    for record in records.values():
-        record["cells"]["short"] = {**record["cells"]["short"], "above": {}}
-    assert [*shown_values(study(), records, "selection/qa/chosen/factuality")] == [("selection/qa", "long")]
-    (_, lost) = shown_values(study(), records, "selection/qa/chosen/length")["selection/qa", "long"]
-    assert lost == [f"world {n}: stage 'selection/qa' of cell 'long' has no selection/qa/chosen/length" for n in (0, 1)]
-
-
-def test_a_row_that_lost_its_metric_in_some_world_is_shown_with_the_reason() -> None:
-    records = {0: world(0, 1.0), 1: world(1, 0.0)}
-    records[1]["cells"]["long"]["rows"] = {**records[1]["cells"]["long"]["rows"], "bandit": {"stopped": "hacked"}}
-    values, lost = shown_values(study(), records, "kl")["bandit", "long"]
-    assert values == {0: 1.0}
-    assert "row 'bandit' of cell 'long' stopped: hacked" in lost[0]
+def test_settings_in_which_compared_rows_differ_and_that_tuning_does_not_choose_are_named() -> None:
+    """The bandit's value clip is 0.2, that of the segment row 0.25; both have a KL coefficient of 0.4."""
+    (note,) = check_study(PROJECT, "length", study()).notes
+    assert note == "'segment' and 'bandit' differ in untuned settings: value_clip 0.25 and 0.2"
 
 
 GREEDY = {"evaluation": {"dialogue": {"temperature": 0}}}
-BLANK = [f"{row} ({cell})" for cell in ("short", "long") for row in ("bandit", "segment")]
+BLANK = [
+    f"{row} ({cell}) is blank at kl_targets: it is not sampled at temperature 1"
+    for cell in ("short", "long")
+    for row in ("bandit", "segment")
+]
 
 
 def test_a_hypothesis_at_a_kl_is_refused_where_answers_are_greedy() -> None:
@@ -189,9 +180,10 @@ def test_a_hypothesis_at_a_kl_does_not_ask_for_cells_that_it_does_not_count() ->
     dials = {"length": {"short": {}, "long": long}}
     hypotheses = {"more": {"says": "s", "row": "segment", "kl": 1, "at": {"length": "short"}}}
     found = check_study(PROJECT, "length", study(hypotheses=hypotheses, kl_targets=[1], dials=dials))
-    assert found.without_kl == ["bandit (long)", "segment (long)"]
+    assert [note for note in found.notes if "blank" in note] == BLANK[2:]
 
 
 @pytest.mark.parametrize(("settings", "blank"), [(GREEDY, BLANK), ({}, [])])
 def test_rows_that_kl_targets_leave_blank_are_foreseen(settings: dict[str, Any], blank: list[str]) -> None:
-    assert check_study(PROJECT, "length", study(kl_targets=[1], settings=settings)).without_kl == blank
+    notes = check_study(PROJECT, "length", study(kl_targets=[1], settings=settings)).notes
+    assert [note for note in notes if "blank" in note] == blank

@@ -1,0 +1,183 @@
+"""One frame of all numbers of a study's records, from which verdicts, caveats and tables are computed.
+
+| column | content |
+|---|---|
+| study, world, cell | the study's name, the world's seed, the cell |
+| row | of the study; a stage above the rows is named `<stage>/<name>` |
+| step | of an evaluation while training; NaN at the end |
+| metric | as the stage names it; `training/<name>` of training; `core_seconds`; `<metric>@<nats>` at a KL target |
+| value | NaN for one that is not a finite number |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from rlhf_core.evaluation.statistics import Floats
+from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.equal_kl import at_kl
+from tasks.studies.records import Records, is_number, why_no_number
+from tasks.studies.tuned import TunedRow
+
+COLUMNS = ["study", "world", "cell", "row", "step", "metric", "value"]
+#: Amounts of training in a table of budgets, by the headings behind the row's name.
+BUDGETS = {
+    "trials": ("", "{:,.0f}"), "updates": ("training/updates", "{:,.0f}"), "rollouts": ("training/rollouts", "{:,.0f}"),
+    "tokens": ("training/tokens", "{:,.0f}"), "tuning, core-hours": ("", "{:.2f}"),
+    "worlds, core-hours": ("core_seconds", "{:.2f}"), "KL": ("kl", "{:.3g}"),
+    "clip fraction": ("training/clip_fraction", "{:.3g}"),
+    "explained variance": ("training/explained_variance", "{:.3g}"),
+}  # fmt: skip
+BUDGET_COLUMNS = tuple(BUDGETS)
+
+
+def frame_of(spec: StudySpec, records: Records) -> pd.DataFrame:
+    """Returns the frame of a study's records."""
+    lines: list[tuple[Any, ...]] = []
+    for world, record in records.items():
+        threads = record["machine"]["threads"]
+        for cell, stages in record["cells"].items():
+            for row, run in (stages["rows"] | stages.get("above", {})).items():
+                place = (record["study"], world, cell, row)
+                lines.append((*place, None, "core_seconds", run["seconds"] * threads))
+                lines += _numbers(place, None, run.get("metrics", {}))
+                lines += _numbers(place, None, run.get("training", {}), "training/")
+                for point in run.get("curve", {}).get("points", ()):
+                    lines += _numbers(place, point["step"], point)
+                if row in stages["rows"] and spec.kl_targets and "stopped" not in run:
+                    for one in at_kl(run.get("curve", {}), spec.kl_targets, spec.metric):
+                        name = measure(spec.metric, one.target)
+                        lines += _numbers(place, None, {name: one.value, f"{name}/assumed": float(one.assumed)})
+    made = pd.DataFrame(lines, columns=COLUMNS)
+    return made.astype({"step": float, "value": float})
+
+
+def _numbers(
+    place: tuple[Any, ...], step: float | None, values: Mapping[str, Any], prefix: str = ""
+) -> Iterable[tuple[Any, ...]]:
+    return (
+        (*place, step, f"{prefix}{name}", value if is_number(value) else None)
+        for name, value in values.items()
+        if name != "step"
+    )
+
+
+def measure(metric: str, kl: float | None) -> str:
+    """Returns the name in the frame of a metric at a KL target, or at the end of training."""
+    return metric if kl is None else f"{metric}@{kl:g}"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The numbers of a study's frame at the end of training.
+
+    Attributes:
+        worlds: their seeds, in order.
+        columns: by metric, cell and row; float64 [worlds], NaN where there is no number.
+    """
+
+    worlds: tuple[int, ...]
+    columns: Mapping[tuple[str, str, str], Floats]
+
+    def table(self, metric: str, places: Iterable[tuple[str, str]]) -> Floats:
+        """Returns the values of a metric in some cells and rows, [worlds, places]."""
+        missing = np.full(len(self.worlds), math.nan)
+        return np.stack([self.columns.get((metric, *place), missing) for place in places], axis=1)
+
+
+def ends_of(frame: pd.DataFrame) -> Ends:
+    """Returns the numbers of a frame at the end of training."""
+    worlds = [int(world) for world in frame["world"].unique()]
+    end = frame[frame["step"].isna()].set_index(["world", "metric", "cell", "row"])["value"]
+    wide = end.unstack(["metric", "cell", "row"]).reindex(worlds) if worlds else pd.DataFrame()
+    names = cast(list[tuple[str, str, str]], wide.columns.tolist())
+    return Ends(tuple(worlds), dict(zip(names, wide.to_numpy().T, strict=True)))
+
+
+def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
+    """Returns the row of a hypothesis and the row that it is compared with."""
+    return hypothesis.row, hypothesis.than or spec.main
+
+
+def weights_of(spec: StudySpec, hypothesis: Hypothesis) -> dict[tuple[str, str], float]:
+    """Returns the weights of cells and rows, by which a world's numbers add up to that of a hypothesis."""
+    return {
+        (cell, row): sign * weight
+        for cell, weight in spec.weighted_cells(hypothesis).items()
+        for sign, row in zip((1, -1), compared(spec, hypothesis), strict=True)
+    }
+
+
+def why_missing(spec: StudySpec, hypothesis: Hypothesis, records: Records, world: int, cell: str, row: str) -> str:
+    """Returns why a world has no number of a cell and row for a hypothesis, in words."""
+    run = records[world]["cells"][cell]["rows"][row]
+    if hypothesis.kl is None or "stopped" in run:
+        return why_no_number(records[world], cell, row, spec.metric)
+    (found,) = at_kl(run.get("curve", {}), [hypothesis.kl], spec.metric)
+    return f"world {world}: row '{row}' of cell '{cell}' has no {spec.metric} at {hypothesis.kl:g} nats: {found.reason}"
+
+
+def shown_values(spec: StudySpec, ends: Ends, metric: str) -> dict[tuple[str, str], tuple[dict[int, float], int]]:
+    """Returns the values of a metric by row and cell: those of the worlds by seed, and how many worlds have none.
+
+    A metric of a stage above the rows is named `<stage>/<name>/<metric>`, as in `selection/qa/chosen/factuality`; the
+    stage takes the place of the row. A row that never has a metric, as a policy has none of Best-of-N, is left out.
+    """
+    stages = {row for _, _, row in ends.columns if "/" in row and metric.startswith(f"{row}/")}
+    stage = max(stages, key=len, default=None)
+    own = metric if stage is None else metric.removeprefix(f"{stage}/")
+    found = {}
+    for cell in spec.cells:
+        for row in spec.rows if stage is None else [stage]:
+            if (values := ends.columns.get((own, cell, row))) is not None:
+                known = {world: float(v) for world, v in zip(ends.worlds, values, strict=True) if not math.isnan(v)}
+                found[row, cell] = known, len(values) - len(known)
+    return found
+
+
+def core_hours(frame: pd.DataFrame) -> float:
+    """Returns core-hours of all stages."""
+    return float(frame.loc[frame["metric"] == "core_seconds", "value"].sum()) / 3600
+
+
+@dataclass(frozen=True)
+class RowBudget:
+    """Budget of a row: means over worlds and cells, None where no record has the number.
+
+    Attributes:
+        amounts: by `BUDGET_COLUMNS`.
+    """
+
+    amounts: Mapping[str, float | None]
+
+    @property
+    def texts(self) -> list[str]:
+        """Returns the budget as a table shows it, by `BUDGET_COLUMNS`; blank where it is not known."""
+        return ["" if value is None else BUDGETS[name][1].format(value) for name, value in self.amounts.items()]
+
+
+def row_budgets(spec: StudySpec, frame: pd.DataFrame, tuned: Mapping[str, TunedRow]) -> dict[str, RowBudget]:
+    """Returns the budget of each row of a study by name.
+
+    Args:
+        spec: the study.
+        frame: of its records.
+        tuned: its rows with their trials.
+    """
+    end = frame[frame["step"].isna()].groupby(["row", "metric"])["value"]
+    means, sums = end.mean().dropna().to_dict(), end.sum().to_dict()
+    found = {}
+    for row in spec.rows:
+        amounts = {name: means.get((row, metric)) for name, (metric, _) in BUDGETS.items()}
+        own = tuned.get(row)
+        amounts["trials"] = own.trials if own else 0
+        amounts["tuning, core-hours"] = own.core_seconds / 3600 if own else 0.0
+        amounts["worlds, core-hours"] = sums.get((row, "core_seconds"), 0.0) / 3600
+        found[row] = RowBudget(amounts)
+    return found
