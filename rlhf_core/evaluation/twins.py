@@ -13,12 +13,10 @@ alone, which are independent of their sum, the only thing of them in v_i. So p_i
 uniform, and z_i = the normal quantile of p_i are independent and normal: the mean of n squared z has exactly the band
 chi-square(n) / n, .61 to 1.48 for n = 40, and the Kolmogorov-Smirnov test of the p is exact.
 
-1. `twin_calibration` with `reference` runs of other worlds tests the size of the differences: whether the variance that
-   a study was planned with is theirs.
-2. Without a reference, the first difference of each row starts its variance and gives no p. Such a test is blind to
-   the size, by construction; it sees differences that vary more in some worlds than in others, or collapse in some.
-3. Standardising by all other differences of the same row (leave one out) is no test: the mean square is near 1
-   whatever the differences are.
+With the differences of other worlds as `v` this tests the size of the differences. Without them (0 degrees) the first
+difference starts the variance and gives no p: such a test is blind to the size, and sees differences that vary more in
+some worlds than in others. Standardising by all other differences (leave one out) is no test: the mean square is near 1
+whatever the differences are.
 
 Runs that collapse make differences far from normal: then sound twins are refused, mostly by the p-values, although
 verdicts by worlds stay conservative.
@@ -32,19 +30,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhf_core.errors import DataError, hint
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.statistics import Floats
-from rlhf_core.evaluation.worlds import ByRow, ByWorld, World, in_order, world_means
 
 LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class RunVariance:
-    """A variance of single runs within a world, with the degrees of freedom that it was estimated from."""
-
-    value: float
-    degrees: int
 
 
 @dataclass(frozen=True)
@@ -77,39 +66,6 @@ def chi_square_band(n: int, level: float = LEVEL) -> tuple[float, float]:
     return float(stats.chi2.ppf(tail, n)) / n, float(stats.chi2.isf(tail, n)) / n
 
 
-def run_variance(values: ByRow, row: str) -> RunVariance:
-    """Returns the variance of a row's runs within a world, pooled over its worlds; a world of n runs has n - 1 degrees.
-
-    Raises:
-        DataError: as `world_means`, worlds of one run only, or runs that are all equal.
-    """
-    means = world_means(values, row)
-    squares = math.fsum((value - means[world]) ** 2 for world, seeds in values[row].items() for value in seeds)
-    degrees = sum(len(seeds) - 1 for seeds in values[row].values())
-    if degrees == 0:
-        raise DataError(
-            f"row '{row}' has one run in each world, which has no variance", remedy="Train a second policy seed"
-        )
-    if squares == 0:
-        raise DataError(f"row '{row}' has equal runs in every world", remedy="Check that their seeds differ")
-    return RunVariance(squares / degrees, degrees)
-
-
-def twin_differences(values: ByRow, row: str) -> dict[World, float]:
-    """Returns first less second run of a row in each world.
-
-    Raises:
-        DataError: as `world_means`, or a world that has not two runs.
-    """
-    found: dict[World, float] = {}
-    for world in world_means(values, row):
-        runs = values[row][world]
-        if len(runs) != 2:
-            raise DataError(f"row '{row}' has {len(runs)} runs in world {world}; twins are 2")
-        found[world] = float(runs[0] - runs[1])
-    return found
-
-
 def standardised_p(differences: Sequence[float], variance: float = 0.0, degrees: float = 0) -> list[float]:
     """Returns the p of each difference by the variance known before it: independent and uniform for normal ones.
 
@@ -129,7 +85,7 @@ def standardised_p(differences: Sequence[float], variance: float = 0.0, degrees:
     total = degrees * variance + np.concatenate([[0.0], np.cumsum(squares)[:-1]])
     first = 0 if degrees else 1
     if not (total[first:] > 0).all():
-        raise DataError("the first difference is 0, which gives no variance", remedy="Check that the seeds differ")
+        raise DataError("the first differences are 0, which gives no variance", remedy="Check that the seeds differ")
     t = np.sqrt(squares[first:] * known[first:] / total[first:])
     return [float(p) for p in 2 * stats.t.sf(t, known[first:])]
 
@@ -147,36 +103,3 @@ def calibration_of_p_values(p_values: Sequence[float]) -> Calibration:
     mean_square = float(np.mean(stats.chi2.isf(p_values, 1)))
     uniform_p = float(stats.kstest(p_values, "uniform").pvalue)
     return Calibration(tuple(p_values), mean_square, chi_square_band(len(p_values)), uniform_p)
-
-
-def _checked_reference(reference: ByRow, row: str, tested: ByWorld) -> None:
-    if row not in reference:
-        raise DataError(f"row '{row}' has no reference runs{hint(row, reference)}")
-    shared = sorted(reference[row].keys() & tested.keys(), key=in_order)
-    if shared:
-        raise DataError(
-            f"row '{row}' has world {shared[0]} among the twins and in the reference",
-            remedy="A variance is tested by runs that it was not estimated from",
-        )
-
-
-def twin_calibration(twins: ByRow, reference: ByRow | None = None) -> Calibration:
-    """Tests the differences of twins, each row against its own variance.
-
-    Args:
-        twins: row -> world -> the two runs.
-        reference: row -> other worlds -> runs, at least two in some; the variance of a difference is twice theirs.
-
-    Raises:
-        DataError: as `twin_differences` and `run_variance`, a row without a reference, or a world in both.
-    """
-    p_values: list[float] = []
-    for row in twins:
-        differences = list(twin_differences(twins, row).values())
-        if reference is None:
-            p_values += standardised_p(differences)
-            continue
-        _checked_reference(reference, row, twins[row])
-        known = run_variance(reference, row)
-        p_values += standardised_p(differences, 2 * known.value, known.degrees)
-    return calibration_of_p_values(p_values)

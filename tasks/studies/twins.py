@@ -8,11 +8,10 @@ before any has run, so that nobody chooses where to stop.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.twins import Calibration, twin_calibration
+from rlhf_core.evaluation.twins import Calibration, calibration_of_p_values, standardised_p
 from tasks.params.metric_names import is_metric
 from tasks.params.studies import TWIN, StudySpec
 from tasks.studies.frame import compared
@@ -79,29 +78,30 @@ def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
 
 
 def _tested(state: StudyState, metric: str) -> TwinTest:
-    runs = {}
-    for name, (cell, *pair) in _pairs(state.spec).items():
-        for record in state.records.values():
-            for row in pair:
-                if not is_number(record["cells"][cell]["rows"][row].get("metrics", {}).get(metric)):
-                    return TwinTest(metric, None, None, why_no_number(record, cell, row, metric))
-        table = state.ends.table(metric, [(cell, row) for row in pair])
-        runs[name] = {world: list(line) for world, line in zip(state.ends.worlds, table, strict=True)}
-    first = [*state.records][:REFERENCE_WORLDS]
-    reference = {name: {world: own[world] for world in first} for name, own in runs.items()}
-    tested = {name: {world: own[world] for world in own if world not in first} for name, own in runs.items()}
-    squares = [(one - two) ** 2 for own in runs.values() for one, two in own.values()]
+    squares: list[float] = []
+    p_values: list[float] = []
     try:
-        return TwinTest(metric, math.sqrt(math.fsum(squares) / len(squares) / 2), twin_calibration(tested, reference))
+        for cell, *pair in _pairs(state.spec):
+            for record in state.records.values():
+                for row in pair:
+                    if not is_number(record["cells"][cell]["rows"][row].get("metrics", {}).get(metric)):
+                        return TwinTest(metric, None, None, why_no_number(record, cell, row, metric))
+            first, second = state.ends.table(metric, [(cell, row) for row in pair]).T
+            own = [float(difference) for difference in first - second]
+            squares += [difference**2 for difference in own]
+            known = math.fsum(squares[-len(own) :][:REFERENCE_WORLDS]) / REFERENCE_WORLDS
+            p_values += standardised_p(own[REFERENCE_WORLDS:], known, REFERENCE_WORLDS)
+        deviation = math.sqrt(math.fsum(squares) / len(squares) / 2)
+        return TwinTest(metric, deviation, calibration_of_p_values(p_values))
     except DataError as error:
         return TwinTest(metric, None, None, str(error))
 
 
-def _pairs(spec: StudySpec) -> Mapping[str, tuple[str, str, str]]:
-    """Returns the cell and the two rows of every comparison of a row with its twin, by a name."""
-    found: dict[str, tuple[str, str, str]] = {}
+def _pairs(spec: StudySpec) -> list[tuple[str, str, str]]:
+    """Returns the cell and the two rows of every comparison of a row with its twin."""
+    found: dict[tuple[str, str, str], None] = {}
     for hypothesis in spec.hypotheses.values():
         row, other = compared(spec, hypothesis)
         if bool(spec.rows[row].get(TWIN)) != bool(spec.rows[other].get(TWIN)):
-            found |= {f"{row} and {other}, {cell}": (cell, row, other) for cell in spec.weighted_cells(hypothesis)}
-    return found
+            found |= dict.fromkeys((cell, row, other) for cell in spec.weighted_cells(hypothesis))
+    return [*found]

@@ -121,7 +121,7 @@ def test_no_table_before_the_last_world(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_the_findings_hold_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = complete(tmp_path, lambda _: 4.0)
+    complete(tmp_path, lambda _: 4.0)
     print_study(tmp_path, "twins")
     printed = capsys.readouterr().out
     assert "differences: 40" in printed
