@@ -45,12 +45,6 @@ def raised(points: list[Evaluated], settings: AlarmSettings) -> int | None:
     return None
 
 
-def test_a_rising_proxy_with_a_win_rate_that_only_fluctuates_raises_at_most_the_stated_share_of_alarms() -> None:
-    rng, settings, runs = random.Random(0), AlarmSettings(false_alarms=0.2), 300
-    alarms = sum(raised(curve(rng, [0.5] * 5, 48), settings) is not None for _ in range(runs))
-    assert stats.binomtest(alarms, runs, 0.2, alternative="greater").pvalue > 0.01, alarms / runs
-
-
 def test_a_rise_and_fall_is_found_where_it_falls() -> None:
     rng = random.Random(1)
     found = [raised(curve(rng, [0.6, 0.75, 0.7, 0.3, 0.1], 64), AlarmSettings()) for _ in range(50)]
@@ -94,22 +88,6 @@ def test_the_end_below_the_start_rings_without_any_evaluation_on_the_way() -> No
     assert (raised_once.kind, raised_once.step) == ("end", 40)
     assert "the final win rate over the SFT policy is 26.8 %" in raised_once.message
     assert alarm.observe_end(40, {}) == []
-
-
-def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_their_end_included() -> None:
-    rng, settings, rang = random.Random(4), AlarmSettings(false_alarms=0.2), 0
-    for _ in range(300):
-        alarm = HackingAlarm(settings, evaluations=4)
-        for step in range(1, 5):
-            alarm.observe(step, SFT, 64)
-            alarm.observe_evaluation(step, {str(i): float(rng.random() < 0.5) for i in range(48)})
-        alarm.observe_end(4, {str(i): float(rng.random() < 0.5) for i in range(200)})
-        rang += bool(alarm.alarms)
-    assert stats.binomtest(rang, 300, 0.2, alternative="greater").pvalue > 0.01, rang / 300
-
-
-def test_two_prompts_prove_nothing() -> None:
-    assert raised(curve(random.Random(3), [1.0, 0.0], 2, ties=0.0), AlarmSettings()) is None
 
 
 @given(better=st.integers(0, 30), worse=st.integers(0, 30), ties=st.integers(0, 5))
@@ -202,7 +180,7 @@ def test_every_pair_of_evaluations_and_the_start_is_counted() -> None:
         ({"entropy": (0.5, 0.9)}, "entropy is \\[0.5, 0.9\\]; it must be \\[least below 1"),
         ({"truncation": 0.0}, "truncation is 0.0"),
         ({"patience": 0}, "at least 1"),
-        ({"on_hacking": "halt"}, "it must be one of note, stop"),
+        ({"on_hacking": "halt"}, "on_hacking is 'halt'; known: note, stop"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, object], message: str) -> None:

@@ -99,13 +99,6 @@ def test_a_run_that_recovers_keeps_the_alarm_of_its_fall_and_has_none_of_its_end
     assert kinds(alarm) == [("fall", 2)]
 
 
-def test_a_band_that_is_left_for_less_than_patience_and_entered_again_does_not_ring() -> None:
-    alarm = HackingAlarm(AlarmSettings(patience=3), evaluations=0)
-    for step, length in enumerate([40.0, 90.0, 90.0, 45.0, 90.0, 90.0, 45.0], start=1):
-        alarm.observe(step, SFT | {"response_length": length}, 64)
-    assert alarm.alarms == []
-
-
 @pytest.mark.parametrize("false_alarms", [0.05, 0.99])
 def test_one_prompt_proves_nothing_at_any_level(false_alarms: float) -> None:
     alarm = HackingAlarm(AlarmSettings(false_alarms=false_alarms), evaluations=2)
