@@ -1,6 +1,6 @@
 """Rows whose numbers diverge: a divergence is an outcome of a row, and no failure of its world.
 
-A policy whose training diverges leaves its evaluations so far beside its result (`tasks.policy_run.divergence`). In a
+A policy whose training diverges leaves its evaluations so far beside its result (`tasks.policy_run.run`). In a
 study the row scores what it scored at the last of them. A row that diverged before its first evaluation, or whose
 reward or SFT model diverged, has no score.
 """
