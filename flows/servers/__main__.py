@@ -13,7 +13,7 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -180,13 +180,6 @@ def make_pool(client: Any) -> None:
             client.update_work_queue(known.id, concurrency_limit=1)
 
 
-def reported(workers: Sequence[Mapping[str, Any]], name: str, start: datetime) -> bool:
-    """Returns whether a worker of this name has reported since it was started: one just killed counts as online for a
-    while."""
-    beats = [worker["last_heartbeat_time"] for worker in workers if worker["name"] == name]
-    return any(beat and datetime.fromisoformat(beat) >= start for beat in beats)
-
-
 def _wait_for_worker(settings: Settings, start: datetime) -> None:
     """Waits until the worker started then has reported to the server.
 
@@ -198,8 +191,9 @@ def _wait_for_worker(settings: Settings, start: datetime) -> None:
     until = time.monotonic() + processes.START_SECONDS
     with get_client(sync_client=True) as client:
         while time.monotonic() < until:
-            answer = client._client.post(f"/work_pools/{POOL}/workers/filter", json={})
-            if reported(answer.json(), settings.worker, start):
+            workers = client._client.post(f"/work_pools/{POOL}/workers/filter", json={}).json()
+            beats = [one["last_heartbeat_time"] for one in workers if one["name"] == settings.worker]
+            if any(beat and datetime.fromisoformat(beat) >= start for beat in beats):  # one just killed looks online
                 return
             if not alive(processes.read_state(settings.folder)["processes"].get("worker")):
                 raise RewardsmithError(f"the worker ended: {processes.last_line(settings, 'worker')}")

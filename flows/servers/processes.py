@@ -92,7 +92,7 @@ def authorization(settings: Settings) -> dict[str, str]:
 
 
 def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Waits for servers just started: until each answers on its port, and not another one that took it meanwhile.
+    """Waits until servers just started answer.
 
     Raises:
         RewardsmithError: one ended, or does not answer in time, with the end of its log.
@@ -106,22 +106,11 @@ def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[
                     f"the {name} server ended: {last_line(settings, name)}. Run `rewardsmith up` again: it continues "
                     "from here, on another port if this one is taken"
                 )
-            if answers(settings, name) and listens(started[name].pid, settings.ports[name]):
+            if answers(settings, name):
                 left.remove(name)
         if left and time.monotonic() > until:
             raise RewardsmithError(f"the {left[0]} server does not answer: {last_line(settings, left[0])}")
         time.sleep(0.2)
-
-
-def listens(pid: int, port: int) -> bool:
-    """Returns whether a process or one of its children is who listens on a port."""
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):
-                if any(c.laddr.port == port and c.status == psutil.CONN_LISTEN for c in one.net_connections("inet")):
-                    return True
-    return False
 
 
 def last_line(settings: Settings, name: str) -> str:

@@ -9,31 +9,18 @@ from __future__ import annotations
 
 import copy
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-#: Between two looks at a repository's lock that another process holds.
-LOCK_SECONDS = 0.02
-
 
 def open_repo(root: Path) -> Any:
-    """Opens a repository whose lock waits for other processes, as `dvc --wait-for-lock` does.
-
-    It looks every LOCK_SECONDS; DVC looks every half second, which stages that begin and end together would spend
-    asleep.
-    """
-    from dvc.lock import Lock
+    """Opens a repository whose lock waits for other processes, as `dvc --wait-for-lock` does."""
     from dvc.repo import Repo
 
     read_lock_files_quickly()
-    repo = Repo(str(root), _wait_for_lock=True)
-    if isinstance(repo.lock, Lock):
-        repo.lock.lock = partial(_wait_for, repo.lock)
-    return repo
+    return Repo(str(root), _wait_for_lock=True)
 
 
 def read_lock_files_quickly() -> None:
@@ -57,19 +44,6 @@ def read_lock_files_quickly() -> None:
             yield data
 
     dvcfile.modify_yaml = modify_yaml
-
-
-def _wait_for(lock: Any) -> None:
-    """Takes a lock of DVC's as soon as it is free."""
-    from dvc.lock import LockError
-
-    while True:
-        try:
-            lock._do_lock()
-        except LockError:
-            time.sleep(LOCK_SECONDS)
-        else:
-            return
 
 
 def run_key(entry: Mapping[str, Any]) -> str:

@@ -209,7 +209,7 @@ def test_limits_are_made_for_cores_memory_and_each_gpu(platform: Platform) -> No
     assert {"cores", "gb", "a", "b"} <= names
 
 
-def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(platform: Platform) -> None:
+def test_a_run_from_the_server_streams_its_log_reaches_mlflow_and_leaves_artifacts(platform: Platform) -> None:
     run = platform.start("segment", report=False)
     assert platform.wait(run).is_completed()
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
@@ -219,6 +219,15 @@ def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(plat
     assert "up to date" in command("dvc", "status", root=platform.root).stdout
     wait_for(lambda: platform.held_slots() == 0)
     assert not chaos.faults_in_mlflow(platform.root)
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
+    found = {artifact.key: artifact for artifact in platform.client.read_artifacts(artifact_filter=mine)}
+    assert found["progress"].data == 100.0
+    assert "policy-segment-bandit-0" in str(found["stages"].data)
+    page, runs = platform.environment["REWARDSMITH_PAGE"], platform.environment["MLFLOW_TRACKING_URI"]
+    assert f"({page}/report/index.html)" in found["report"].data
+    assert f"({runs}/#/experiments/" in found["mlflow-segment"].data
 
 
 def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,21 +306,6 @@ def test_a_cron_schedule_with_a_timezone_fires_within_five_seconds(platform: Pla
     tree = platform.root / ".work" / "recipes" / "own"
     assert (tree / "results/testbed/segment/policy/own/0/result/metrics.json").exists()
     assert "own" not in command("git", "status", "--short", root=platform.root).stdout
-
-
-def test_a_run_leaves_its_progress_a_table_of_its_stages_and_links(platform: Platform) -> None:
-    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-
-    chaos.forget(platform.root)
-    run = platform.start("segment", report=False, rows=["bandit"], seeds=[0])
-    assert platform.wait(run).is_completed()
-    mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
-    found = {artifact.key: artifact for artifact in platform.client.read_artifacts(artifact_filter=mine)}
-    assert found["progress"].data == 100.0
-    assert "policy-segment-bandit-0" in str(found["stages"].data)
-    page, runs = platform.environment["REWARDSMITH_PAGE"], platform.environment["MLFLOW_TRACKING_URI"]
-    assert f"({page}/report/index.html)" in found["report"].data
-    assert f"({runs}/#/experiments/" in found["mlflow-segment"].data
 
 
 def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> None:

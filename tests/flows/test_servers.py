@@ -10,9 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -186,17 +183,6 @@ def test_clients_never_ask_the_address_that_binds_everything(tmp_path: Path, mon
     assert "0.0.0.0" in made.commands()["prefect"]
     assert "0.0.0.0" not in str([made.client(), *(made.environment(name) for name in made.commands())])
     assert made.url("mlflow") == "http://127.0.0.1:5000"
-
-
-def test_a_worker_has_reported_when_its_own_heart_beat_after_its_start() -> None:
-    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-    def worker(name: str, beat: str | None) -> dict[str, Any]:
-        return {"name": name, "status": "ONLINE", "last_heartbeat_time": beat}
-
-    assert servers.reported([worker("here", "2026-01-01T12:00:01Z")], "here", start)
-    assert not servers.reported([worker("here", "2026-01-01T11:59:59.9Z")], "here", start), "killed a moment ago"
-    assert not servers.reported([worker("there", "2026-01-01T12:00:01Z"), worker("here", None)], "here", start)
 
 
 def test_the_usual_port_else_a_free_one_and_a_chosen_one_must_be_free() -> None:
@@ -442,15 +428,6 @@ def test_prefect_yaml_is_current_and_names_every_paper() -> None:
     assert scheduled[0]["concurrency_limit"]["collision_strategy"] == "CANCEL_NEW"
 
 
-def test_a_schedule_without_a_cron_line_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "params").mkdir()
-    (tmp_path / "params.yaml").write_text("suite: {seeds: [0], scale_seeds: {default: [0]}}")
-    settings = "schedule: {timezone: UTC}\nmodels: [{name: segment-policy-segment}]\n"
-    (tmp_path / "params" / "reevaluation.yaml").write_text(settings)
-    with pytest.raises(RecipeError, match=r"reevaluation\.yaml: 'schedule\.cron' is missing"):
-        deployments.deployments(tmp_path)
-
-
 def test_a_stage_that_outgrows_its_memory_is_ended_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.stage_run.MEMORY_SECONDS", 0.05)
     code = "import time; held = b'x' * 300_000_000; time.sleep(60)"
@@ -473,29 +450,6 @@ class Health(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
-
-
-def test_another_server_on_the_port_is_not_taken_for_ones_own(made: settings.Settings, tmp_path: Path) -> None:
-    """Two trees that start in the same moment may choose the same port; one of them gets it."""
-    own = (
-        f"import http.server, sys; sys.path.insert(0, {str(PROJECT)!r}); from tests.flows.test_servers import Health; "
-    )
-    own += "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), Health).serve_forever()"
-    with http.server.HTTPServer(("127.0.0.1", 0), Health) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        taken = other.server_address[1]
-        mine = replace(made, ports={**PORTS, "mlflow": taken})
-        assert processes.answers(mine, "mlflow")
-        late = subprocess.Popen([sys.executable, "-c", own, str(taken)], stderr=subprocess.DEVNULL)
-        with pytest.raises(RewardsmithError, match=r"the mlflow server ended: .*on another port"):
-            processes.wait_until_ready(mine, {"mlflow": late})
-        other.shutdown()
-    with socket.socket() as free_socket:
-        free_socket.bind(("127.0.0.1", 0))
-        free = free_socket.getsockname()[1]
-    with subprocess.Popen([sys.executable, "-c", own, str(free)]) as process:
-        processes.wait_until_ready(replace(made, ports={**PORTS, "mlflow": free}), {"mlflow": process})
-        process.kill()
 
 
 def test_a_deployment_whose_version_is_no_commit_is_not_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from dvc.repo import Repo
 from dvc.utils.serialize import _yaml
 
 from tasks.dvc.internals import (
-    LOCK_SECONDS,
     newest_run,
     open_repo,
     run_folder,
@@ -63,23 +61,6 @@ def root(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def entry(root: Path) -> dict[str, object]:
     found: dict[str, object] = yaml.safe_load((root / "dvc.lock").read_text())["stages"]["make"]
     return found
-
-
-def test_a_lock_is_taken_soon_after_it_is_free(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks: stages that begin or end together sleep for half seconds."""
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            held.lock.unlock()
-
-    with open_repo(root) as held, open_repo(root) as waiting:
-        held.lock.lock()
-        monkeypatch.setattr(time, "sleep", sleep)
-        with waiting.lock:
-            assert waiting.lock.is_locked
-    assert slept == [LOCK_SECONDS] * 3
 
 
 def test_a_repository_waits_for_the_lock_of_another_process(root: Path) -> None:
