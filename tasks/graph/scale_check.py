@@ -119,20 +119,6 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
     return found
 
 
-def forecast_hours(root: Path, scale: str, sharding: Sharding, paper: str) -> dict[tuple[str, str], float]:
-    """Returns GPU hours of one seed by kind of stage and name: of the backbone, or of a policy's row.
-
-    Raises:
-        RecipeError: as `check_scale`.
-    """
-    found: dict[tuple[str, str], float] = {}
-    for backbone, own, training in _backbones(root, scale, sharding, paper):
-        found |= {(kind, backbone.name): stage.gpu_hours for kind, stage in training.items()}
-        for row in own:
-            found["policy", row.name] = _policy(root, Scale(root, scale), row, backbone).gpu_hours
-    return found
-
-
 def _backbones(
     root: Path, scale: str, sharding: Sharding, paper: str
 ) -> Iterator[tuple[_Backbone, list[RowSpec], dict[str, StageMemory]]]:

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -71,7 +72,7 @@ class SmallRows:
             first = 101 if split == "train" else 201
             return [_made_up(kind, f"{name}-{split}", number) for number in range(first, first + count)]
         self.origins[name] = f"rows of {local}"
-        found = [row for row in read_jsonl(self.given.file(local, split)) if where is None or where(row)]
+        found = [row for row in _read(self.given.file(local, split)) if where is None or where(row)]
         found.sort(key=lambda row: (not row.get("reference"), len(json.dumps(row))))
         return [_with_prompt(row) if kind == "prompt" else row for row in found[:count]]
 
@@ -127,6 +128,11 @@ class SmallRows:
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         self.texts += lines
         return file
+
+
+@lru_cache(maxsize=1)
+def _read(file: Path) -> list[Record]:
+    return read_jsonl(file)
 
 
 def _made_up(kind: str, name: str, number: int) -> Record:

@@ -191,8 +191,8 @@ def _with_small_rows(rows: SmallRows, values: Settings) -> None:
             rows.write(name, "test", "preference")
         for name in values.get("prompts", ()):
             rows.write(name, "train", "prompt")
-        for name in values.get("benchmarks", {}).values():
-            rows.write(name, "test", "benchmark")
+        for benchmark, name in values.get("benchmarks", {}).items():
+            rows.write(name, "test", "turns" if benchmark == "mtbench" else "benchmark")
         for column, name in values.get("code", {}).items():
             rows.write(name, "test", "live_code" if column == "livecode" else "code")
         for own in values.get("tasks", {}).values():
