@@ -38,9 +38,9 @@ from tasks.graph import dvc_files
 from tasks.graph.check import refuse_rows
 from tasks.graph.rows import papers, row_addresses
 from tasks.graph.stopping import stopped
-from tasks.params.page_text import page_text
 from tasks.params.pages import NAME, read_settings
 from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.yaml_files import page_text
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
 

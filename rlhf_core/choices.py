@@ -14,7 +14,7 @@ entry, so that nothing else lists names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -144,6 +144,24 @@ class Choices(Mapping[str, C], Generic[C]):
             ) from None
         return tuple(name for name in names if name not in fixed)
 
+    def stated_options(self, spec: str | Mapping[str, Any], *, without: Collection[str] = ()) -> dict[str, Any]:
+        """Returns the options that a specification states.
+
+        Args:
+            spec: of a file.
+            without: options that no file may state.
+
+        Raises:
+            RecipeError: an unknown kind or option, with the nearest known.
+        """
+        kind = self.kind_of(spec)
+        options = {} if isinstance(spec, str) else {name: value for name, value in spec.items() if name != "kind"}
+        known = [name for name in self.options(kind) if name not in without]
+        for name in options:
+            if name not in known:
+                raise RecipeError(f"{self.noun} '{kind}': unknown option '{name}'{hint(name, known)}")
+        return options
+
     def build(self, spec: str | Mapping[str, Any], **provided: Any) -> Any:
         """Returns the choice that a specification describes: a name, or `{kind: name, option: value, ...}`.
 
@@ -154,13 +172,9 @@ class Choices(Mapping[str, C], Generic[C]):
         Raises:
             RecipeError: an unknown kind or option, with the nearest known; an option that is missing or wrong.
         """
-        kind = self.kind_of(spec)
-        options = {} if isinstance(spec, str) else {name: value for name, value in spec.items() if name != "kind"}
+        kind, stated = self.kind_of(spec), self.stated_options(spec)
         known = self.options(kind)
-        for name in options:
-            if name not in known:
-                raise RecipeError(f"{self.noun} '{kind}': unknown option '{name}'{hint(name, known)}")
-        options |= {name: value for name, value in provided.items() if name in known and name not in options}
+        options = {name: value for name, value in provided.items() if name in known} | stated
         entry: Any = self[kind]
         fixed = dict(entry.keywords) if isinstance(entry, partial) else {}
         target: Any = entry.func if isinstance(entry, partial) else entry

@@ -82,9 +82,15 @@ Seed = Annotated[int, at_least(0)]
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """A word of a table; a table of choices also takes `module:attribute`."""
+    """A word of a table; a table of choices also takes `module:attribute`.
+
+    Args:
+        known: the words.
+        says: goes before them in a message that no near one is in.
+    """
 
     known: Collection[Any]
+    says: str = "known:"
 
     def check(self, value: Any) -> Any:
         """Returns the value, or raises the nearest known word."""
@@ -94,7 +100,7 @@ class OneOf:
         elif any(value == one and type(value) is type(one) for one in self.known):
             problem = None
         else:
-            problem = hint(value, self.known).removeprefix("; ")
+            problem = hint(value, self.known).removeprefix("; ").replace("known:", self.says, 1)
         return value if problem is None else _raise(problem)
 
 
@@ -150,18 +156,20 @@ def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     return cast(T, _validated(_validator(cast(Any, cls)), values, where=where))
 
 
-def check_given(cls: type[Any], values: Any, path: str = "") -> None:
-    """Refuses values that a dataclass does not take, whatever else it needs: settings that override others.
+def check_given(cls: type[Any], values: Any, path: str = "", *, complete: bool = False) -> None:
+    """Refuses values that a dataclass does not take, without making it: settings that override others, or whose texts
+    are replaced before they are used, as `${NAME}` is.
 
     Args:
         cls: a dataclass.
         values: by field.
         path: what the fields' names begin with in messages, as in 'alarm.'.
+        complete: whether fields without a default must be given.
 
     Raises:
-        RecipeError: an unknown field, or a value that its annotation does not allow.
+        RecipeError: an unknown or missing field, or a value that its annotation does not allow.
     """
-    _validated(_validator(cast(Any, cls), whole=False), values, path=path)
+    _validated(_validator(cast(Any, cls), make=False, complete=complete), values, path=path)
 
 
 def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -197,30 +205,30 @@ def _hints(of: Any) -> dict[str, Any]:
 
 
 @cache
-def _validator(cls: type[Any], *, whole: bool = True) -> SchemaValidator:
-    return SchemaValidator(_dataclass(cls, whole=whole))
+def _validator(cls: type[Any], *, make: bool = True, complete: bool = True) -> SchemaValidator:
+    return SchemaValidator(_dataclass(cls, make=make, complete=complete))
 
 
-def _dataclass(cls: type[Any], *, whole: bool = True) -> CoreSchema:
-    """Returns the schema of a dataclass, or of some of its fields as a mapping."""
+def _dataclass(cls: type[Any], *, make: bool = True, complete: bool = True) -> CoreSchema:
+    """Returns the schema of a dataclass, or of its fields, or some of them, as a mapping."""
     known, hints = init_fields(cls), _hints(cls)
     stated = {
         name: core.typed_dict_field(
             _field(hints.get(name, Any)),
-            required=whole and field.default is MISSING and field.default_factory is MISSING,
+            required=complete and field.default is MISSING and field.default_factory is MISSING,
         )
         for name, field in known.items()
     }
 
     def build(values: Any, handler: Callable[[Any], Any]) -> Any:
-        if whole and isinstance(values, cls):
+        if make and isinstance(values, cls):
             return values
         for name in values if isinstance(values, Mapping) else ():
             if name not in known:
                 raise PydanticCustomError("unknown", "unknown", {"name": name, "known": [*known]})
         found = handler(values)
         try:
-            return called(cls, found) if whole else found
+            return called(cls, found) if make else found
         except RecipeError as error:
             raise PydanticCustomError("whole", "wrong settings", {"problem": str(error)}) from error
 
@@ -246,7 +254,7 @@ def _schema(hint: Any) -> CoreSchema:
     if kind in (Union, UnionType):
         return core.union_schema([(made := _schema(one), _label(made)) for one in inner], mode="left_to_right")
     if kind is Literal:
-        return core.no_info_plain_validator_function(OneOf(inner).check)
+        return core.no_info_plain_validator_function(OneOf(inner, "it must be one of").check)
     if kind in _PLAIN:
         return _PLAIN[kind]
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):

@@ -20,8 +20,8 @@ from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.oracle import first_error
 from tasks.params.pages import Address
+from tasks.params.questions import TeacherSpec
 from tasks.params.settings import typed
-from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import read_jsonl, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import VerifiedRewrite

@@ -109,10 +109,11 @@ class Check:
     def _stage(self, item: Item, above: Mapping[str, Item]) -> list[str]:
         """Returns the problems of a stage's settings, which are checked once."""
         if item.out not in self._checked:
-            self._checked[item.out] = self._look(item, above)
+            self._checked[item.out] = self._problems(item, above)
         return self._checked[item.out]
 
-    def _look(self, item: Item, above: Mapping[str, Item]) -> list[str]:
+    def _problems(self, item: Item, above: Mapping[str, Item]) -> list[str]:
+        """Returns what is wrong with each of a stage's settings, else what contradicts among them and those above."""
         problems = [found for make, address in stated_settings(item) if (found := self.entry(make, address))]
         if problems or item.module not in ALL_CHECKS:
             return problems
@@ -121,7 +122,7 @@ class Check:
             ALL_CHECKS[item.module](stage)
             amounts = too_many(stage)
         except (RecipeError, DataError) as error:
-            # settings of a stage above, which is looked at itself
+            # settings of a stage above, which is checked itself
             return [] if str(error) in self.settings.problems else [str(error)]
         self.warnings |= {str(amount): None for amount in amounts if not amount.scores}
         return [str(amount) for amount in amounts if amount.scores]

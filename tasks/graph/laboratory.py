@@ -22,8 +22,8 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.models.classifier_folder import is_hub_classifier
 from tasks.graph.items import result_of
 from tasks.graph.scale import Scale
-from tasks.params.page_text import page_text
 from tasks.params.pages import NAME, NAME_RULE, Page, entries, merge, page_files, read_page, read_settings
+from tasks.params.yaml_files import page_text
 
 LABORATORY = "hackability"
 FOLDER = Path("params") / LABORATORY

@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.aspects.aspect import Density
 from rlhf_core.aspects.choices import ASPECTS, build_aspect
@@ -366,7 +365,7 @@ def _own_density(aspect: AspectSpec) -> Density:
     declared = getattr(target, "density", None)
     if not isinstance(declared, Density) or "density" in ASPECTS.options(kind):
         return build_aspect(aspect.aspect, offsets=lambda _: []).density
-    _check_options(aspect, ())
+    checked_arguments(target, ASPECTS.stated_options(aspect.aspect), f"aspect '{kind}'")
     return declared
 
 
@@ -377,28 +376,13 @@ def _needs_facts(aspect: AspectSpec) -> bool:
     return bool(getattr(declares, "needs_facts", False))
 
 
-def _check_options(aspect: AspectSpec, provided: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the options of an aspect, each known and of the right type.
-
-    Args:
-        aspect: as its entry states it.
-        provided: options that its stage gives.
-    """
-    kind = ASPECTS.kind_of(aspect.aspect)
-    options = {name: value for name, value in aspect.aspect.items() if name != "kind"}
-    known = [name for name in ASPECTS.options(kind) if name not in provided]
-    for name in options:
-        if name not in known:
-            raise RecipeError(f"aspect '{kind}': unknown option '{name}'{hint(name, known)}")
-    return checked_arguments(ASPECTS.named(kind), options, f"aspect '{kind}'")
-
-
 def _trained_density(aspect: AspectSpec, model: AspectModelSpec) -> Density:
     """Returns the density that a trained model is of, after checking the aspect's own options."""
     kind = ASPECTS.kind_of(aspect.aspect)
     if ASPECTS.named(kind) is not TrainedAspect:
         raise RecipeError(f"model is '{aspect.model}', which an aspect of kind '{kind}' does not read")
-    options = _check_options(aspect, ("folder", "device"))
+    stated = ASPECTS.stated_options(aspect.aspect, without=("folder", "device"))
+    options = checked_arguments(TrainedAspect, stated, "aspect 'trained'")
     parameters = inspect.signature(TrainedAspect).parameters
     right, wrong = (options.get(name, parameters[name].default) for name in ("right", "wrong"))
     if not right > wrong:

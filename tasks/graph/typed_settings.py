@@ -17,6 +17,7 @@ from tasks.params.data import data_spec
 from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, RewardBenchSpec, SecondJudgeSpec
 from tasks.params.pages import Address, explained, read_settings
 from tasks.params.policy import PolicyScale
+from tasks.params.questions import SamplesSpec, TeacherSpec
 from tasks.params.reward_model import (
     GenerativeModelScale,
     GenerativeModelSpec,
@@ -27,7 +28,6 @@ from tasks.params.reward_model import (
 )
 from tasks.params.row_parser import parse_row
 from tasks.params.settings import typed
-from tasks.params.solutions import SamplesSpec, TeacherSpec
 
 #: Makes typed settings of a mapping; the second argument is its place, for messages.
 Make = Callable[[Mapping[str, Any], str], Any]

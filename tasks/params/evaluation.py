@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
 
 from rlhf_core.data.hub_set import HubSet
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.evaluation.judges.choices import JUDGES, check_stated_judge
+from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.protocols import PAIR_TEMPLATES, PROTOCOLS
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, Temperature
 from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, one_of
-from tasks.params.settings import Count, InnerShare, Size, check_stated
+from tasks.params.settings import Count, InnerShare, Size
 
 #: Parts of an evaluation: dialogue benchmarks, and tasks with right answers.
 PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code", "tasks")
@@ -25,18 +27,8 @@ OVER_SFT_BENCHMARKS = ("alpaca", "arena")
 TRUE = "true"
 
 
-def check_judge(spec: Mapping[str, Any]) -> None:
-    """Refuses the settings of a judge that cannot be built; `${NAME}` stands for an environment variable.
-
-    Raises:
-        RecipeError: an unknown kind, an unknown or missing field, or a value that its field does not allow.
-    """
-    check_stated_judge(spec)
-    check_stated(JUDGES[JUDGES.kind_of(spec)], {name: value for name, value in spec.items() if name != "kind"}, "")
-
-
 #: A judge: `{kind: gold, persona: exact}`, or `{kind: endpoint}` with the fields of `EndpointConfig`.
-Judge = Annotated[Mapping[str, Any], accepted_by(check_judge)]
+Judge = Annotated[Mapping[str, Any], accepted_by(check_stated_judge)]
 
 
 @dataclass(frozen=True)
@@ -211,46 +203,21 @@ class Schedule(Checked):
         check_cron(self.cron)
 
 
-#: Least and largest number of each field of a cron expression, and names for them.
-_CRON = (
-    ("minute", 0, 59, ()),
-    ("hour", 0, 23, ()),
-    ("day of the month", 1, 31, ()),
-    ("month", 1, 12, ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")),
-    ("day of the week", 0, 7, ("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
-)
-
-
 def check_cron(cron: str) -> None:
     """Refuses a cron expression that is not one, or whose date never comes.
 
     Raises:
         RecipeError: names the field.
     """
-    fields = cron.lower().split()
-    if len(fields) != len(_CRON):
-        raise RecipeError(f"cron is '{cron}'; it has five fields, as in '0 3 * * *' for each night at three")
-    found = [_cron_numbers(cron, text, *rule) for text, rule in zip(fields, _CRON, strict=True)]
-    days, months = found[2], found[3]
-    if fields[4] != "*" or fields[2] == "*":
-        return
-    year = datetime(2024, 1, 1, tzinfo=UTC)  # a leap year
-    if not any((day := year + timedelta(days=n)).day in days and day.month in months for n in range(366)):
-        raise RecipeError(f"cron is '{cron}'; none of its months has such a day, so it never runs")
-
-
-def _cron_numbers(cron: str, text: str, noun: str, low: int, high: int, names: tuple[str, ...]) -> set[int]:
-    """Returns the numbers that a field of a cron expression allows."""
-    numbers: set[int] = set()
-    for part in text.split(","):
-        span, _, step = part.partition("/")
-        first, _, last = span.partition("-")
-        ends = (str(low), str(high)) if span == "*" else (first, last or (str(high) if step else first))
-        begin, end = (names.index(end) + low if end in names else int(end) if end.isdecimal() else -1 for end in ends)
-        if not low <= begin <= end <= high or (step and not (step.isdecimal() and int(step))):
-            raise RecipeError(f"cron is '{cron}': '{part}' is not a {noun}, which is {low} to {high}")
-        numbers |= set(range(begin, end + 1, int(step or 1)))
-    return numbers
+    try:
+        if len(cron.split()) != 5:
+            raise CronSimError("Wrong number of fields")
+        next(CronSim(cron, datetime(2024, 1, 1, tzinfo=UTC)))
+    except (CronSimError, StopIteration) as error:
+        problem = str(error).lower() or "no such day"
+        raise RecipeError(
+            f"cron is '{cron}': {problem}; it has five fields, as in '0 3 * * *' for each night at three"
+        ) from None
 
 
 @dataclass(frozen=True)

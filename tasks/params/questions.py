@@ -1,4 +1,4 @@
-"""Settings of questions with step-by-step solutions: mathematics or multiple choice, drawn or real."""
+"""Settings of questions with step-by-step solutions, drawn or real, and of solutions that are sampled and corrected."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Annotated, Any, Self
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.sampling import Sampling
+from rlhf_core.reasoning.rewriting import RewriteLimits
+from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
-from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
-from tasks.params.settings import QUESTIONS, TESTBED_QUESTIONS, Count
+from rlhf_core.typed import Checked, Seed, accepted_by, between, check_given, one_of, typed
+from tasks.params.settings import QUESTIONS, TESTBED_QUESTIONS, Count, Size
 
 #: Number of a world among many independent ones.
 WorldNumber = Annotated[int, between(0, 2**40)]
@@ -120,3 +123,46 @@ class QuestionsSpec(Checked):
         options = dict(self.difficulty)
         numbers = typed(ArithmeticConfig, options.pop("arithmetic", {}), "difficulty: arithmetic")
         return Reasoning(typed(ReasoningConfig, {**options, "arithmetic": numbers}, "difficulty"), self.world_seed)
+
+
+@dataclass(frozen=True)
+class SamplesSpec(Checked):
+    """Settings for drawing solutions.
+
+    Args:
+        sampling: of the solutions.
+        samples: of every question.
+        batch: solutions drawn at a time.
+        gold: solutions of every question that are its own instead, marked as gold; for rehearsals, whose random models
+            find no right one.
+    """
+
+    sampling: Sampling
+    samples: Count = 5
+    batch: Count = 256
+    gold: Size = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gold >= self.samples:
+            raise RecipeError(f"gold is {self.gold}; it must be less than samples, {self.samples}")
+        self.sampling.refuse_copies(self.samples, "samples")
+
+
+@dataclass(frozen=True)
+class TeacherSpec(Checked):
+    """Teacher of corrections, and the limits of accepted rewrites.
+
+    Args:
+        kind: one of `TEACHERS`.
+        options: fields of the kind's class.
+        limits: what is accepted as a rewrite.
+    """
+
+    kind: Annotated[str, one_of(TEACHERS)]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    limits: RewriteLimits = field(default_factory=RewriteLimits)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_given(TEACHERS[self.kind], self.options, "options.", complete=True)

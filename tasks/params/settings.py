@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.typed import at_least, between, check_given, init_fields
+from rlhf_core.typed import at_least, between
 from rlhf_core.typed import typed as typed
 
 #: The scale of commands that name none; its demo rows are in the root dvc.yaml.
@@ -27,23 +26,6 @@ QUESTIONS, TESTBED_QUESTIONS, DIALOGUES = (
     "the testbed's dialogues",
 )
 LONG_FORM, FACTS = "labelled long-form answers", "the facts of the testbed's long-form questions"
-
-
-def check_stated(cls: type[Any], values: Mapping[str, Any], path: str) -> None:
-    """Refuses settings of which some texts are replaced before they are used, as `${NAME}` is.
-
-    Args:
-        cls: the dataclass that is made of them.
-        values: by field.
-        path: goes before a field's name in messages.
-
-    Raises:
-        RecipeError: an unknown or missing field, or a value that its field does not allow.
-    """
-    check_given(cls, values, path)
-    for name, field in init_fields(cls).items():
-        if name not in values and field.default is MISSING and field.default_factory is MISSING:
-            raise RecipeError(f"'{path}{name}' is missing")
 
 
 def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:

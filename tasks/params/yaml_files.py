@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,23 @@ class _Plain(yaml.CSafeDumper):
         return True
 
 
+class _Page(_Plain):
+    """YAML that `Loader` reads as it was: text that looks like a number of YAML 1.2 is in quotes."""
+
+    yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
+
+
 def yaml_text(content: Any) -> str:
     """Returns the text of a generated file: block style, in the order given, without anchors."""
     return yaml.dump(content, Dumper=_Plain, sort_keys=False, width=110)
+
+
+def page_text(entries: Mapping[str, Any], header: str = "") -> str:
+    """Returns the text of a page of settings.
+
+    Args:
+        entries: whole settings by name.
+        header: a comment above the page, of one line.
+    """
+    above = f"# {header}\n" if header else ""
+    return above + yaml.dump(dict(entries), Dumper=_Page, sort_keys=False, width=110, allow_unicode=True)

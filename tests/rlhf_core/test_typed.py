@@ -75,7 +75,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"share": float("nan")}, "x.yaml: share is nan; it must be a finite number"),
     ({"share": "half"}, "x.yaml: share is 'half'; it must be a number or null"),
     ({"mode": "fasst"}, "x.yaml: mode is 'fasst'; did you mean 'fast'?"),
-    ({"mode": True}, "x.yaml: mode is true; known: fast, slow"),
+    ({"mode": True}, "x.yaml: mode is true; it must be one of fast, slow"),
     ({"pair": [1]}, "x.yaml: pair is [1]; it must be a list of the right length"),
     ({"pair": [1, "a"]}, "x.yaml: pair[1] is 'a'; it must be a number"),
     ({"names": ["a", 1]}, "x.yaml: names[1] is 1; it must be text"),

@@ -12,10 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
-from tasks.params.page_text import page_text
 from tasks.params.pages import VARIANTS, Address, difference, entries, merge, read_page, read_settings, settings_digest
 from tasks.params.scales import scale_entries, scale_names
-from tasks.params.yaml_files import parse_mapping
+from tasks.params.yaml_files import page_text, parse_mapping
 from tasks.running.artifacts import Inputs
 from tests import small_repository
 from tests.small_repository import command, set_entry

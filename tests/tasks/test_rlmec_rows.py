@@ -18,10 +18,10 @@ from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale, imitation_settings, needed_solutions
+from tasks.params.questions import SamplesSpec, TeacherSpec
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
-from tasks.params.solutions import SamplesSpec, TeacherSpec
 from tests import small_repository
 from tests.small_repository import set_entry
 

@@ -68,8 +68,9 @@ def check_stated_judge(spec: Any) -> None:
     """Refuses a judge that a file states wrongly; environment variables in its texts may be set later.
 
     Raises:
-        RecipeError: an unknown kind or setting, or a value that is wrong.
+        RecipeError: an unknown kind or setting, a missing one, or a value that is wrong.
     """
     kind = JUDGES.kind_of(spec)
     options: Mapping[str, Any] = {} if isinstance(spec, str) else spec
-    check_given(JUDGES[kind], {name: value for name, value in options.items() if name != "kind"})
+    stated = {name: value for name, value in options.items() if name != "kind"}
+    check_given(JUDGES[kind], stated, complete=True)
