@@ -36,16 +36,15 @@ from rlhf_core.rewards.preference_training import pair_loss, score_all
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.aspects import AspectModelSpec
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import apply_supervised_device_settings
-from tasks.running.granted_device import device
 from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder
+from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
+from tasks.running.stage import command_line, name_file_in_numeric_errors, read_spec, run_main
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -79,8 +78,8 @@ def train_aspect_model(
 ) -> None:
     """Trains the aspect model of a spec from the SFT model and measures it."""
     prepare_process_group()
-    spec = typed(AspectModelSpec, read_settings(spec_path), str(spec_path))
-    config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
+    spec = read_spec(AspectModelSpec, spec_path)
+    config = read_spec(TrainingConfig, scale_path)
     inputs: list[Path | str] = [spec_path, scale_path, data, sft]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")

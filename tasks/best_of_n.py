@@ -18,12 +18,11 @@ from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
 from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
 from rlhf_core.evaluation.reward_bench import check_independence
 from tasks.params.evaluation import BestOfNSpec
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -98,7 +97,7 @@ def choose(
 ) -> None:
     """Chooses by the reward model and compares with greedy answers."""
     prepare_process()
-    spec = typed(BestOfNSpec, read_settings(scale_path), str(scale_path))
+    spec = read_spec(BestOfNSpec, scale_path)
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, pool, entropies, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         rows = read_jsonl(pool / "responses.jsonl")

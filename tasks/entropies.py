@@ -14,11 +14,10 @@ import torch
 from safetensors.torch import save_file
 
 from tasks.params.backbone import EntropySpec
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 from tasks.scoring.entropies import response_entropies
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -48,7 +47,7 @@ def levels(train: torch.Tensor) -> dict[str, float]:
 def measure(spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Path, out: Path) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
     prepare_process()
-    spec = typed(EntropySpec, read_settings(spec_path), str(spec_path))
+    spec = read_spec(EntropySpec, spec_path)
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, sft, data]) as result:
         encoder = load_encoder(data, sft / "model")
         policy = load_policy(sft / "model", encoder)

@@ -14,7 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -34,15 +34,14 @@ from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, to
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.sft import sft_loss
 from rlhf_core.testbed.oracle import first_error, minimal_edit
-from tasks.params.pages import Address, read_settings
+from tasks.params.pages import Address
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
-from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import load_encoder, load_policy
-from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, run_main
+from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
+from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, read_spec, run_main
 from tasks.running.supervised import train_resumably
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
@@ -192,7 +191,7 @@ def score_samples(
     samples: list[SampledSolution],
     questions: Mapping[str, Question],
     config: GenerativeModelScale,
-) -> list[RewardedSolution]:
+) -> list[dict[str, Any]]:
     """Returns the token rewards of every sample, on the tokens that the policy drew.
 
     Args:
@@ -208,7 +207,7 @@ def score_samples(
     for row in samples:
         prompt = tasks.rewriting_prompt(WrongSolution(row["id"], questions[row["question_id"]], row["prediction"]))
         sequences.append(EncodedSequence(prompt, row["token_ids"] if same else tasks.answer(row["prediction"])))
-    scored: list[RewardedSolution] = []
+    scored: list[dict[str, Any]] = []
     for row, sequence, logprobs in zip(
         samples, sequences, token_logprobs(policy, sequences, config.batch), strict=True
     ):
@@ -241,7 +240,7 @@ def realigned(
     return found
 
 
-def fidelity_metrics(scored: Sequence[RewardedSolution], material: Material, encoder: Encoder) -> dict[str, float]:
+def fidelity_metrics(scored: Sequence[dict[str, Any]], material: Material, encoder: Encoder) -> dict[str, float]:
     """Compares negative rewards with the truly wrong tokens of wrong predictions, where the truth is known.
 
     The areas under the curve are those of the probabilities, before clipping.
@@ -279,8 +278,8 @@ def train_generative_model(
 ) -> None:
     """Trains a generative reward model, has it correct the wrong samples, and scores the tokens of all."""
     prepare_process()
-    spec = typed(GenerativeModelSpec, read_settings(spec_path), str(spec_path))
-    config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))
+    spec = read_spec(GenerativeModelSpec, spec_path)
+    config = read_spec(GenerativeModelScale, scale_path)
     training = config.training_config(spec, f"{scale_path}, {spec_path}")
     limits = config.rewrites
     inputs: list[Path | str] = [spec_path, scale_path, data, sft, samples, teacher]

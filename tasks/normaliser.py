@@ -33,15 +33,14 @@ from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.signals import Segments
-from tasks.params.pages import Address, read_settings
+from tasks.params.pages import Address
 from tasks.params.reward_model import NormaliserSpec
-from tasks.params.settings import typed
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, stage_output, write_json
-from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_segmenter
+from tasks.running.machine import device
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -140,7 +139,7 @@ def fit_normalisers(
             sentences.
     """
     prepare_process()
-    spec = typed(NormaliserSpec, read_settings(scale_path), str(scale_path))
+    spec = read_spec(NormaliserSpec, scale_path)
     inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         if is_zero_shot(reward_model):

@@ -41,18 +41,16 @@ from tasks.graph.items import data_name, sft_name
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import typed
-from tasks.policy_run.divergence import noting_divergence
 from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
-from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
+from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, noting_divergence, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import prepare_process_group
 from tasks.running.result_rows import Metrics
-from tasks.running.stage import command_line, run_main
+from tasks.running.stage import command_line, read_spec, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 7
@@ -123,8 +121,8 @@ def train_policy(
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
-    scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
-    evaluation_config = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+    scale = read_spec(PolicyScale, scale_path)
+    evaluation_config = read_spec(EvaluationConfig, evaluation_path)
     seed += recipe.seed_offset
     row = RowTraining(recipe, scale, above, seed, f"{row_path} on {scale_path}")
     learn = by_reward(row) if recipe.kind == "reward" else by_given_texts(row)

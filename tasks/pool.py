@@ -13,13 +13,12 @@ from rlhf_core.errors import DataError
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.answering import answer
 from tasks.params.evaluation import PoolSpec
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -35,7 +34,7 @@ def draw_pool(
 ) -> None:
     """Answers the benchmarks' prompts greedily and by sampling."""
     prepare_process()
-    spec = typed(PoolSpec, read_settings(scale_path), str(scale_path))
+    spec = read_spec(PoolSpec, scale_path)
     sampling = spec.sampling
     greedy = Sampling(sampling.max_new_tokens, temperature=0, engine=sampling.engine)
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft]) as result:

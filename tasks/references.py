@@ -27,15 +27,14 @@ from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import build_segmenter
-from tasks.params.pages import Address, read_settings
+from tasks.params.pages import Address
 from tasks.params.reward_model import ReferencesSpec
-from tasks.params.settings import typed
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, stage_output, write_json
-from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
+from tasks.running.machine import device
 from tasks.running.progress import progress
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 
@@ -155,7 +154,7 @@ def make_references(
             sentences.
     """
     prepare_process()
-    spec = typed(ReferencesSpec, read_settings(scale_path), str(scale_path))
+    spec = read_spec(ReferencesSpec, scale_path)
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any
 
 from rlhf_core.data.sources import HuggingFaceSource
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores, section_of
 from tasks.params.evaluation import RewardBenchSpec
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
-from tasks.running.result_rows import BenchmarkPair
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -30,7 +28,7 @@ STAGE = "reward_bench"
 OOD = "-ood"
 
 
-def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[BenchmarkPair]:
+def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[dict[str, Any]]:
     """Returns rows {id, prompt, chosen, rejected, section, subset}.
 
     Raises:
@@ -47,14 +45,14 @@ def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[BenchmarkPair]:
                 "source 'testbed' needs the testbed's dialogues; models of other data need source 'huggingface'"
             )
 
-        return cast(list[BenchmarkPair], reward_bench_pairs(world, spec.pairs, spec.seed))
+        return reward_bench_pairs(world, spec.pairs, spec.seed)
     sets = spec.sets
     source = HuggingFaceSource(sets)
     rows = [row for name in sets for row in source.load(name, "test", "preference")]
     for number, row in enumerate(rows, start=1):
         if "subset" not in row:
             raise DataError("the pair names no subset", row=number, field="subset", remedy="Map it in 'sets'")
-    return [cast(BenchmarkPair, {**row, "section": section_of(row["subset"])}) for row in rows]
+    return [{**row, "section": section_of(row["subset"])} for row in rows]
 
 
 def split_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
@@ -78,7 +76,7 @@ def bench(
 ) -> None:
     """Measures a reward model on the benchmark."""
     prepare_process()
-    spec = typed(RewardBenchSpec, read_settings(scale_path), str(scale_path))
+    spec = read_spec(RewardBenchSpec, scale_path)
     inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, entropies, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences, entropies))

@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
@@ -43,10 +43,9 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.device_settings import apply_supervised_device_settings
-from tasks.running.granted_device import device
 from tasks.running.launch import prepare_process_group
 from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.result_rows import ColouredExample, ReportExample
+from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
 from tasks.running.supervised import train_resumably
@@ -303,14 +302,14 @@ def _skip_white_space(text: str, position: int) -> int:
 
 def scored_examples(
     model: ScalarModel,
-    rows: list[ReportExample],
+    rows: list[dict[str, Any]],
     encoder: Encoder,
     segmenter: Segmenter,
     entropies: list[list[float]] | None,
     aggregation: Aggregation = PLAIN_MEAN,
     end_token: int | None = None,
     head: str = "reward",
-) -> list[ColouredExample]:
+) -> list[dict[str, Any]]:
     """Returns examples with the worth of every segment and each token's part of it, for the report's coloured texts.
 
     Every label is "chosen", also of code solutions and of the wrong solutions that `solution_pairs` gives alone. An
@@ -319,7 +318,7 @@ def scored_examples(
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
     sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
-    coloured: list[ColouredExample] = []
+    coloured: list[dict[str, Any]] = []
     for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True):
         found = {
             "label": "chosen",
@@ -327,7 +326,7 @@ def scored_examples(
             "rewards": divide_among_tokens(row_spans, part["worth"], len(sequence.sequence.response)),
             "segments": [[start, end, value] for (start, end), value in zip(row_spans, part["worth"], strict=True)],
         }
-        example = cast(ColouredExample, {**row, **found})
+        example = {**row, **found}
         if aggregation.projections:
             example["weights"], example["segment_rewards"] = part["weights"], part["rewards"]
         coloured.append(example)

@@ -20,14 +20,13 @@ from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import generate
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.params.solutions import SamplesSpec
 from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -123,7 +122,7 @@ def make_samples(
 ) -> None:
     """Draws and grades solutions of the training questions."""
     prepare_process()
-    spec = typed(SamplesSpec, read_settings(spec_path), str(spec_path))
+    spec = read_spec(SamplesSpec, spec_path)
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft]) as result:
         questions = read_jsonl(data / "questions.jsonl")
         if not questions:

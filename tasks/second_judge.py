@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
 from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
-from tasks.running.result_rows import Generation, OpponentJudgement
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.result_rows import Generation
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -48,7 +47,7 @@ def judge_policies(
     """Compares the first policy with each of the others."""
     prepare_process()
     row = read_settings(row_path)
-    spec = typed(SecondJudgeSpec, read_settings(scale_path), str(scale_path))
+    spec = read_spec(SecondJudgeSpec, scale_path)
     names = list(row["against"])
     if len(policies) != 1 + len(names):
         raise RecipeError(f"{row_path}: {len(names)} opponents, but {len(policies)} policies are given")
@@ -58,7 +57,7 @@ def judge_policies(
             raise RecipeError(f"{scale_path}: 'judge' is empty, and there is nothing to do without one")
         own = answers_of(policies[0], spec.benchmark)
         metrics: dict[str, float] = {}
-        judgements: list[OpponentJudgement] = []
+        judgements: list[dict[str, Any]] = []
         for name, folder in zip(names, policies[1:], strict=True):
             others = answers_of(folder, spec.benchmark)
             comparisons = [

@@ -24,12 +24,11 @@ from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_dige
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.params.backbone import SegmenterSpec
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.artifacts import read_jsonl, stage_output, write_json
-from tasks.running.granted_device import device
+from tasks.running.machine import device
 from tasks.running.progress import progress
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -67,7 +66,7 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
 def make_segmenter(spec_path: Annotated[Address, "segmenter spec (YAML)"], data: Path, out: Path) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
     prepare_process()
-    spec = typed(SegmenterSpec, read_settings(spec_path), str(spec_path))
+    spec = read_spec(SegmenterSpec, spec_path)
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
         folder = result / "model"
         if spec.source == "train" and spec.training is not None:

@@ -31,13 +31,12 @@ from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
 from tasks.params.aspects import ASPECT_NORMALISERS, SelectionEntry, SelectionScale
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -135,8 +134,8 @@ def select(
 ) -> None:
     """Compares the aspects with the holistic reward, and writes the chosen ones and all that they were chosen by."""
     prepare_process()
-    spec = typed(SelectionEntry, read_settings(spec_path), str(spec_path))
-    scale = typed(SelectionScale, read_settings(scale_path), str(scale_path))
+    spec = read_spec(SelectionEntry, spec_path)
+    scale = read_spec(SelectionScale, scale_path)
     rule = spec.rule
     if (given := tuple(Address(address).name for address in aspect)) != tuple(spec.aspects):
         raise RecipeError(f"{spec_path} lists the aspects {list(spec.aspects)}, but {list(given)} are given")

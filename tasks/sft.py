@@ -35,17 +35,16 @@ from tasks.evaluating.benchmarks import write_benchmarks
 from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.device_settings import apply_supervised_device_settings
-from tasks.running.granted_device import device
 from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
+from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
+from tasks.running.stage import command_line, name_file_in_numeric_errors, read_spec, run_main
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -72,9 +71,9 @@ def fine_tune(
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history, generations, judgements
     and what published benchmarks were measured on."""
     prepare_process_group()
-    spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
+    spec = read_spec(BackboneSpec, spec_path)
     training = spec.training
-    evaluation_config = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+    evaluation_config = read_spec(EvaluationConfig, evaluation_path)
     inputs: list[Path | str] = [spec_path, evaluation_path, data, tokenizer]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, tokenizer)

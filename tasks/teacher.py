@@ -19,13 +19,13 @@ from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.oracle import first_error
-from tasks.params.pages import Address, read_settings
+from tasks.params.pages import Address
 from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import read_jsonl, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import VerifiedRewrite
-from tasks.running.stage import command_line, prepare_process, run_main
+from tasks.running.stage import command_line, prepare_process, read_spec, run_main
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -98,7 +98,7 @@ def make_rewrites(
 ) -> None:
     """Has the wrong samples corrected and verifies the corrections."""
     prepare_process()
-    spec = typed(TeacherSpec, read_settings(spec_path), str(spec_path))
+    spec = read_spec(TeacherSpec, spec_path)
     teacher = build_teacher(spec, str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
         encoder = load_encoder(data, sft / "model")

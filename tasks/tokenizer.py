@@ -9,10 +9,9 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_level_bpe
 from rlhf_core.models.loading import load_tokenizer
 from tasks.params.backbone import TokenizerSpec
-from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
+from tasks.params.pages import Address
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json
-from tasks.running.stage import command_line, run_main
+from tasks.running.stage import command_line, read_spec, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -21,7 +20,7 @@ STAGE = "tokenizer"
 
 def make_tokenizer(spec_path: Annotated[Address, "tokenizer spec (YAML)"], data: Path, out: Path) -> None:
     """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
-    spec = typed(TokenizerSpec, read_settings(spec_path), str(spec_path))
+    spec = read_spec(TokenizerSpec, spec_path)
     template = chat_template(read_json(data / "data.json")["template"])
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
         if spec.vocabulary is None:

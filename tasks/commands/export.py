@@ -26,8 +26,8 @@ from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.exported import as_classifier, check_one_read, load_classifier
 from tasks.commands.model_card import write_card
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder
+from tasks.running.machine import device
 from tasks.running.result_digests import RECORD, check_result
 from tasks.running.stage import prepare_process
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, check_trained, model_folder, upstream

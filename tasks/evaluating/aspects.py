@@ -27,7 +27,7 @@ from tasks.params.aspects import ASPECT_NORMALISERS, AspectSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
-from tasks.running.granted_device import device
+from tasks.running.machine import device
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.zero_shot import is_zero_shot, load_zero_shot_model
 

@@ -17,6 +17,7 @@ import torch
 
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.evaluation import livecodebench
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.benchmark_names import (
     CATEGORY_TEMPERATURES,
@@ -25,14 +26,15 @@ from rlhf_core.evaluation.benchmark_names import (
     DIALOGUE_BENCHMARKS,
 )
 from rlhf_core.evaluation.benchmark_scores import arena_win_rate, corpus_bleu, mt_bench_scores, right_choices, win_rate
-from rlhf_core.evaluation.code import summarise_passes
+from rlhf_core.evaluation.code import extract_code, judge_samples, summarise_passes
+from rlhf_core.evaluation.evalplus import LIMITS, program_of
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
+from rlhf_core.evaluation.sandbox import ProgramResult
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.evaluating.answering import answer
 from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
-from tasks.evaluating.programs import judged_answers
 from tasks.evaluating.solving import solve_tests
 from tasks.params.evaluation import EvaluationConfig
 from tasks.running.amounts import first_rows
@@ -322,6 +324,29 @@ def judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:
         }
         for game in games
     ]
+
+
+def program_text(item: Mapping[str, Any], response: str) -> str:
+    """Returns the program of an answer: EvalPlus' reading of it where its row opens the answer, LiveCodeBench's last
+    block, or the testbed's first block."""
+    if item.get("protocol") == livecodebench.PROTOCOL:
+        return livecodebench.program_of(response)
+    return program_of(response, item["entry_point"]) if "opening" in item else extract_code(response)
+
+
+def judged_answers(items: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[ProgramResult]:
+    """Returns the result of the program in each answer to the items of one benchmark."""
+    programs = [program_text(item, response) for item, response in zip(items, responses, strict=True)]
+    if items and items[0].get("protocol") == livecodebench.PROTOCOL:
+        return list(livecodebench.judged(items, programs))
+    results = judge_samples(
+        [[text] for text in programs],
+        [item["tests"] for item in items],
+        setups=[item.get("setup", "") for item in items],
+        entry_points=[item.get("entry_point", "") for item in items],
+        limits=LIMITS if items and "opening" in items[0] else None,
+    )
+    return [result for (result,) in results]
 
 
 def _mean(values: Sequence[float]) -> float:

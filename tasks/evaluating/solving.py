@@ -14,7 +14,7 @@ from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.oracle import first_error
 from tasks.running.artifacts import read_json
-from tasks.running.result_rows import Generation, Grade
+from tasks.running.result_rows import Generation
 
 #: The test set that lm-evaluation-harness grades by `#### n` (strict) or the last number (flexible).
 HARNESS_SET = "gsm8k"
@@ -27,7 +27,7 @@ def test_sets(data: Path) -> dict[str, str]:
     return found
 
 
-def graded(question: Mapping[str, Any], prediction: str) -> Grade:
+def graded(question: Mapping[str, Any], prediction: str) -> dict[str, Any]:
     """Returns the extracted answer of a prediction, whether it is right, its steps, and where the first wrong one lies.
 
     A prediction ends where it begins another instruction. `first_error` is known where the question lists the lines
@@ -35,7 +35,11 @@ def graded(question: Mapping[str, Any], prediction: str) -> Grade:
     """
     prediction = cut_at(prediction, RLMEC_STOPS)
     extracted = extract_answer(prediction, question)
-    row: Grade = {"extracted": extracted, "right": is_right(extracted, question), "steps": len(split_steps(prediction))}
+    row: dict[str, Any] = {
+        "extracted": extracted,
+        "right": is_right(extracted, question),
+        "steps": len(split_steps(prediction)),
+    }
     steps = question.get("meta", {}).get("steps")
     if steps is not None:
         row["first_error"] = first_error(steps, prediction)

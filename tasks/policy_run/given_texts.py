@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
 from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.templates import encode_text
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import objective
 from rlhf_core.supervised.recipes import PREFERENCE, Sources, SupervisedRecipe, Weighted
-from tasks.policy_run.answering import Opened, question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch
-from tasks.policy_run.run import Learn, PolicyRun, RowTraining
-from tasks.policy_run.solutions import (
-    SAMPLES_FILE,
-)
+from tasks.policy_run.run import Learn, PolicyRun, RowTraining, question_accuracies
+from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.result_rows import Metrics
 from tasks.running.stage import name_file_in_numeric_errors
 from tasks.running.supervised import train_resumably
+
+
+@dataclass
+class Opened(Encoder):
+    """An encoder that adds the first words of the answer to its prompts.
+
+    Args:
+        opening: those words, behind which the policy was trained to answer.
+    """
+
+    opening: str = ""
+
+    @classmethod
+    def of(cls, encoder: Encoder, opening: str) -> Opened:
+        return cls(**{f.name: getattr(encoder, f.name) for f in fields(Encoder) if f.init}, opening=opening)
+
+    def prompt(self, row: Mapping[str, Any]) -> list[int]:
+        return [*super().prompt(row), *encode_text(self.tokenizer, self.opening)]
+
+    def sequence(self, row: Mapping[str, Any], response: str) -> EncodedSequence:
+        given = super().sequence(row, response)
+        return EncodedSequence(self.prompt(row), given.response)
 
 
 def by_given_texts(row: RowTraining) -> Learn:

@@ -28,22 +28,17 @@ from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.signals import Segments
 from rlhf_core.training_state import State, restoring
 from tasks.params.policy import PolicyScale, RewardTraining, needed_solutions, reward_training
-from tasks.policy_run.answering import question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.reward import build_reward, check_referenced, shaping_constants
-from tasks.policy_run.run import Learn, PolicyRun, RowTraining
-from tasks.policy_run.solutions import (
-    SAMPLES_FILE,
-    Solved,
-    solved_samples,
-)
+from tasks.policy_run.run import Learn, PolicyRun, RowTraining, question_accuracies
+from tasks.policy_run.solutions import SAMPLES_FILE, Solved, solved_samples
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import peak_memory, read_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_device_settings
-from tasks.running.granted_device import device
 from tasks.running.loading import load_policy
+from tasks.running.machine import device
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout
 from tasks.running.stage import name_file_in_numeric_errors

@@ -33,8 +33,8 @@ from rlhf_core.stepper import freeze
 from tasks.evaluating.aspects import aspect_normaliser, selected_aspects
 from tasks.params.reward_model import check_whole_responses
 from tasks.running.artifacts import read_json
-from tasks.running.granted_device import device
 from tasks.running.loading import load_segmenter
+from tasks.running.machine import device
 from tasks.running.result_rows import Metrics, Prompt
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.entropies import segmenter_with_cutoffs

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import torch
 
+from rlhf_core import distributed
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
 from rlhf_core.models.lora import Adapter, AdapterOff
 from rlhf_core.models.lora_settings import LoraSettings
@@ -21,14 +24,16 @@ from rlhf_core.supervised.dpo import reference_logprobs
 from rlhf_core.training_state import State
 from tasks.evaluating.over_sft import OverSft, check_answered, over_sft
 from tasks.evaluating.policies import Evaluator
-from tasks.evaluating.solving import test_sets
+from tasks.evaluating.solving import graded, test_sets
+from tasks.graph.stopping import DIVERGED_FILE
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale
 from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.reward import RewardInputs
 from tasks.policy_run.solutions import SolutionFolders
-from tasks.running.artifacts import read_jsonl
+from tasks.running.amounts import first_rows
+from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit
@@ -241,6 +246,37 @@ def check_comparable(evaluator: Evaluator, sft: list[Generation], checkpoint_ben
         if evaluator.world is None and name in (*evaluator.config.over_sft_benchmarks, checkpoint_benchmark):
             answered = {row["id"] for row in sft if row["benchmark"] == name}
             check_answered(items, answered, name)
+
+
+def question_accuracies(evaluator: Evaluator, policy: Policy, count: int) -> dict[str, float]:
+    """Returns the percent of right greedy answers to the first `count` training questions; empty where the data has
+    none."""
+    known = evaluator.items("questions")
+    asked = first_rows(known, count, "checkpoint_prompts", evaluator.data / "questions.jsonl") if known else []
+    if not asked:
+        return {}
+    answers = evaluator.greedy_answers(policy, asked)
+    right = [graded(question, text)["right"] for question, (text, _) in zip(asked, answers, strict=True)]
+    return {"train_accuracy": 100 * sum(right) / len(right)}
+
+
+@contextmanager
+def noting_divergence(out: Path, run: PolicyRun) -> Iterator[None]:
+    """Writes `<out>/diverged.json` if numbers diverge, and lets the error pass: the stage has no result.
+
+    Args:
+        out: the stage's output directory.
+        run: has the evaluations so far; the finite ones are written.
+    """
+    if not distributed.rank():
+        (out / DIVERGED_FILE).unlink(missing_ok=True)
+    try:
+        yield
+    except NumericsError as error:
+        if not distributed.rank():
+            finite = [row for row in run.evaluations if all(map(math.isfinite, row.values()))]
+            write_json(out / DIVERGED_FILE, {"reason": str(error), "evaluations": finite})
+        raise
 
 
 #: Function that trains a started run: returns its metrics, and its hacking watch if it has one.

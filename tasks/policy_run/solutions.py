@@ -30,7 +30,7 @@ from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.supervised.config import ImitationSettings
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
 from tasks.running.artifacts import read_jsonl
-from tasks.running.granted_device import device
+from tasks.running.machine import device
 from tasks.running.result_rows import PreferencePair, Prompt, TokenCredit
 
 SAMPLES_FILE, TEACHER_FILE = "samples.jsonl", "rewrites.jsonl"

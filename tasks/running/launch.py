@@ -17,7 +17,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from tasks.params.deepspeed import read_deepspeed
 from tasks.running import machine
-from tasks.running.granted_device import described_device
+from tasks.running.machine import described_device
 from tasks.running.variables import seconds, whole_number
 
 PROCESSES_VARIABLE = "REWARDSMITH_PROCESSES"

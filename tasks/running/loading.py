@@ -19,7 +19,7 @@ from rlhf_core.segmentation import SEGMENTERS, Segmenter, build_segmenter
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_object
-from tasks.running.granted_device import device
+from tasks.running.machine import device
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge

@@ -1,4 +1,4 @@
-"""Resources of this machine: cores (affinity and cgroup quota), memory, disk and GPUs, without importing torch."""
+"""Resources of this machine: cores (affinity and cgroup quota), memory, disk and GPUs; and the device of a stage."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_core.errors import RewardsmithError
+from rlhf_core.models.device import CPU, Device, gpu
+
+if TYPE_CHECKING:
+    import torch
 
 #: MiB that a run needs for its temporary server, its locks and its logs.
 LEAST_MB = 64
@@ -159,3 +164,25 @@ def out_of_memory_kills(root: Path = CGROUP, proc: Path = PROC) -> int:
         counts = [group / "memory.events", group / "memory.oom_control", *counts]
     lines = (line.split() for path in counts for line in _text(path).splitlines())
     return next((int(words[1]) for words in lines if words[0] == "oom_kill"), 0)
+
+
+def device() -> torch.device:
+    """Returns the device of models: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
+
+    A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
+    """
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1")
+    return torch.device("cuda" if given and torch.cuda.is_available() else "cpu")
+
+
+def described_device() -> Device:
+    """Returns the GPUs that this stage was given, the one with the least memory for all; else the CPU."""
+    import torch
+
+    if device().type != "cuda":
+        return CPU
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    least = min(found, key=lambda one: one.total_memory)
+    return gpu(least.name, least.total_memory / 2**30, float(f"{least.major}.{least.minor}"), len(found))

@@ -39,39 +39,6 @@ class Question(TypedDict):
     meta: NotRequired[dict[str, Any]]
 
 
-class ReportExample(TypedDict):
-    """A row of examples.jsonl in a data set: a response whose rewards are drawn.
-
-    Attributes:
-        kind: normal, repetition or code.
-        true_clauses: (start, end, kind, reward) of each clause, where they are known.
-    """
-
-    id: str
-    prompt: str
-    response: str
-    kind: str
-    true_clauses: list[Any]
-
-
-class ColouredExample(ReportExample):
-    """A row of examples.jsonl of a reward model: the response with the reward of every token and segment.
-
-    Attributes:
-        rewards: of each token: its part of the worth of its segment, None outside segments.
-        segments: (start, end, worth) of each.
-        weights: of each segment in the response's reward, where the aggregation is an attention.
-        segment_rewards: of each segment its own reward, before its weight, where the aggregation is an attention.
-    """
-
-    label: str
-    tokens: list[str]
-    rewards: list[float | None]
-    segments: list[list[float]]
-    weights: NotRequired[list[float]]
-    segment_rewards: NotRequired[list[float]]
-
-
 class Generation(TypedDict):
     """A row of generations.jsonl: a policy's answer to one turn of a benchmark's item.
 
@@ -101,15 +68,6 @@ class Generation(TypedDict):
     first_error: NotRequired[int | None]
 
 
-class Grade(TypedDict):
-    """A solution's extracted answer, whether it is right, its steps, and the first wrong one where that is known."""
-
-    extracted: str | None
-    right: bool
-    steps: int
-    first_error: NotRequired[int | None]
-
-
 class Judgement(TypedDict):
     """A row of judgements.jsonl: a judge's verdict on one answer or comparison.
 
@@ -130,16 +88,6 @@ class Judgement(TypedDict):
     label: str | None
     value: float | None
     reference: NotRequired[str]
-
-
-class OpponentJudgement(TypedDict):
-    """A row of judgements.jsonl of a second judge: a verdict on one answer against an opponent's."""
-
-    opponent: str
-    id: str
-    first: str | None
-    raw: str
-    valid: bool
 
 
 class Rollout(TypedDict):
@@ -209,18 +157,6 @@ class VerifiedRewrite(TypedDict):
     gold: NotRequired[bool]
 
 
-class RewardedSolution(TypedDict):
-    """A row of token_rewards.jsonl: the reward of every token that was drawn, and the probability behind it."""
-
-    id: str
-    question_id: str
-    prompt: str
-    prediction: str
-    token_ids: list[int]
-    rewards: list[float]
-    probabilities: list[float]
-
-
 class PooledAnswers(TypedDict):
     """A row of a pool's responses.jsonl: a greedy answer and several sampled ones."""
 
@@ -231,14 +167,3 @@ class PooledAnswers(TypedDict):
     greedy: str
     samples: list[str]
     messages: NotRequired[list[dict[str, str]]]
-
-
-class BenchmarkPair(TypedDict):
-    """A pair of a benchmark of reward models."""
-
-    id: str
-    prompt: str
-    chosen: str
-    rejected: str
-    section: str
-    subset: str

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import (
     PATH_ERRORS,
@@ -27,9 +27,10 @@ from rlhf_core.models.device import grant
 from rlhf_core.user_code import user_code_refusal
 from tasks import GC_THRESHOLD
 from tasks.graph.stopping import stopped
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import DEFAULT_SCALE, typed
 from tasks.running.artifacts import Stopped, check_version, stage_output
-from tasks.running.granted_device import described_device
+from tasks.running.machine import described_device
 from tasks.running.variables import (
     arithmetic,
     refuse_bad_environment,
@@ -42,6 +43,7 @@ from tasks.running.variables import (
 USER_ERROR = 2
 #: Exit code for an error that the user's own function raised; a scheduler retries it if it may pass, as a lost network.
 FUNCTION_FAILED = 1
+Spec = TypeVar("Spec")
 
 
 def _module(function: Callable[..., None]) -> str:
@@ -158,6 +160,15 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
             raise RecipeError(f"{error} (settings: {', '.join(settings)})" if settings else str(error)) from None
 
     return main
+
+
+def read_spec(kind: type[Spec], address: Address) -> Spec:
+    """Returns an entry of a page as settings of a kind.
+
+    Raises:
+        RecipeError: with the entry's address, an unknown or missing field, or a wrong value.
+    """
+    return typed(kind, read_settings(address), str(address))
 
 
 def hide_gpus(out: Path) -> None:

@@ -27,7 +27,7 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.signals import Sequence as SequenceSignal
 from rlhf_core.signals import SignalType
-from tasks.running.granted_device import device
+from tasks.running.machine import device
 
 Rows = Sequence[Mapping[str, Any]]
 #: Tokens of a tokenizer that states no limit; transformers writes a number beyond any.

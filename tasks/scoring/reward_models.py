@@ -22,8 +22,8 @@ from rlhf_core.segmentation.sat import KNOWN_FILE
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.segmentation.segmenters import SentenceSegmenter, segmenter_needs
 from tasks.running.artifacts import read_object
-from tasks.running.granted_device import device
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
+from tasks.running.machine import device
 from tasks.running.result_digests import check_result
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import response_entropies, segmenter_with_cutoffs

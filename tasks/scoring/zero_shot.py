@@ -19,7 +19,7 @@ from rlhf_core.signals import Sequence as SequenceSignal
 from rlhf_core.signals import SignalType
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_json
-from tasks.running.granted_device import device
+from tasks.running.machine import device
 from tasks.running.result_rows import PreferencePair
 
 FILE = "zero_shot.json"

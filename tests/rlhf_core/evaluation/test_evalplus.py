@@ -14,7 +14,7 @@ from rlhf_core.evaluation.code import judge_samples
 from rlhf_core.evaluation.evalplus import LIMITS, asked, program_of
 from rlhf_core.evaluation.evalplus_sanitiser import longest_code, sanitised
 from rlhf_core.evaluation.sandbox import Program, run_programs
-from tasks.evaluating.programs import judged_answers
+from tasks.evaluating.policies import judged_answers
 from tests.rlhf_core.evaluation.test_sandbox import isolated
 
 ADDS = "def f(x):\n    return x + 1"
