@@ -2,16 +2,14 @@
 
 A stage's record has the SHA-256 of every file of its result. What is read of a result is compared with it, so that a
 number which a disk, a hand or another program changed is refused and never printed. A result whose record is missing
-or has no digest is read as it is.
+or has no digests of files is read as it is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -48,19 +46,6 @@ def digests_of(result: Path) -> dict[str, Any]:
     return {"files": files, "result_digest": combined_digest(files)}
 
 
-@dataclass(frozen=True)
-class RecordedDigests:
-    """Digests that a record holds.
-
-    Attributes:
-        files: of each file of the result, None in a record that has only the digest of all.
-        total: of the result.
-    """
-
-    files: Mapping[str, str] | None
-    total: str
-
-
 def check_content(path: Path, content: bytes) -> None:
     """Compares the content of a file, read from a result, with the result's record.
 
@@ -68,17 +53,14 @@ def check_content(path: Path, content: bytes) -> None:
         DataError: the file, or the files of its result, are not those that the stage wrote; or a damaged record.
     """
     result = _result_of(path)
-    known = None if result is None else recorded_digests(result)
-    if result is None or known is None:
+    files = None if result is None else recorded_digests(result)
+    if result is None or files is None:
         return
-    if known.files is None:
-        _check_whole(result, known.total)
-        return
-    _check_names(result, known.files)
+    _refuse_lost(result, files)
     name = path.relative_to(result).as_posix()
-    if name not in known.files:
+    if name not in files:
         raise DataError("its stage did not write this file", file=str(path), remedy=f"Remove it, or {REMEDY}")
-    if hashlib.sha256(content).hexdigest() != known.files[name]:
+    if hashlib.sha256(content).hexdigest() != files[name]:
         raise _changed(path)
 
 
@@ -90,12 +72,8 @@ def exists_or_raise_if_lost(path: Path) -> bool:
     """
     there = path.exists()
     result = None if there else _result_of(path)
-    known = recorded_digests(result) if result is not None and result.is_dir() else None
-    if result is not None and known is not None:
-        if known.files is None:
-            _check_whole(result, known.total)
-        else:
-            _check_names(result, known.files)
+    if result is not None and result.is_dir():
+        _refuse_lost(result, recorded_digests(result) or {})
     return there
 
 
@@ -109,21 +87,18 @@ def check_result(result: Path, *, weights: bool = True) -> None:
     Raises:
         DataError: as `check_content`.
     """
-    known = recorded_digests(result)
-    if known is None:
+    files = recorded_digests(result)
+    if files is None:
         return
-    if known.files is None:
-        _check_whole(result, known.total)
-        return
-    _check_names(result, known.files)
+    _refuse_lost(result, files)
     for file in sorted(result.rglob("*")):
         looked_at = file.is_file() and (weights or file.suffix != ".safetensors")
-        if looked_at and known.files.get(file.relative_to(result).as_posix()) != file_digest(file):
+        if looked_at and files.get(file.relative_to(result).as_posix()) != file_digest(file):
             raise _changed(file)
 
 
-def recorded_digests(result: Path) -> RecordedDigests | None:
-    """Returns the digests in a result's record; None without a record, or with one that has no digest.
+def recorded_digests(result: Path) -> Mapping[str, str] | None:
+    """Returns the digests of files in a result's record; None without a record, or with one that has none.
 
     Raises:
         DataError: the record cannot be read, or contradicts itself.
@@ -137,28 +112,22 @@ def recorded_digests(result: Path) -> RecordedDigests | None:
 
 
 @lru_cache(maxsize=4096)
-def _read(record: Path, stamp: tuple[int, ...]) -> RecordedDigests | None:
-    def damaged(problem: str, field: str | None = None) -> DataError:
-        return DataError(problem, file=str(record), field=field, remedy=REMEDY[0].upper() + REMEDY[1:])
-
+def _read(record: Path, stamp: tuple[int, ...]) -> Mapping[str, str] | None:
+    remedy = REMEDY[0].upper() + REMEDY[1:]
     try:
         found = json.loads(record.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise damaged(f"not valid JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise damaged("is not an object with names")
-    total, files = found.get("result_digest"), found.get("files")
-    if total is None and files is None:
-        return None
-    if not isinstance(total, str):
-        raise damaged(f"{total!r:.60} is not a digest", "result_digest")
-    if files is None:
-        return RecordedDigests(None, total)
-    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
-        raise damaged(f"{files!r:.60} is not a digest for each file", "files")
-    if combined_digest(files) != total:
-        raise damaged("the digests of the files are not those of the result", "files")
-    return RecordedDigests(files, total)
+        files: dict[str, str] | None = found.get("files")
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
+        raise DataError(f"not a valid record ({error})", file=str(record), remedy=remedy) from None
+    try:
+        whole = files is None or combined_digest(files) == found.get("result_digest")
+    except (TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise DataError(
+            "the digests of the files are not those of the result", file=str(record), field="files", remedy=remedy
+        )
+    return files
 
 
 def _result_of(path: Path) -> Path | None:
@@ -169,25 +138,12 @@ def _result_of(path: Path) -> Path | None:
     return None
 
 
-def _check_names(result: Path, files: Mapping[str, str]) -> None:
+def _refuse_lost(result: Path, files: Mapping[str, str]) -> None:
     for name in files:
         if not (result / name).is_file():
             raise DataError(
                 "its stage wrote this file, and it is not there", file=str(result / name), remedy=f"Now {REMEDY}"
             )
-
-
-def _check_whole(result: Path, total: str) -> None:
-    """Compares a result with the digest of all its files, which a record without digests of files has."""
-    states = ((file, os.stat(file)) for file in sorted(result.rglob("*")) if file.is_file())
-    stamp = tuple((str(file), state.st_size, state.st_ino, state.st_mtime_ns) for file, state in states)
-    if _whole(result, stamp) != total:
-        raise _changed(result)
-
-
-@lru_cache(maxsize=1024)
-def _whole(result: Path, stamp: tuple[tuple[str, int, int, int], ...]) -> str:
-    return combined_digest(file_digests(result))
 
 
 def _changed(path: Path) -> DataError:
