@@ -22,7 +22,6 @@ from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from tasks.params.pages import Address
 from tasks.params.questions import SamplesSpec
-from tasks.params.solutions import SamplesSpec
 from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress

@@ -10,11 +10,10 @@ import pytest
 
 from tasks.graph.check import check_rows, refuse_rows
 from tasks.running.amounts import collect_amount_warnings, first_rows
-from tests.tasks.params.test_refusals_across_stages import TESTBED, set_value, tree
+from tests.tasks.params.conftest import Set
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
-__all__ = ["tree"]
-
+TESTBED = "scales/testbed"
 #: (page of the scale testbed, value's place, value, paper, row, what the refusal says)
 CASES: list[tuple[str, str, Any, str, str, str]] = [
     ("policy.yaml", "ppo.prompts", 99999, "segment", "segment",
@@ -37,15 +36,17 @@ CASES: list[tuple[str, str, Any, str, str, str]] = [
 
 @pytest.mark.parametrize(("page", "place", "value", "paper", "row", "message"), CASES)
 def test_more_than_there_is_is_refused_when_planning(
-    tree: Path, page: str, place: str, value: Any, paper: str, row: str, message: str
+    tree: Path, set_value: Set, page: str, place: str, value: Any, paper: str, row: str, message: str
 ) -> None:
-    set_value(tree, f"{TESTBED}/{page}", place, value)
+    set_value(f"{TESTBED}/{page}", place, value)
     found = "\n".join(check_rows(tree, paper, [row], "testbed"))
     assert message in found
 
 
-def test_more_rollouts_than_an_iteration_has_are_a_warning(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    set_value(tree, f"{TESTBED}/policy.yaml", "ppo.rollout_samples", 5000)
+def test_more_rollouts_than_an_iteration_has_are_a_warning(
+    tree: Path, set_value: Set, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_value(f"{TESTBED}/policy.yaml", "ppo.rollout_samples", 5000)
     refuse_rows(tree, "testbed", {"segment": ["segment"]})
     told = capsys.readouterr().err
     assert "warning: params/scales/testbed/policy.yaml:ppo: rollout_samples is 5000, but there are" in told
