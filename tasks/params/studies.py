@@ -1,25 +1,5 @@
 """Settings of a study: which rows are compared in which worlds, by which numbers, decided before it runs.
 
-    # studies/credit.yaml
-    title: Dense rewards where credit is hard
-    asks: Does a reward for every segment beat one for the whole response more clearly in long responses?
-    claim: {paper: segment, says: Segment rewards beat bandit rewards, source: 'Section 4.2 (1), Table 1'}
-    main: bandit
-    rows:
-      bandit: {like: segment/bandit}
-      segment: {like: segment/segment}
-    dials:
-      length:
-        short: {data: {base: {clauses: short}}}
-        long: {data: {base: {clauses: long}}}
-    hypotheses:
-      more-in-long:
-        says: The advantage of segment rewards grows with the length of responses
-        row: segment
-        over: length
-    metric: win_rate_vs_sft
-    worlds: 8
-
 A **cell** is one level of every dial. A **world** is one independent draw of facts, data, prompts, initial weights, SFT
 model, reward models and policies; every row of every cell is trained in each. Nothing here imports torch.
 """

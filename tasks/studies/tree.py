@@ -189,8 +189,8 @@ def _drawn(values: Mapping[str, Any], number: int) -> dict[str, Any]:
 def _write_rows(project: Path, world: WorldTree) -> None:
     """Writes the study's rows and reward models beside those that they are like."""
     models, spec = world.spec.reward_models, world.spec
-    made = {name: _like(project, world.study, f"reward_models.{name}", model, MODELS) for name, model in models.items()}
-    rows = {name: _like(project, world.study, f"rows.{name}", row, ROWS) for name, row in spec.rows.items()}
+    made = {name: like_settings(project, world.study, name, model, MODELS) for name, model in models.items()}
+    rows = {name: like_settings(project, world.study, name, row, ROWS) for name, row in spec.rows.items()}
     for row in rows.values():
         if row.get("reward_model") in models:
             row["reward_model"] = own_name(world.study, row["reward_model"])
@@ -203,12 +203,16 @@ def _write_rows(project: Path, world: WorldTree) -> None:
             file.write_text(yaml_text(page), encoding="utf-8")
 
 
-def _like(project: Path, study: str, where: str, stated: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Returns the settings of an entry of the project with a study's own over them."""
-    paper, name = str(stated[LIKE]).split("/")
+def like_settings(project: Path, study: str, name: str, stated: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Returns a study's row or reward model: what it states over the settings of the entry that it is like.
+
+    Raises:
+        RecipeError: no page has that entry.
+    """
+    paper, like = str(stated[LIKE]).split("/")
     known = entries(project, Path("params") / paper, kind) if paper in papers(project) else {}
-    if name not in known:
-        near = hint(name, sorted(known), more=3) if known else hint(paper, papers(project), more=3)
-        raise RecipeError(f"study '{study}': {where}: like is '{stated[LIKE]}', which no page has{near}")
+    if like not in known:
+        near = hint(like, sorted(known), more=3) if known else hint(paper, papers(project), more=3)
+        raise RecipeError(f"study '{study}': {kind}.{name}: like is '{stated[LIKE]}', which no page has{near}")
     own = {field: value for field, value in stated.items() if field not in OF_STUDIES}
-    return merge(read_settings(known[name].under(project)), own)
+    return merge(read_settings(known[like].under(project)), own)

@@ -22,17 +22,15 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
 from tasks.graph.items import Item, result_of
-from tasks.graph.rows import papers, row_addresses
-from tasks.params.pages import merge, read_settings
 from tasks.params.row_parser import TRAINING
-from tasks.params.studies import FIXED, LIKE, OF_STUDIES, StudySpec
+from tasks.params.studies import FIXED, StudySpec
 from tasks.params.tuning import Space, tuning_spec
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_json
 from tasks.running.judged_numbers import blank_numbers
 from tasks.studies.equal_kl import EVEN, OVER_SFT
 from tasks.studies.training import curve_of, settings_digest, training_of
-from tasks.studies.tree import WorldTree
+from tasks.studies.tree import ROWS, WorldTree, like_settings
 from tasks.studies.tuned import OPTIMISER, TRIALS, Point, read_tuning, tuning_file
 
 #: A row and the number of one of its trials.
@@ -145,7 +143,7 @@ def trained_kinds(root: Path, study: str, spec: StudySpec) -> dict[str, str]:
     """
     spaces, kinds = tuning_spec(root), dict[str, str]()
     for name, row in spec.rows.items():
-        settings, where = _row_settings(root, study, name, row), f"study '{study}': rows.{name}"
+        settings, where = like_settings(root, study, name, row, ROWS), f"study '{study}': rows.{name}"
         if settings.get("kind", "reward") not in TRAINING:
             continue
         kinds[name] = str(settings.get(OPTIMISER, {}).get("kind"))
@@ -158,17 +156,6 @@ def trained_kinds(root: Path, study: str, spec: StudySpec) -> dict[str, str]:
         if {*spec.fixed(name)} >= {*space}:
             raise RecipeError(f"{where}.{FIXED} has every setting that tuning searches; leave at least one of them")
     return kinds
-
-
-def _row_settings(root: Path, study: str, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a study's row: what it says over the row that it is like."""
-    paper, like = str(row[LIKE]).split("/")
-    known = row_addresses(root, paper) if paper in papers(root) else {}
-    if like not in known:
-        near = hint(like, sorted(known), more=3) if known else hint(paper, papers(root), more=3)
-        raise RecipeError(f"study '{study}': rows.{name}: no row '{row[LIKE]}'{near}")
-    own = {field: value for field, value in row.items() if field not in OF_STUDIES}
-    return merge(read_settings(known[like].under(root)), own)
 
 
 def search_points(space: Space, trials: int) -> list[Point]:

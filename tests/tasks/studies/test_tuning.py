@@ -157,7 +157,7 @@ def test_rows_are_tuned_in_the_cells_that_the_study_names() -> None:
 
 def test_a_row_that_is_like_none_is_refused() -> None:
     rows = {**STUDY["rows"], "segment": {"like": "segment/segmnt"}}
-    with pytest.raises(RecipeError, match=r"rows\.segment: no row 'segment/segmnt'.*'segment'"):
+    with pytest.raises(RecipeError, match=r"rows\.segment: like is 'segment/segmnt', which no page has.*'segment'"):
         plan(rows=rows)
 
 
