@@ -15,11 +15,14 @@ from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from rlhf_core.errors import RecipeError, hint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 #: Names of the same field in configurations of several model types.
 WIDTH = ("hidden_size", "d_model", "n_embd")
@@ -64,6 +67,25 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 def architecture_of(source: str | None, architecture: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Returns a backbone's configuration fields; empty where they are not known before it is loaded."""
     return architecture if architecture is not None else known_models().get(str(source), {})
+
+
+def known_configuration(source: str) -> PreTrainedConfig:
+    """Returns the configuration of a model that a scale loads, without a network.
+
+    Raises:
+        RecipeError: it is not in architectures.yaml.
+    """
+    known = known_models()
+    if source not in known:
+        raise RecipeError(
+            f"the sizes of '{source}' are not known; add its configuration's fields to "
+            f"rlhf_core/models/architectures.yaml (there: {', '.join(known)})"
+        )
+    from transformers import AutoConfig
+
+    options = dict(known[source])
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return AutoConfig.for_model(options.pop("model_type"), **special, **options)
 
 
 def field(architecture: Mapping[str, Any], names: Sequence[str]) -> int | None:

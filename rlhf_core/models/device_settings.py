@@ -15,12 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.models.device import Device
-
-if TYPE_CHECKING:
-    from rlhf_core.models.memory import Sharding
+from rlhf_core.models.memory import GIB, OVERHEAD, Sharding
 
 FLASH = "flash_attention_2"
 
@@ -63,8 +61,6 @@ class Load:
 
     def bytes(self, sharding: Sharding, *, recomputed: bool) -> float:
         """Returns bytes on each GPU, overhead included."""
-        from rlhf_core.models.memory import OVERHEAD
-
         models = sum(sharding.trained(parameters)[0] for parameters in self.trained) + sharding.bytes * self.frozen
         kept = sharding.kept(self.tokens, self.hidden, self.layers, recomputed=recomputed)
         return OVERHEAD * (models + kept)
@@ -126,8 +122,6 @@ def resolve(
 
 def _fits(load: Load, device: Device, precision: str, ranks: int, deepspeed: Mapping[str, Any] | None) -> bool:
     """Returns whether a GPU has room for the activations of all layers."""
-    from rlhf_core.models.memory import GIB, Sharding
-
     assert device.memory_gb is not None
     sharding = replace(Sharding.of(ranks, deepspeed), bf16=precision == "bf16")
     return load.bytes(sharding, recomputed=False) <= device.memory_gb * GIB

@@ -20,6 +20,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     modeling_utils,
@@ -277,3 +278,16 @@ def backbone_of(model: PreTrainedModel) -> nn.Module:
 
 def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
+    """Returns the model of a configuration, shapes only."""
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with torch.device("meta"):
+        model: PreTrainedModel = kind.from_config(config)
+    return model
+
+
+def trainable(model: torch.nn.Module) -> int:
+    """Returns parameters that are trained, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

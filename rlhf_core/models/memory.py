@@ -1,4 +1,4 @@
-"""Sizes of models without their weights: parameters from the meta device, and a model of the memory of each GPU.
+"""A model of the memory of each GPU.
 
 A trained model of N parameters at b bytes each (4, or 2 under bf16), over W ranks, has weights b N, gradients b N and
 Adam's moments 8 N, and under ZeRO or bf16 a float32 copy of its weights, 4 N; bf16 without DeepSpeed has its gradients
@@ -14,14 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
-
-from rlhf_core.errors import RecipeError
-from rlhf_core.models.architecture import known_models
-from rlhf_core.models.reward_model import ScalarModel
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 GIB = 2**30
 OVERHEAD = 1.1
@@ -85,39 +81,3 @@ class Sharding:
         heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         size = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
         return 2.0 * self.bytes * int(config.num_hidden_layers) * heads * size * tokens
-
-
-def known_configuration(source: str) -> PreTrainedConfig:
-    """Returns the configuration of a model that a scale loads, without a network.
-
-    Raises:
-        RecipeError: it is not in architectures.yaml.
-    """
-    known = known_models()
-    if source not in known:
-        raise RecipeError(
-            f"the sizes of '{source}' are not known; add its configuration's fields to "
-            f"rlhf_core/models/architectures.yaml (there: {', '.join(known)})"
-        )
-    options = dict(known[source])
-    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    return AutoConfig.for_model(options.pop("model_type"), **special, **options)
-
-
-def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
-    """Returns the model of a configuration, shapes only."""
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    with torch.device("meta"):
-        model: PreTrainedModel = kind.from_config(config)
-    return model
-
-
-def trainable(model: torch.nn.Module) -> int:
-    """Returns parameters that are trained, shared ones once."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def scalar_on_meta(model: PreTrainedModel) -> ScalarModel:
-    """Returns a reward model or critic on a language model's transformer, shapes only."""
-    with torch.device("meta"):
-        return ScalarModel.from_language_model(model)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from rlhf_core.policy_optimisation.config import OptimiserConfig
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 0.95) -> Tensor:
@@ -184,6 +182,19 @@ class Rewarded:
         return (self.rewards * self.mask).sum(dim=1)
 
 
+class AdvantageSettings(Protocol):
+    """Settings of an optimiser that its advantages read."""
+
+    @property
+    def gamma(self) -> float: ...
+
+    @property
+    def lam(self) -> float: ...
+
+    @property
+    def group_std(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class AdvantageEstimator:
     """An estimator as a setting names it.
@@ -196,30 +207,30 @@ class AdvantageEstimator:
         cancels: what it does to an affine shaping of one reward per response, for a message; None if it shows.
     """
 
-    estimate: Callable[[Rewarded, OptimiserConfig], Tensor]
+    estimate: Callable[[Rewarded, AdvantageSettings], Tensor]
     needs_critic: bool = False
     compares: bool = False
     reads: tuple[str, ...] = ()
     cancels: str | None = None
 
 
-def _gae(given: Rewarded, config: OptimiserConfig) -> Tensor:
+def _gae(given: Rewarded, config: AdvantageSettings) -> Tensor:
     return gae(given.rewards, given.values, given.mask, config.gamma, config.lam)
 
 
-def _reward_to_go(given: Rewarded, config: OptimiserConfig) -> Tensor:
+def _reward_to_go(given: Rewarded, config: AdvantageSettings) -> Tensor:
     return rewards_to_go(given.rewards, given.mask, config.gamma)
 
 
-def _token_reward(given: Rewarded, config: OptimiserConfig) -> Tensor:
+def _token_reward(given: Rewarded, config: AdvantageSettings) -> Tensor:
     return torch.where(given.mask, given.rewards.float(), 0.0)
 
 
-def _group_relative(given: Rewarded, config: OptimiserConfig) -> Tensor:
+def _group_relative(given: Rewarded, config: AdvantageSettings) -> Tensor:
     return on_tokens(group_relative(given.scores, given.groups, config.group_std), given.mask)
 
 
-def _leave_one_out(given: Rewarded, config: OptimiserConfig) -> Tensor:
+def _leave_one_out(given: Rewarded, config: AdvantageSettings) -> Tensor:
     return on_tokens(leave_one_out(given.scores, given.groups), given.mask)
 
 
@@ -241,12 +252,12 @@ ADVANTAGES = Choices(
 )
 
 
-def advantage_plus_value(given: Rewarded, advantages: Tensor, config: OptimiserConfig) -> Tensor:
+def advantage_plus_value(given: Rewarded, advantages: Tensor, config: AdvantageSettings) -> Tensor:
     """Returns the advantage before whitening plus the value."""
     return (advantages + given.values) * given.mask
 
 
-def monte_carlo(given: Rewarded, advantages: Tensor, config: OptimiserConfig) -> Tensor:
+def monte_carlo(given: Rewarded, advantages: Tensor, config: AdvantageSettings) -> Tensor:
     """Returns the discounted sum of the rewards that followed."""
     return rewards_to_go(given.rewards, given.mask, config.gamma)
 

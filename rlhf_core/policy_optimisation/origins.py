@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.policy import Policy
     from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.models.sampling import Sampling
-    from rlhf_core.policy_optimisation.config import OptimiserConfig
     from rlhf_core.policy_optimisation.experience import EncodedPrompt
     from rlhf_core.policy_optimisation.phases import PhaseClock
     from rlhf_core.policy_optimisation.sources import RolloutSource
@@ -84,6 +83,19 @@ CRITICS = Choices(
 )
 
 
+class BatchSizes(Protocol):
+    """Sizes of an optimiser's batches."""
+
+    @property
+    def rollout_batch(self) -> int: ...
+
+    @property
+    def group_size(self) -> int: ...
+
+    @property
+    def microbatch(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class RolloutParts:
     """Parts that an origin of rollouts may use.
@@ -107,7 +119,7 @@ class RolloutParts:
     prompts: Callable[[], Sequence[EncodedPrompt]]
     samples: RolloutBatch | None
     sampling: Sampling
-    config: OptimiserConfig
+    config: BatchSizes
     seed: int
     clock: PhaseClock
     generation_batch: int | None = None

@@ -184,8 +184,7 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import add_pad_token
     from rlhf_core.models.hub_folder import check_architecture_runs, check_kind, check_parts, check_weights
-    from rlhf_core.models.loading import load_tokenizer
-    from rlhf_core.models.memory import on_meta
+    from rlhf_core.models.loading import load_tokenizer, on_meta
     from tasks.commands.data_needs import is_offline, refuse_unknown_model
 
     folder, named = Path(model).expanduser(), chat_template(template)
@@ -260,7 +259,7 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     from rlhf_core.data.encoding import Encoder
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.truncation import Limits
-    from rlhf_core.models.memory import trainable
+    from rlhf_core.models.loading import trainable
 
     name = checked_name(asked.folder)
     pairs = gathered_pairs(asked.files, asked.columns or {})

@@ -11,11 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.architecture import known_configuration
 from rlhf_core.models.cost import policy_run, supervised
+from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.lora import Adapter
-from rlhf_core.models.memory import GIB, OVERHEAD, Sharding, known_configuration, on_meta, scalar_on_meta, trainable
+from rlhf_core.models.memory import GIB, OVERHEAD, Sharding
+from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.supervised.config import TrainingConfig
@@ -169,7 +174,8 @@ class _Backbone:
     @cached_property
     def scalar(self) -> int:
         """Returns parameters of a reward model or critic."""
-        return trainable(scalar_on_meta(on_meta(self.config)))
+        with torch.device("meta"):
+            return trainable(ScalarModel.from_language_model(on_meta(self.config)))
 
     def adapters(self, lora: LoraSettings) -> int:
         """Returns parameters of a policy's adapters; many rows have the same ones."""

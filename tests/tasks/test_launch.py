@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.memory import Sharding, known_configuration, on_meta, trainable
+from rlhf_core.models.architecture import known_configuration
+from rlhf_core.models.loading import on_meta, trainable
+from rlhf_core.models.memory import Sharding
 from tasks.graph.scale_check import check_deepspeed, check_scale
 from tasks.params.deepspeed import read_deepspeed
 from tasks.running import launch

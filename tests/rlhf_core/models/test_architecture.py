@@ -12,11 +12,12 @@ from rlhf_core.models.architecture import (
     check_architecture,
     configuration_class,
     field,
+    known_configuration,
     known_models,
     linear_layers,
     unknown_targets,
 )
-from rlhf_core.models.memory import known_configuration, on_meta
+from rlhf_core.models.loading import on_meta
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
