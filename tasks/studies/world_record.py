@@ -1,7 +1,7 @@
 """Making of a world's record from its tree, once all stages have run.
 
 Numbers that diverge are an outcome of a row, and no failure of its world. A policy whose training diverges leaves its
-evaluations so far beside its result (`tasks.policy_run.divergence`), and the row scores what it scored at the last of
+evaluations so far beside its result (`tasks.policy_run.run`), and the row scores what it scored at the last of
 them. A row that diverged before its first evaluation, or whose reward or SFT model diverged, has no score.
 """
 
