@@ -29,6 +29,7 @@ from rlhf_core.policy_optimisation.replay import ReplayBuffer
 from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, Passes
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rollout import RolloutBatch
+from tests.shifted_engine import ENGINE
 
 SIZES: dict[str, Any] = {
     "iterations": 3, "rollout_batch": 8, "minibatch": 4, "microbatch": 3, "epochs": 1, "actor_lr": 1e-3,
@@ -392,7 +393,7 @@ def test_the_engine_page_names_every_diagnostic() -> None:
     named = {name for line in lines for name in line.split(", ")}
     found: set[str] = set()
     for name, engine, settings in (
-        ("ppo", "loop", {"kl_target": 6.0}), ("grpo", "batch", {"importance_cap": 2.0}),
+        ("ppo", "loop", {"kl_target": 6.0}), ("grpo", ENGINE, {"importance_cap": 2.0}),
         ("online_dpo", "loop", {"dpo_min_margin": 1e-9}),
     ):  # fmt: skip
         run = run_of(name, "decoder", **settings)

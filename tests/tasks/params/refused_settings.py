@@ -65,7 +65,7 @@ ONE_FIELD: list[Case] = [
     (POLICY, "par_ppo.sampling.temperature", 1e-9, "par/vanilla",
      (PPO, "sampling.temperature is 1e-09", "from 0.01 to 100")),
     (POLICY, "par_ppo.sampling.top_p", 1.5, "par/vanilla", (PPO, "sampling.top_p is 1.5", "at most 1")),
-    (POLICY, "par_ppo.sampling.engine", "bach", "par/vanilla", (PPO, "sampling.engine is 'bach'", "'batch'")),
+    (POLICY, "par_ppo.sampling.engine", "lop", "par/vanilla", (PPO, "sampling.engine is 'lop'", "'loop'")),
     (EVALUATION, "dialogue.temperature", 1e-9, "par/vanilla", (f"{EVALUATION}:dialogue: ", "temperature is 1e-09")),
     (EVALUATION, "dialogue.judge", {"kind": "golden"}, "par/vanilla",
      (f"{EVALUATION}:dialogue: ", "judge.kind is 'golden'", "'gold'")),
@@ -88,7 +88,7 @@ ONE_FIELD: list[Case] = [
         )
     ],
     *[
-        (f"{BENCH}/{page}.yaml", place, "bach", "par/par", ("engine is 'bach'", "'batch'"))
+        (f"{BENCH}/{page}.yaml", place, "lop", "par/par", ("engine is 'lop'", "'loop'"))
         for page, place in (("stages", "references.sampling.engine"), ("evaluation", "dialogue.engine"))
     ],
     (TOKENIZERS, "mathematics.vocabulary", 260, "rlmec/math-rft", (f"{TOKENIZERS}:mathematics: ", "is 260", "261")),
@@ -134,7 +134,7 @@ ACROSS: list[Case] = [
     (STAGES, "pool.sampling.temperature", 0, "sentence/best-of-n-sentence", (STAGES, "samples is 32")),
     (STAGES, "pool.benchmarks", ["alpaca", "alpaca"], "sentence/best-of-n-sentence", (STAGES, "name each once")),
     (STAGES, "best_of_n.sizes", [2, 64], "sentence/best-of-n-sentence", (STAGES, "sizes is [2, 64]", "32")),
-    (STAGES, "selection.engine", "batch", "alarm/mt-t5-alarm", (STAGES, "engine is 'batch'", "use loop")),
+    (STAGES, "selection.engine", "lop", "alarm/mt-t5-alarm", (STAGES, "engine is 'lop'", "did you mean 'loop'")),
     (EVALUATION, "dialogue.max_new_tokens", 400, "par/vanilla", (BACKBONES, "560 tokens")),
     ("sentence/rows_measuring.yaml", "second-judge.backbone", "phi3-mini", "sentence/second-judge",
      ("backbone is 'phi3-mini'", "'llama32-3b-sft'")),
