@@ -69,7 +69,7 @@ def job_variables(kind: str, needs: Mapping[str, float], commit: str) -> dict[st
     cores, gpus = int(needs.get("cores", 1)), int(needs.get("gpus", 0))
     memory = max(1, round(needs.get("memory_gb", 1)))
     if kind == PROCESS:
-        return {"env": BEATING, "cores": cores, "gpus": gpus, "memory_gb": memory}
+        return {"env": {**BEATING}, "cores": cores, "gpus": gpus, "memory_gb": memory}
     made: dict[str, Any] = {"env": BEATING | {"REWARDSMITH_COMMIT": commit}}
     if image := os.environ.get("REWARDSMITH_IMAGE"):
         made["image"] = image

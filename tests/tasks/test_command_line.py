@@ -36,7 +36,7 @@ COMMANDS = {
     "compare": "NAMES --scale --seed --metric --out",
     "rows": "PAPER --scale",
     "report": "--scale --out",
-    "atlas": "--out --documents",
+    "atlas": "--out",
     "hackability": "--flaw --mitigation --seed --function --gives --reward-model --name --scale --out --train "
     "--no-train --sync --no-sync --verbose -v",
     "try-reward": "FUNCTION --rows --prompts --scale",

@@ -237,7 +237,7 @@ def test_unusable_settings_are_refused(made: Made, tmp_path: Path, changes: dict
     [
         ({"kind": "friend"}, "kind is 'friend'; known: oracle, endpoint, local"),
         ({"kind": "oracle", "options": {"nois": 0.1}}, "unknown setting 'options.nois'; did you mean 'noise'"),
-        ({"kind": "local", "options": {"source": "x"}}, "'options.template' is missing"),
+        ({"kind": "local", "options": {"source": "x"}}, "'options.template' and 'options.limits' are missing"),
     ],
 )
 def test_unusable_teachers_are_refused(made: Made, tmp_path: Path, spec: dict[str, Any], message: str) -> None:

@@ -223,7 +223,7 @@ def test_headings_say_that_a_judge_decided(built: dict[str, Any]) -> None:
 def test_a_blank_cell_says_why(built: dict[str, Any]) -> None:
     found = cell(built, "Table 1", "par", "mt_overall")
     assert (found["status"], found["mean"]) == ("not measured", None)
-    assert cell_text(found, 1) == "not measured: the data has no benchmark 'mtbench'"
+    assert cell_text(found, 1) == "5.063 / not measured: the data has no benchmark 'mtbench'"
 
 
 def test_the_curves_of_figure_5_are_the_judges(small: Path) -> None:

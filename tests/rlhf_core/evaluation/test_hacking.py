@@ -180,7 +180,7 @@ def test_every_pair_of_evaluations_and_the_start_is_counted() -> None:
         ({"entropy": (0.5, 0.9)}, "entropy is \\[0.5, 0.9\\]; it must be \\[least below 1"),
         ({"truncation": 0.0}, "truncation is 0.0"),
         ({"patience": 0}, "at least 1"),
-        ({"on_hacking": "halt"}, "on_hacking is 'halt'; known: note, stop"),
+        ({"on_hacking": "halt"}, "on_hacking is 'halt'; it must be one of note, stop"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, object], message: str) -> None:

@@ -306,7 +306,7 @@ def test_an_answer_that_was_changed_on_the_disk_is_asked_again(tmp_path):
         ({"base_url": "ftp://host/v1"}, "base_url .*http or https address"),
         ({"base_url": "host"}, "base_url .*http or https address"),
         ({"concurrency": 10**9}, "concurrency is 1000000000; it must be from 1 to 1024"),
-        ({"on_failure": "ignore"}, "on_failure is 'ignore'; known: raise, empty"),
+        ({"on_failure": "ignore"}, "on_failure is 'ignore'; it must be one of raise, empty"),
     ],
 )
 def test_settings_that_no_judge_can_have_are_refused(setting, message):
