@@ -288,7 +288,7 @@ def test_a_row_on_a_classifier_is_accepted(classifier: Path, tmp_path: Path) -> 
         ),
         (
             {"optimiser": {"kind": "ppo", "critic": "reward_model"}},
-            "optimiser.critic is 'reward_model', which needs values at the policy's tokens, but reward model 'given' has",
+            "optimiser.critic is 'reward_model', which needs values at the policy's tokens, but reward model 'given'",
         ),
     ],
 )
