@@ -36,8 +36,8 @@ from tasks.dvc import stale
 from tasks.dvc.pipelines import ROOT_FILE
 from tasks.graph import dvc_files
 from tasks.graph.check import refuse_rows
+from tasks.graph.results import stopped
 from tasks.graph.rows import papers, row_addresses
-from tasks.graph.stopping import stopped
 from tasks.params.pages import NAME, read_settings
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import page_text

@@ -45,7 +45,7 @@ from tasks.graph.stages import Stage, modules_of_files_never_run, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
 from tasks.report.result_words import result_in_words
 from tasks.running import machine
-from tasks.running.alarms import alarm_lines, alarm_text, alarms_of, stages_with_alarms
+from tasks.running.doubtful_numbers import alarm_lines, alarm_text, alarms_of, stages_with_alarms
 from tasks.running.exclusive import only_scheduler
 from tasks.running.fork_server import PROJECT, ForkServer
 

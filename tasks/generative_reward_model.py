@@ -34,6 +34,7 @@ from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, to
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.sft import sft_loss
 from rlhf_core.testbed.oracle import first_error, minimal_edit
+from tasks.evaluating.solving import rewrite_row, wrong_solutions
 from tasks.params.pages import Address
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.running.artifacts import Stopped, read_jsonl, write_json, write_jsonl
@@ -43,7 +44,6 @@ from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, read_spec, run_main
 from tasks.running.supervised import train_resumably
-from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1

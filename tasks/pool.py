@@ -11,7 +11,7 @@ from typing import Annotated
 
 from rlhf_core.errors import DataError
 from rlhf_core.models.sampling import Sampling
-from tasks.evaluating.answering import answer
+from tasks.evaluating.policies import answer
 from tasks.params.evaluation import PoolSpec
 from tasks.params.pages import Address
 from tasks.running.amounts import first_rows

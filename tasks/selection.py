@@ -28,8 +28,8 @@ from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.consistency import Consistency, Pairs, consistency
 from rlhf_core.evaluation.statistics import Interval
 from rlhf_core.models.sampling import Sampling
-from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
+from tasks.evaluating.policies import answer
 from tasks.params.aspects import ASPECT_NORMALISERS, SelectionEntry, SelectionScale
 from tasks.params.pages import Address
 from tasks.running.amounts import first_rows

@@ -19,6 +19,7 @@ from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.oracle import first_error
+from tasks.evaluating.solving import rewrite_row, wrong_solutions
 from tasks.params.pages import Address
 from tasks.params.questions import TeacherSpec
 from tasks.params.settings import typed
@@ -26,7 +27,6 @@ from tasks.running.artifacts import read_jsonl, record_folder, stage_output, wri
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import VerifiedRewrite
 from tasks.running.stage import command_line, prepare_process, read_spec, run_main
-from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1

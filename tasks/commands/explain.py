@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
-from tasks.graph.stopping import stopped
+from tasks.graph.results import stopped
 from tasks.running.artifacts import read_jsonl
 from tasks.running.result_rows import TokenCredit
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer

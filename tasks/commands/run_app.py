@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, refuse_empty_name
-from tasks.commands.processes import run_flow, run_module
-from tasks.graph.names import ALL, REHEARSED, rehearsed_scale, split_names
+from tasks.commands.processes import flow_of, run_flow, run_module, show_progress
+from tasks.graph.names import ALL, REHEARSED, SUITE, rehearsed_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
+
+if TYPE_CHECKING:
+    from tasks.rehearsal.empty_cells import Listing
 
 #: Exit status of a run with failed stages; rows that ended have results.
 RUN_FAILED = 1
@@ -129,14 +133,58 @@ def rehearse(
 
     Examples: `rewardsmith rehearse all --scale paper --rows ../shared/data` · `rewardsmith rehearse segment dpo`.
     """
-    from tasks.commands.rehearse import rehearse as run_small
     from tasks.graph.scale_check import report as forecast
 
     root = Path.cwd()
     paper, chosen = split_names(root, names or [])
-    found = run_small(root, paper, chosen, scale=scale, given=rows, replies=replies, verbose=verbose)
+    found = _run_small(root, paper, chosen, scale=scale, given=rows, replies=replies, verbose=verbose)
     forecast(root, scale, deepspeed, gpus, gpu_memory)
     raise typer.Exit(found.status)
+
+
+def _run_small(
+    root: Path, paper: str, rows: Sequence[str], *, scale: str, given: Path | None, replies: Path | None, verbose: bool
+) -> Listing:
+    """Rehearses rows of a paper, or the suite, and prints the list; returns it.
+
+    Args:
+        root: the repository.
+        paper: a paper, or SUITE for the five.
+        rows: of the paper, empty for all.
+        scale: that is rehearsed.
+        given: folder of real rows, None for made-up rows alone.
+        replies: file of the replies of judges and teachers, None for drawn verdicts.
+        verbose: show the stages' own logs.
+
+    Raises:
+        RewardsmithError: what cannot be rehearsed, before anything runs.
+    """
+    from transformers.utils import logging
+
+    from tasks.dvc.pipelines import asked_papers
+    from tasks.graph.check import refuse_rows
+    from tasks.rehearsal.empty_cells import listing_of
+    from tasks.rehearsal.endpoint import endpoints, read_replies
+    from tasks.rehearsal.tree import environment, write_tree
+
+    logging.disable_progress_bar()  # of stand-ins, each written in a moment
+    said = None if replies is None else read_replies(replies)
+    rehearsal = write_tree(root, scale, given, replies)
+    asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(rows))
+    refuse_rows(rehearsal.tree, rehearsal.name, asked)
+    words = [*flow_of(paper), "--scale", rehearsal.name, *(["--full"] if paper == SUITE else [])]
+    words += ["--rows", *rows] if rows else []
+    show_progress(verbose)
+    with endpoints(said) as served:
+        surroundings = environment(rehearsal.tree, served)
+        status = run_module(words[0], words[1:], verbose=verbose, folder=rehearsal.tree, environment=surroundings)
+    found = listing_of(rehearsal, asked)
+    if status and not found.failed:
+        found.failed["flow"] = f"the flow ended with status {status}; its log is above"
+    file = found.write(rehearsal)
+    print(file.read_text(encoding="utf-8"))
+    print(f"list: {file.relative_to(root)}; report: {(rehearsal.tree / 'report').relative_to(root)}/index.html")
+    return found
 
 
 def times(

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.graph.headlines import HEADLINES, headlines
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
+from tasks.graph.results import HEADLINES, headlines
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.running.artifacts import json_text, read_json, read_jsonl, read_object

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tasks.dvc import stale
 from tasks.graph.stages import stopped_stages
-from tasks.running.alarms import alarm_lines, stages_with_alarms
 from tasks.running.artifacts import write_json
 from tasks.running.commit import code_of
+from tasks.running.doubtful_numbers import alarm_lines, stages_with_alarms
 from tasks.running.platform_state import read_private
 
 FOLDER = Path(".work") / "ended"

@@ -17,6 +17,7 @@ import torch
 
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.templates import encode_text
 from rlhf_core.evaluation import livecodebench
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.benchmark_names import (
@@ -30,10 +31,9 @@ from rlhf_core.evaluation.code import extract_code, judge_samples, summarise_pas
 from rlhf_core.evaluation.evalplus import LIMITS, program_of
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.sandbox import ProgramResult
-from rlhf_core.models.policy import Policy
-from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.supervised.sft import sequence_statistics
-from tasks.evaluating.answering import answer
 from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
 from tasks.evaluating.solving import solve_tests
 from tasks.params.evaluation import EvaluationConfig
@@ -351,3 +351,32 @@ def judged_answers(items: Sequence[Mapping[str, Any]], responses: Sequence[str])
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
+
+
+def answer(
+    policy: Policy,
+    encoder: Encoder,
+    rows: Sequence[Mapping[str, Any]],
+    sampling: Sampling,
+    seed: int,
+    batch: int,
+) -> list[tuple[str, int]]:
+    """Returns (text, tokens) of one answer per row, rows batched by prompt length.
+
+    A row's `opening`, where it has one, is how its answer begins; the text is what the policy adds.
+    """
+    prompts = [
+        [*encoder.prompt(row), *(encode_text(encoder.tokenizer, row["opening"]) if row.get("opening") else ())]
+        for row in rows
+    ]
+    order = sorted(range(len(rows)), key=lambda i: len(prompts[i]))
+    answers: list[tuple[str, int]] = [("", 0)] * len(rows)
+    generator = torch.Generator().manual_seed(seed)
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        ids, mask = pad_rows([prompts[i] for i in chosen], encoder.pad_id, "left")
+        made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator)
+        for row, i in enumerate(chosen):
+            tokens = made.ids[row][made.mask[row]].tolist()
+            answers[i] = (str(encoder.tokenizer.decode(tokens, skip_special_tokens=True)), len(tokens))
+    return answers

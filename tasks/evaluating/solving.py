@@ -1,4 +1,4 @@
-"""Accuracy on questions with step-by-step solutions: greedy solutions, their extracted answers, per test set.
+"""Step-by-step solutions of questions: accuracy of greedy ones on each test set, and verified rewrites of wrong ones.
 
 Real GSM8k is also graded as lm-evaluation-harness does: `gsm8k_strict` and `gsm8k_flexible`.
 """
@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.answers import RLMEC_STOPS, HarnessMode, cut_at, harness_match
 from rlhf_core.reasoning.grading import extract_answer, is_right
+from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution, judged
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.oracle import first_error
 from tasks.running.artifacts import read_json
-from tasks.running.result_rows import Generation
+from tasks.running.result_rows import Generation, Question, SampledSolution, VerifiedRewrite
+
+if TYPE_CHECKING:
+    from rlhf_core.data.encoding import Encoder
 
 #: The test set that lm-evaluation-harness grades by `#### n` (strict) or the last number (flexible).
 HARNESS_SET = "gsm8k"
@@ -115,3 +120,42 @@ def averages(metrics: Mapping[str, float], sets: Mapping[str, str]) -> dict[str,
     }
     groups["average"] = list(sets)
     return {group: sum(metrics[name] for name in names) / len(names) for group, names in groups.items() if names}
+
+
+def wrong_solutions(
+    samples: Sequence[SampledSolution], questions: Sequence[Question], file: Path
+) -> list[WrongSolution]:
+    """Returns the wrong samples with their questions.
+
+    Raises:
+        DataError: a sample of an unknown question.
+    """
+    by_id = {row["id"]: row for row in questions}
+    found = []
+    for number, row in enumerate(samples, start=1):
+        if row["question_id"] not in by_id:
+            problem = f"the question '{row['question_id']}' is not in the data"
+            raise DataError(
+                problem, file=str(file), row=number, field="question_id", remedy="Sample from the same data"
+            )
+        if not row["correct"]:
+            found.append(WrongSolution(row["id"], by_id[row["question_id"]], row["prediction"]))
+    return found
+
+
+def rewrite_row(
+    wrong: WrongSolution, step: int | None, rewrite: str, encoder: Encoder, limits: RewriteLimits
+) -> VerifiedRewrite:
+    """Returns a row of rewrites.jsonl."""
+    verdict = judged(wrong, rewrite, lambda text: encoder.tokenizer.encode(text, add_special_tokens=False), limits)
+    return {
+        "id": wrong.id,
+        "question_id": wrong.question["id"],
+        "prompt": wrong.question["prompt"],
+        "prediction": wrong.prediction,
+        "first_error_step": step,
+        "rewrite": rewrite,
+        "accepted": verdict.accepted,
+        "reason": verdict.reason,
+        "edit_distance": verdict.edit_distance,
+    }

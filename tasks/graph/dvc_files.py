@@ -33,9 +33,9 @@ from typing import Any
 from rlhf_core.errors import DataError, RecipeError, hint, prints_errors
 from tasks.graph.check import check_all, paper_names, unreadable_pages
 from tasks.graph.code_dependencies import Reads, reads
-from tasks.graph.headlines import HEADLINE_FILE, HEADLINES
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import HEADLINE_ROWS, build
+from tasks.graph.results import HEADLINE_FILE, HEADLINES
 from tasks.graph.rows import PAGES, paper_folder, papers, read_rows
 from tasks.params.pages import Address, read_page, read_settings, wrong_pages
 from tasks.params.scales import KINDS, scale_folder

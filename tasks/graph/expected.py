@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from tasks.graph.results import stopped
 from tasks.graph.stages import Stage
-from tasks.graph.stopping import stopped
 
 #: Numbers of a record are at most so large.
 LARGEST = 1e15

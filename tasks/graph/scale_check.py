@@ -283,7 +283,7 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
     from rich.console import Console
     from rich.table import Table
 
-    from tasks.params.deepspeed import read_deepspeed
+    from tasks.params.stages import read_deepspeed
 
     config = None if deepspeed is None else read_deepspeed(deepspeed)
     if config is not None:

@@ -11,8 +11,8 @@ from typing import Any
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from tasks.graph.dvc_files import file_name
 from tasks.graph.items import SHARED
+from tasks.graph.results import stopped
 from tasks.graph.rows import ROW_STAGES
-from tasks.graph.stopping import stopped
 from tasks.params.yaml_files import read_mapping
 
 

@@ -25,7 +25,7 @@ from rlhf_core.training_state import State
 from tasks.evaluating.over_sft import OverSft, check_answered, over_sft
 from tasks.evaluating.policies import Evaluator
 from tasks.evaluating.solving import graded, test_sets
-from tasks.graph.stopping import DIVERGED_FILE
+from tasks.graph.results import DIVERGED_FILE
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale
 from tasks.policy_run.hacking_watch import HackingWatch

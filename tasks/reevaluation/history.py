@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.dvc.tracked import tracked_files
+from tasks.dvc.cache_digests import tracked_files
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import digest, read_json
 

@@ -8,25 +8,44 @@ them. Of several, it is one that was asked for and has results, else the first w
 
 from __future__ import annotations
 
+import calendar
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
+from tasks.graph.results import DIVERGED_FILE, stopped
 from tasks.graph.rows import backbone_names, papers, row_addresses, row_named
 from tasks.graph.scale import Scale
-from tasks.graph.stopping import DIVERGED_FILE, stopped
 from tasks.params.pages import read_page, read_settings
 from tasks.params.stages import RowsAndSeeds
 from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metric_of, row_runs, stage_of
-from tasks.running.failures import StageFailure, failures_since
+from tasks.running.platform_state import read_private
+from tasks.studies.world_record import STAGE_FAILED
 
 NOT_RUN = "not run"
 #: A row that no published table has is compared with rows of its page that have the same values of these settings,
 #: unless the page is one of variants.
 ALIKE = ("kind", "backbone")
+#: Folder of the notes that failed stages leave until they succeed.
+FAILURES = Path(".work") / "failures"
+
+
+@dataclass(frozen=True)
+class StageFailure:
+    """A failed stage.
+
+    Attributes:
+        message: of its error, in the stage's own words.
+        log: its log file, below the repository.
+    """
+
+    message: str
+    log: str
 
 
 @dataclass(frozen=True)
@@ -180,3 +199,23 @@ def _reason(root: Path, scale: str, row: RowRuns, seeds: Sequence[int]) -> str:
         if (folder / str(seed) / DIVERGED_FILE).exists():
             return "diverged"
     return NOT_RUN
+
+
+def failures_since(tree: Path, began: float) -> dict[str, StageFailure]:
+    """Returns the stages that have failed since a time, in seconds since the epoch, by output directory."""
+    notes = map(read_private, sorted((tree / FAILURES).glob("*.json")))
+    # a note's time is in whole seconds, so that of a failure may be before `began` by less than one
+    return {str(note.get("out")): _failure(note) for note in notes if _seconds(note.get("time")) + 1 > began}
+
+
+def _failure(note: Mapping[str, Any]) -> StageFailure:
+    message = STAGE_FAILED.sub("", str(note.get("message", "its note has no message")))
+    return StageFailure(message, str(note.get("log", ".work/logs/")))
+
+
+def _seconds(written: Any) -> float:
+    """Returns the seconds since the epoch of a note's time, long ago for anything else."""
+    try:
+        return calendar.timegm(time.strptime(str(written), "%Y-%m-%dT%H:%M:%SZ"))
+    except ValueError:
+        return -math.inf

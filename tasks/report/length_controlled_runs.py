@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import DataError
-from tasks.running.judged_numbers import too_few_valid
+from tasks.running.doubtful_numbers import too_few_valid
 
 #: Fewest valid preferences of a run for its fit (five folds of cross-validation).
 FEWEST = 5

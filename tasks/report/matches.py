@@ -32,7 +32,7 @@ from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_erro
 from tasks.report.row_games import Judges, drawn_prompts
 from tasks.report.significance import Comparison, compare_constant
 from tasks.report.win_rates import Outputs
-from tasks.running.judged_numbers import too_few_valid
+from tasks.running.doubtful_numbers import too_few_valid
 from tasks.running.result_rows import Generation
 
 KINDS = ("wins", "win-test", "mean-test")

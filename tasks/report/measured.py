@@ -36,7 +36,7 @@ from tasks.report.win_rates import (
     undecided_prompts,
     verdicts_word,
 )
-from tasks.running.alarms import alarm_text, alarms_of
+from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 #: Status of a cell where the paper has a dash and this project no row.
 NOT_PRINTED = "not in the paper"
@@ -50,8 +50,8 @@ class Cell:
         published: the cell as printed; None where the paper has no such column.
         status: 'measured', 'not run' (no run of this row), 'stopped' (what was measured before it forbids it, see
             `tasks.running.artifacts.Stopped`), 'not measured' (the run has no such metric), 'blank' (its judge gave too
-            few valid verdicts, see `tasks.running.judged_numbers`), 'not in the paper' (it prints a dash, and there is
-            no such row), 'elsewhere' (the column belongs to another row behind the same printed one) or '-' (a row
+            few valid verdicts, see `tasks.running.doubtful_numbers`), 'not in the paper' (it prints a dash, and there
+            is no such row), 'elsewhere' (the column belongs to another row behind the same printed one) or '-' (a row
             against itself).
         mean, se: over worlds, in the column's unit; se is None with one world.
         seeds: value by seed; a run's seed is its world.

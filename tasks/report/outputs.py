@@ -14,9 +14,9 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
-from tasks.graph.stopping import stopped
+from tasks.graph.results import stopped
 from tasks.running.artifacts import read_jsonl, read_object
-from tasks.running.judged_numbers import blank_numbers
+from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
 
 

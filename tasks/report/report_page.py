@@ -57,8 +57,8 @@ from tasks.report.paper_tables import (
 )
 from tasks.report.rows_compared import RowsCompared, compare_rows
 from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, simple_table
-from tasks.running.alarms import alarm_text, alarms_of
 from tasks.running.artifacts import read_object
+from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.tracking.searches import Search, run_search, table_search
 
 VERDICTS = ("confirmed", "contradicted", "equivalent", "undecided")

@@ -23,7 +23,7 @@ from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_erro
 from tasks.report.paper_tables import EXPLORATORY
 from tasks.report.significance import Comparison, compare, exploratory
 from tasks.report.win_rates import true_rewards
-from tasks.running.alarms import alarm_text, alarms_of
+from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 #: Stage whose result a row of each kind is compared by; `policy` of all others.
 STAGES = {"raw": "sft"}

@@ -2,7 +2,7 @@
 
 `<out>/result/` is deterministic (weights, metrics, history without clock) and the only thing that later
 stages read. `<out>/record/` says how it was made (seconds, memory, versions, commit) and nothing reads it. Beside them
-`<out>/headline.json` has at most six metrics of some stages, for DVC's tables (`tasks.graph.headlines`).
+`<out>/headline.json` has at most six metrics of some stages, for DVC's tables (`tasks.graph.results`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from rlhf_core.errors import DataError, NumericsError, RewardsmithError, path_er
 from rlhf_core.models.device_settings import take_resolved
 from rlhf_core.models.sampling import take_used
 from rlhf_core.models.vllm.environment import installed, take_deaths
-from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
-from tasks.graph.stopping import STOPPED_FILE
+from tasks.graph.results import HEADLINE_FILE, HEADLINES, STOPPED_FILE, write_headlines
 from tasks.params.pages import Address, settings_digest
 from tasks.running.amounts import collect_amount_warnings
 from tasks.running.commit import CODE

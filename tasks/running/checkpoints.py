@@ -34,8 +34,8 @@ from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State, restoring
 from tasks.running import variables
 from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
-from tasks.running.live_history import FILE, WORK, LiveHistory, run_folder
 from tasks.running.machine import device
+from tasks.running.progress import FILE, WORK, LiveHistory, run_folder
 from tasks.running.state_files import (
     STATE_FILE,
     TENSORS_FILE,

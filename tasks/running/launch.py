@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from tasks.params.deepspeed import read_deepspeed
+from tasks.params.stages import read_deepspeed
 from tasks.running import machine
 from tasks.running.machine import described_device
 from tasks.running.variables import seconds, whole_number

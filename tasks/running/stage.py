@@ -26,7 +26,7 @@ from rlhf_core.errors import (
 from rlhf_core.models.device import grant
 from rlhf_core.user_code import user_code_refusal
 from tasks import GC_THRESHOLD
-from tasks.graph.stopping import stopped
+from tasks.graph.results import stopped
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import DEFAULT_SCALE, typed
 from tasks.running.artifacts import Stopped, check_version, stage_output

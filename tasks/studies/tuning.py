@@ -27,7 +27,7 @@ from tasks.params.studies import FIXED, StudySpec
 from tasks.params.tuning import Space, tuning_spec
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_json
-from tasks.running.judged_numbers import blank_numbers
+from tasks.running.doubtful_numbers import blank_numbers
 from tasks.studies.equal_kl import EVEN, OVER_SFT
 from tasks.studies.training import curve_of, settings_digest, training_of
 from tasks.studies.tree import ROWS, WorldTree, like_settings

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tasks.graph.items import Item, result_of
-from tasks.graph.stopping import DIVERGED_FILE
+from tasks.graph.results import DIVERGED_FILE
 from tasks.params.pages import Address, read_settings
 from tasks.params.studies import StudySpec
 from tasks.params.tuning import FILE, tuning_spec
 from tasks.params.yaml_files import is_there
 from tasks.running.artifacts import read_json, read_jsonl, read_object
-from tasks.running.failures import STAGE_FAILED
-from tasks.running.judged_numbers import blank_numbers
+from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.studies.registration import PILOT, VERDICT, Registration
 from tasks.studies.training import curve_of, settings_digest, short_digest, training_of
@@ -32,6 +31,8 @@ from tasks.studies.tuned import OPTIMISER
 
 #: Fields of a record on the machine that its first row ran on.
 MACHINE = ("threads", "device", "host_cpu", "python", "versions")
+#: Pattern of the start of a scheduler's message, before the stage's own words.
+STAGE_FAILED = re.compile(r"^stage \S+ failed with exit code -?\d+: ")
 #: Pattern of a failure's message about numbers that are not finite; an error of a user's function may quote any words.
 DIVERGED = re.compile(
     r"^(?!.*reward function \S+ (?:failed|returned)).*"

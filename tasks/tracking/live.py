@@ -18,7 +18,7 @@ from typing import Any
 
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.graph.items import SHARED
-from tasks.running.live_history import FILE, WORK, read_history, run_folder
+from tasks.running.progress import FILE, WORK, read_history, run_folder
 from tasks.tracking.databases import without_passwords
 from tasks.tracking.mirror import Mirror, only_writer, tracking_uri
 from tasks.tracking.outcomes import TrackedStage, outcome_of, tracked_stage

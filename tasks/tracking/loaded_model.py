@@ -18,7 +18,7 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.segmentation.segmenters import segmenter_needs
-from tasks.evaluating.answering import answer
+from tasks.evaluating.policies import answer
 from tasks.running.artifacts import digest, read_json
 from tasks.running.loading import load_encoder, load_policy
 from tasks.scoring.reward_models import MARKS, RewardModelInputs, TrainedScorer

@@ -29,7 +29,7 @@ from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.graph.rows import ROW_STAGES
 from tasks.params.scales import is_rehearsal
 from tasks.params.settings import DEFAULT_SCALE
-from tasks.running.alarms import alarm_text, alarms_of
+from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.running.exclusive import in_turn
 from tasks.running.variables import refuse_bad_address
 from tasks.tracking.databases import mark_of, refuse_damaged, refuse_unreachable, upgrade, without_passwords

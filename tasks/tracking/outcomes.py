@@ -14,8 +14,8 @@ from rlhf_core.published.row_map import mapped_rows
 from tasks.graph import dvc_files as graph
 from tasks.graph.items import SHARED
 from tasks.graph.names import made_tables
+from tasks.graph.results import stopped
 from tasks.graph.rows import ROW_STAGES
-from tasks.graph.stopping import stopped
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.artifacts import digest, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost

@@ -20,7 +20,7 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.running import checkpoints as module
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import MANIFEST, CheckpointStore, RunCheckpoints
-from tasks.running.live_history import FILE
+from tasks.running.progress import FILE
 from tasks.running.state_files import STATE_FILE, TENSORS_FILE
 from tasks.running.supervised import train_resumably
 from tests.fuzz.damage import Area, as_commands, damage_file, damaged_bytes, damaged_json, remove

@@ -12,14 +12,14 @@ from safetensors.torch import save_file
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.data_specs.pair_formats import read_pairs
+from tasks.graph.results import stopped
 from tasks.graph.stage_checks import _architecture
 from tasks.graph.stages import declared_stages
-from tasks.graph.stopping import stopped
-from tasks.params.deepspeed import read_deepspeed
+from tasks.params.stages import read_deepspeed
 from tasks.params.yaml_files import yaml_text
 from tasks.report.outputs import StageOutput
-from tasks.running.alarms import alarms_of
 from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.doubtful_numbers import alarms_of
 from tasks.running.exclusive import is_held, only_scheduler
 from tasks.running.platform_state import FOLDER, STATE, alive, client_environment
 from tasks.scoring.entropies import load_entropies

@@ -19,7 +19,7 @@ from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.reasoning.templates import PAPER, SHORT
 from tasks import generative_reward_model, prepare, samples, sft, teacher, tokenizer
 from tasks.generative_reward_model import realigned
-from tasks.graph.stopping import STOPPED_FILE
+from tasks.graph.results import STOPPED_FILE
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_jsonl
 from tasks.running.loading import load_encoder
 from tasks.samples import sample_row

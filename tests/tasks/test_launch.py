@@ -16,7 +16,7 @@ from rlhf_core.models.architecture import known_configuration
 from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.memory import Sharding
 from tasks.graph.scale_check import check_deepspeed, check_scale
-from tasks.params.deepspeed import read_deepspeed
+from tasks.params.stages import read_deepspeed
 from tasks.running import launch
 from tests.tasks.tiny_pipeline import Pipeline
 

@@ -17,7 +17,7 @@ import torch
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.running.checkpoints import CheckpointStore, RunCheckpoints
-from tasks.running.live_history import FILE, WORK, LiveHistory, read_history, run_folder
+from tasks.running.progress import FILE, WORK, LiveHistory, read_history, run_folder
 from tasks.running.supervised import train_resumably
 from tasks.tracking import live
 from tasks.tracking import mirror as tracking

@@ -16,7 +16,7 @@ import pytest
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.sampling import Sampling
-from tasks.evaluating.answering import answer
+from tasks.evaluating.policies import answer
 from tasks.running.artifacts import digest, read_json, read_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.scoring.reward_models import TrainedScorer

@@ -17,11 +17,11 @@ from unittest.mock import patch
 
 import pytest
 
-from tasks.graph.headlines import HEADLINE_FILE
+from tasks.graph.results import HEADLINE_FILE
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import SECONDS_VARIABLE
 from tasks.running.launch import PROCESSES_VARIABLE
-from tasks.running.live_history import WORK
+from tasks.running.progress import WORK
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 #: Longer runs than those of the golden metrics, so that there is something to interrupt.

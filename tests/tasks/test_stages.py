@@ -15,7 +15,7 @@ import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from tasks import policy, prepare
-from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, headlines
+from tasks.graph.results import HEADLINE_FILE, HEADLINES, headlines
 from tasks.running.artifacts import digest, read_json, read_jsonl, read_tensors, write_json
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 

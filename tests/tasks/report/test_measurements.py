@@ -18,7 +18,7 @@ from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import table_notes
 from tasks.report.win_rates import TableRuns
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.judged_numbers import blank_numbers
+from tasks.running.doubtful_numbers import blank_numbers
 from tests.tasks.report.fixture_results import make_results
 
 METRICS = ("alpaca_lc", "lc_win_rate_vs_sft")

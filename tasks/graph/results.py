@@ -1,6 +1,8 @@
-"""Headline metrics: at most six numbers of a result, in a file beside it, for DVC's `metrics diff` and `exp show`.
+"""What a stage's output says at a glance: the reason why the stage stopped, or its headline metrics.
 
-`metrics.json` in `result/` has every number, hundreds in a large study; a table of them all says nothing.
+A stage that stopped has one file in its result, with the reason, which later stages, tables and the scheduler read.
+Headline metrics are at most six numbers of a result, in a file beside it, for DVC's `metrics diff` and `exp show`:
+`metrics.json` in `result/` has every number, hundreds in a large study, and a table of them all says nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +12,13 @@ from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
+from rlhf_core.errors import DataError
+from tasks.params.yaml_files import read_mapping
+
+#: The only file in the result of a stage that stopped.
+STOPPED_FILE = "stopped.json"
+#: File of a policy whose numbers diverged, in its output directory; such a policy has no result.
+DIVERGED_FILE = "diverged.json"
 HEADLINE_FILE = "headline.json"
 MOST = 6
 #: Names of metrics by stage, the most telling first; `*` stands for anything. The first six that a result has count.
@@ -34,6 +43,21 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
     "second_judge": ("second/*",),
     "tables": ("verdicts/*",),
 }
+
+
+def stopped(result: Path) -> str | None:
+    """Returns the reason why the stage of a result stopped, None if it did not stop.
+
+    Raises:
+        DataError: the file that says so cannot be read.
+    """
+    path = result / STOPPED_FILE
+    if not path.exists():
+        return None
+    found = read_mapping(path)
+    if "reason" not in found:
+        raise DataError("is missing", file=str(path), field="reason", remedy="Re-run its stage")
+    return str(found["reason"])
 
 
 def headlines(stage: str, metrics: Mapping[str, float]) -> dict[str, float]:
