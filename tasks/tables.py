@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,13 +132,6 @@ def make_tables(
 ) -> None:
     """Writes a paper's tables, metrics, curves and figures beside what was published."""
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
-
-
-def _without(results: Path, tables: Any) -> Any:
-    """Returns tables with the names of runs from below a folder, as JSON has them."""
-    return json.loads(
-        json.dumps(tables, ensure_ascii=False).replace(f"{results.as_posix()}/", f"results/{results.name}/")
-    )
 
 
 main = command_line(make_tables)

@@ -12,8 +12,6 @@ from rlhf_core.published.row_map import recipe_row
 from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.outputs import ResultTree, StageOutput
 
-#: The SFT model that the rows of each prefix start from.
-BACKBONES = {"": "gemma2-2b", "llama3-": "llama3-8b", "hh-": "gemma2-2b-hh", "llama3-hh-": "llama3-8b-hh"}
 WIN_RATE, PEAK = "win_rate_vs_sft", "peak_win_rate_vs_sft"
 #: Two-sided level of the intervals.
 LEVEL = 0.95

@@ -121,7 +121,6 @@ class PolicyRow:
     group: str
     name: str
     title: str
-    sft_model: str
     values: Mapping[str, tuple[float, float | None] | None]
     runs: Mapping[int, StageOutput]
 
@@ -183,7 +182,7 @@ def policy_rows(results: Path) -> dict[str, list[PolicyRow]]:
         model = next((sft_name(Path(path)) for path in inputs if "/shared/sft/" in path), None)
         if model is not None:
             title = _title(results, group, name)
-            found.setdefault(model, []).append(PolicyRow(group, name, title, model, _means(runs), runs))
+            found.setdefault(model, []).append(PolicyRow(group, name, title, _means(runs), runs))
     for rows in found.values():
         rows.sort(key=lambda row: -(row.values[WIN_RATE] or (0.0, None))[0])
     return {model: rows for model, rows in sorted(found.items()) if any(row.group != DEMO_PAPER for row in rows)}

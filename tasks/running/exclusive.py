@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
-
-import psutil
 
 from rlhf_core.errors import RewardsmithError
 
@@ -62,15 +59,6 @@ def _holder(file: TextIO) -> str:
     """Returns the holder of a lock file, in words."""
     file.seek(0)
     return file.read().strip() or "unknown process"
-
-
-def is_held(path: Path) -> bool:
-    """Returns whether a living process holds a lock file, without taking the lock from who wants it."""
-    try:
-        found = re.match(r"process (\d{1,9}),", path.read_text(encoding="utf-8", errors="replace"))
-    except FileNotFoundError:
-        return False
-    return found is not None and psutil.pid_exists(int(found[1]))
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from tasks.params.yaml_files import yaml_text
 from tasks.report.outputs import StageOutput
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.doubtful_numbers import alarms_of
-from tasks.running.exclusive import is_held, only_scheduler
 from tasks.running.platform_state import FOLDER, STATE, alive, client_environment
 from tasks.scoring.entropies import load_entropies
 
@@ -91,16 +90,6 @@ def test_tensors_that_are_missing_or_do_not_fit_are_named(tmp_path: Path) -> Non
         load_entropies(tmp_path, "train")
     with pytest.raises(DataError, match=r"entropies.safetensors: has no tensor 'test.values'"):
         load_entropies(tmp_path, "test")
-
-
-@pytest.mark.parametrize("text", ["process \0", "process " + "9" * 5000 + ", started", b"\xff\xfe"])
-def test_a_free_lock_is_free_whatever_is_in_it(tmp_path: Path, text: str | bytes) -> None:
-    path = tmp_path / ".work" / "scheduler.lock"
-    path.parent.mkdir()
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert not is_held(path)
-    with only_scheduler(tmp_path):
-        assert is_held(path)
 
 
 @pytest.mark.parametrize("processes", [5, [1], {"prefect": "x", "mlflow": {"pid": 1e999}}])
