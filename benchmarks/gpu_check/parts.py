@@ -37,11 +37,16 @@ from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
-from rlhf_core.supervised.sft import sequence_statistics, sft_loss
+from rlhf_core.supervised.objectives import (
+    dpo_loss,
+    reference_logprobs,
+    sequence_logprobs,
+    sequence_statistics,
+    sft_loss,
+)
 from rlhf_core.supervised.training import Loss, train
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from rlhf_core.choices import Choices
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
-from rlhf_core.teachers.oracle import OracleTeacher
+from rlhf_core.testbed.oracle import OracleTeacher
 from rlhf_core.typed import Checked, accepted_by, at_least
 
 if TYPE_CHECKING:

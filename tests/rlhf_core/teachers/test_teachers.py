@@ -24,8 +24,8 @@ from rlhf_core.reasoning.rewriting import Correction, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located, split_steps
 from rlhf_core.teachers.endpoint import EndpointTeacher
 from rlhf_core.teachers.local import LocalTeacher
-from rlhf_core.teachers.oracle import OracleTeacher
 from rlhf_core.teachers.prompts import LOCATE, REWRITE, exemplars, teacher_prompt
+from rlhf_core.testbed.oracle import OracleTeacher
 
 QUESTION: dict[str, Any] = {
     "id": "q",
