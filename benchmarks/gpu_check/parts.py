@@ -21,13 +21,12 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.cost import Work
 from rlhf_core.models.device_settings import FLASH
+from rlhf_core.models.forward import recompute_layers, use_tf32
 from rlhf_core.models.loading import ATTENTIONS, PRECISIONS, decoder_of, set_precision
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.policy import DecoderPolicy, pad_rows
-from rlhf_core.models.recomputation import recompute_layers
 from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
-from rlhf_core.models.tf32 import use_tf32
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, score
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser

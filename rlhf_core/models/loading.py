@@ -35,7 +35,7 @@ from rlhf_core.errors import DataError, RecipeError, RewardsmithError, nearest
 from rlhf_core.models.architecture import HEADS, LAYERS, MOST, POSITIONS, WIDTH
 from rlhf_core.models.device import granted
 from rlhf_core.models.device_settings import StatedSettings, resolve
-from rlhf_core.models.tf32 import use_tf32
+from rlhf_core.models.forward import use_tf32
 
 #: Precisions of a model's weights by name.
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}

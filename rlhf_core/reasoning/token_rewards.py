@@ -103,17 +103,6 @@ def aligned_logprobs(
     return found
 
 
-def aligned_logprobs_naive(
-    spans: Sequence[Span], model_spans: Sequence[Span], model_logprobs: Sequence[float]
-) -> list[float]:
-    """Returns the same by characters: the reference for tests."""
-    of_character: dict[int, float] = {}
-    for (start, end), logprob in zip(model_spans, model_logprobs, strict=True):
-        for character in range(start, end):
-            of_character[character] = logprob / (end - start)
-    return [sum(of_character[character] for character in range(start, end)) for start, end in spans]
-
-
 @dataclass(frozen=True)
 class GivenTokenRewards:
     """Scores fixed samples by rewards that were computed before training for each of their tokens.
