@@ -25,7 +25,7 @@ def ours(folder: str) -> Work:
     from rlhf_core.data.batching import LengthBucketedBatches
     from rlhf_core.models.policy import DecoderPolicy
     from rlhf_core.supervised.config import TrainingConfig
-    from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
+    from rlhf_core.supervised.objectives import dpo_loss, reference_logprobs, sequence_logprobs
     from rlhf_core.supervised.training import train
 
     chosen, rejected = encoded_pairs(folder)

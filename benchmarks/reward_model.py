@@ -23,7 +23,7 @@ def ours(folder: str) -> Work:
     from rlhf_core.data.batching import LengthBucketedBatches
     from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.rewards.preference_training import pair_loss
-    from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+    from rlhf_core.segmentation.segments import SegmentedSequence
     from rlhf_core.supervised.config import TrainingConfig
     from rlhf_core.supervised.training import train
 

@@ -90,7 +90,7 @@ def _train(model: Any, rows: list[Any], encoder: Any, steps: int) -> None:
     from rlhf_core.data.batching import LengthBucketedBatches
     from rlhf_core.models.policy import DecoderPolicy
     from rlhf_core.supervised.config import TrainingConfig
-    from rlhf_core.supervised.sft import sft_loss
+    from rlhf_core.supervised.objectives import sft_loss
     from rlhf_core.supervised.training import train
 
     policy = DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)

@@ -22,14 +22,13 @@ import numpy as np
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.fidelity import boundary_scores
 from rlhf_core.reasoning.rewriting import WrongSolution
-from rlhf_core.teachers.oracle import OracleTeacher
 from rlhf_core.testbed.annotator import Annotator, bayes_ceiling
 from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.calibration import calibrated_temperature
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import FAMILIES, USUAL, read
 from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
-from rlhf_core.testbed.oracle import first_error
+from rlhf_core.testbed.oracle import OracleTeacher, first_error
 from rlhf_core.testbed.reasoning import Reasoning, ReasoningConfig
 from rlhf_core.testbed.rewards import FACT_KINDS, LATE_FACTORS, Clause, score, total
 from rlhf_core.testbed.world import World, WorldConfig

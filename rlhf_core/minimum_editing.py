@@ -56,28 +56,3 @@ def edit_weights(source: Sequence[int], target: Sequence[int], *, gamma: float =
     if gamma < 0 or phi < 0:
         raise RecipeError(f"gamma is {gamma} and phi {phi}; neither may be below 0")
     return [gamma if edited else phi * gamma for edited in edited_tokens(source, target)]
-
-
-def edited_tokens_naive(source: Sequence[int], target: Sequence[int]) -> list[bool]:
-    """Computes `edited_tokens` by the full table of distances, in Python: the reference for tests and the benchmark.
-
-    Where alignments tie it may choose another one, of the same cost.
-    """
-    rows, columns = len(source) + 1, len(target) + 1
-    cost = [[i + j if 0 in (i, j) else 0 for j in range(columns)] for i in range(rows)]
-    for i in range(1, rows):
-        for j in range(1, columns):
-            replaced = cost[i - 1][j - 1] + (source[i - 1] != target[j - 1])
-            cost[i][j] = min(replaced, cost[i - 1][j] + 1, cost[i][j - 1] + 1)
-    edited = [False] * len(target)
-    i, j = len(source), len(target)
-    while j:
-        if i and cost[i][j] == cost[i - 1][j - 1] + (source[i - 1] != target[j - 1]):
-            i, j = i - 1, j - 1
-            edited[j] = source[i] != target[j]
-        elif i and cost[i][j] == cost[i - 1][j] + 1:
-            i -= 1
-        else:
-            j -= 1
-            edited[j] = True
-    return edited

@@ -17,10 +17,9 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
-from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, takes_back
+from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, takes_back, useless_combination
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES
 from rlhf_core.policy_optimisation.origins import SOURCES
-from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.aggregation import BASES
 from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSum
 from rlhf_core.rewards.function import GIVES

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.forward import tf32_backward
 from rlhf_core.models.loading import set_precision, trainable_parameters
-from rlhf_core.models.tf32 import tf32_backward
 
 T = TypeVar("T")
 

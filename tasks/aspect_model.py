@@ -33,7 +33,7 @@ from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import pair_loss, score_all
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.pages import Address

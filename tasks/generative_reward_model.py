@@ -32,7 +32,7 @@ from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.supervised.sft import sft_loss
+from rlhf_core.supervised.objectives import sft_loss
 from rlhf_core.testbed.oracle import first_error, minimal_edit
 from tasks.evaluating.solving import rewrite_row, wrong_solutions
 from tasks.params.pages import Address

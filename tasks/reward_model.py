@@ -29,11 +29,10 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, fidelity
 from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
-from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.reward_model import ScalarModel, average_weights
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
 from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss, score_all, score_parts
-from rlhf_core.rewards.warm import average_weights
 from rlhf_core.segmentation import Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
 from rlhf_core.supervised.config import TrainingConfig

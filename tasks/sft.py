@@ -30,7 +30,7 @@ from rlhf_core.models.loading import (
 )
 from rlhf_core.models.policy import policy_of
 from rlhf_core.stepper import deepspeed_config
-from rlhf_core.supervised.sft import mean_nll, sft_loss
+from rlhf_core.supervised.objectives import mean_nll, sft_loss
 from tasks.evaluating.benchmarks import write_benchmarks
 from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec

@@ -21,13 +21,12 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.cost import Work
 from rlhf_core.models.device_settings import FLASH
+from rlhf_core.models.forward import recompute_layers, use_tf32
 from rlhf_core.models.loading import ATTENTIONS, PRECISIONS, decoder_of, set_precision
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.policy import DecoderPolicy, pad_rows
-from rlhf_core.models.recomputation import recompute_layers
 from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
-from rlhf_core.models.tf32 import use_tf32
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, score
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
@@ -37,11 +36,16 @@ from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
-from rlhf_core.supervised.sft import sequence_statistics, sft_loss
+from rlhf_core.supervised.objectives import (
+    dpo_loss,
+    reference_logprobs,
+    sequence_logprobs,
+    sequence_statistics,
+    sft_loss,
+)
 from rlhf_core.supervised.training import Loss, train
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,6 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from rlhf_core.data.slices import Span, sentences, sub_sentences
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.signals import Segments, SignalType, Tokens
+from rlhf_core.signals import Sequence as SequenceSignal
 from rlhf_core.user_code import refuse_user_error
 
 
@@ -24,6 +26,13 @@ class Density(StrEnum):
 
 #: Functions that cut the slices of a density.
 SLICERS: dict[Density, Callable[[str], list[Span]]] = {Density.SPAN: sub_sentences, Density.SENTENCE: sentences}
+#: The signal that each density becomes, and the credit that pays it where a recipe names none.
+SIGNALS: dict[Density, tuple[SignalType, str]] = {
+    Density.SEQUENCE: (SequenceSignal, "last_token"),
+    Density.SENTENCE: (Segments, "segment_end"),
+    Density.SPAN: (Segments, "segment_end"),
+    Density.TOKEN: (Tokens, "as_is"),
+}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from rlhf_core.aspects.aspect import Aspect
 from rlhf_core.aspects.language import LanguageConfidence, Readability
 from rlhf_core.aspects.language_tool import LanguageToolGrammar
-from rlhf_core.aspects.length import Length
+from rlhf_core.aspects.tokens import Length
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.aspects.truth import TrueCompleteness, TrueGrammar, true_factuality, true_relevance
 from rlhf_core.choices import Choices

@@ -19,8 +19,7 @@ from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import DataError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.segmentation.boundary_tokens import boundary_tokens
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence, boundary_tokens
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class TrainedAspect:
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         from rlhf_core.aspects.slice_classification import all_slice_logits, slice_ends
-        from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+        from rlhf_core.segmentation.segments import SegmentedSequence
 
         slicer = SLICERS.get(self._density)
         slices = [[(0, len(text))] if slicer is None else slicer(text) for text in responses]

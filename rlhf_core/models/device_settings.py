@@ -3,7 +3,8 @@
 1. **Precision**: bf16 weights with float32 copies and reductions (`rlhf_core.stepper`) on a GPU that has bf16, unless a
    DeepSpeed configuration is in float32.
 2. **Attention**: flash attention where its package is installed and weights are bf16; else the model's own default.
-3. **TF32** inside float32 transformers; heads, rewards and log-probabilities stay in float32 (`rlhf_core.models.tf32`).
+3. **TF32** inside float32 transformers; heads, rewards and log-probabilities stay in float32
+   (`rlhf_core.models.forward`).
 4. **Gradient checkpointing** where the memory forecast exceeds a GPU without it.
 5. **Padding-free batches** with flash attention alone: other kernels compute a whole square of the packed tokens.
 6. **Processes**: one for each GPU.

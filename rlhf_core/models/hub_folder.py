@@ -19,12 +19,12 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.architecture import make_tiny
 from rlhf_core.models.loading import refuse_random
 from rlhf_core.models.policy import Policy, policy_of
 from rlhf_core.models.response_states import start_token
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling, generate
-from rlhf_core.models.tiny import make_tiny
 
 #: Files of a model's folder by part.
 PARTS = {

@@ -1,4 +1,7 @@
-"""Models by description: built from a small configuration, loaded from a local folder, or from a hub id."""
+"""Models by description: built from a small configuration, loaded from a local folder, or from a hub id.
+
+Sizes of a stored model's configuration are held against its weights before transformers makes tensors of these sizes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
@@ -28,10 +32,10 @@ from transformers import (
 from transformers.utils import logging
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, nearest
+from rlhf_core.models.architecture import HEADS, LAYERS, MOST, POSITIONS, WIDTH
 from rlhf_core.models.device import granted
 from rlhf_core.models.device_settings import StatedSettings, resolve
-from rlhf_core.models.stored_sizes import check_sizes
-from rlhf_core.models.tf32 import use_tf32
+from rlhf_core.models.forward import use_tf32
 
 #: Precisions of a model's weights by name.
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -291,3 +295,41 @@ def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
 def trainable(model: torch.nn.Module) -> int:
     """Returns parameters that are trained, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+#: Numbers of layers, each of which has weights of its own.
+_LAYERS = (*LAYERS, "num_decoder_layers")
+#: Sizes that are at most the longest side of a weight.
+_SIDES = (*WIDTH, *HEADS, "vocab_size", "intermediate_size", "d_ff", "d_kv", "head_dim", "num_key_value_heads")
+
+
+def check_sizes(config: PreTrainedConfig, folder: Path) -> None:
+    """Refuses a configuration that asks for more than its weights have; a folder without safetensors passes.
+
+    transformers would build the layers, and would make up weights of another size at random, whatever memory they need.
+
+    Raises:
+        DataError: names the configuration, the field and both numbers.
+        SafetensorError: the weights are damaged.
+    """
+    shapes: list[list[int]] = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            shapes += [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118 (not a mapping)
+    if not shapes:
+        return
+    longest = max((side for shape in shapes for side in shape), default=0)
+    for names, most, what in (
+        (_LAYERS, len(shapes), f"the weights are {len(shapes)} tensors"),
+        (_SIDES, longest, f"no side of a weight is longer than {longest}"),
+        (POSITIONS, MOST, f"it must be at most {MOST}"),
+    ):
+        for name in names:
+            value = getattr(config, name, None)
+            if isinstance(value, int | float) and not value <= most:
+                raise DataError(
+                    f"is {value!r:.50}, but {what}",
+                    file=str(folder / "config.json"),
+                    field=name,
+                    remedy="Give the config.json that belongs to the weights",
+                )

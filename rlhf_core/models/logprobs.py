@@ -73,10 +73,3 @@ def token_statistics(
         logprobs.append(result[0])
         entropies.append(result[1])
     return torch.cat(logprobs), torch.cat(entropies)
-
-
-def token_statistics_naive(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the same from full logits [tokens, vocabulary]: the reference for tests."""
-    p = torch.softmax(logits.double(), dim=-1)
-    chosen = torch.stack([p[i, t].log() for i, t in enumerate(targets.tolist())]) if len(targets) else p.new_zeros(0)
-    return chosen.float(), (-(p * p.clamp(min=1e-300).log()).sum(dim=-1)).float()

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, PreTrainedConfig
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.tiny import make_tiny
+from rlhf_core.models.architecture import make_tiny
 
 #: Attribute of a transformer whose batches are packed.
 PACKED = "packs_rows"

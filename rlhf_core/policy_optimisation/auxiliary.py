@@ -13,7 +13,7 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.policy_optimisation.sources import Passes
-from rlhf_core.supervised.sft import sequence_statistics
+from rlhf_core.supervised.objectives import sequence_statistics
 
 
 class AuxiliaryLoss(Protocol):

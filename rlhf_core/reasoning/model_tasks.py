@@ -18,7 +18,7 @@ from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import kept_before, locating_target, parse_located
 from rlhf_core.reasoning.templates import REWRITTEN, PromptTemplate
-from rlhf_core.supervised.sft import sequence_statistics
+from rlhf_core.supervised.objectives import sequence_statistics
 
 
 @dataclass(frozen=True)

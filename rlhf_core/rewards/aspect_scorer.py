@@ -17,14 +17,12 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
 from rlhf_core.aspects import Aspect, Scored, checked_scores
-from rlhf_core.aspects.aspect import prefetch
-from rlhf_core.aspects.signals import SIGNALS
+from rlhf_core.aspects.aspect import SIGNALS, prefetch
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.models.generation import Generated
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rollout import RolloutBatch, Spelling
-from rlhf_core.segmentation.boundary_tokens import boundary_tokens
-from rlhf_core.segmentation.segments import Segmentation, from_spans
+from rlhf_core.segmentation.segments import Segmentation, boundary_tokens, from_spans
 from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 
 

@@ -18,7 +18,7 @@ from rlhf_core.models.reward_model import ScalarModel, SegmentStates, read_head
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
 from rlhf_core.rewards.readout import read_ends
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 
 PLAIN_MEAN = Aggregation("mean")
 

@@ -25,8 +25,7 @@ from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import pad_rows
-from rlhf_core.segmentation.sat import SETTINGS_FILE
-from rlhf_core.segmentation.tagger_config import TaggerConfig
+from rlhf_core.segmentation.sat import SETTINGS_FILE, TaggerConfig
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.training import train
 

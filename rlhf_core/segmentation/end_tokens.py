@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_core.data.templates import encode_text
 from rlhf_core.errors import RecipeError
-from rlhf_core.segmentation.boundary_tokens import END, check_end_token
+from rlhf_core.segmentation.segments import END, check_end_token
 
 
 def add_end_token(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.shaping.outcome import OutcomeProbability
 from rlhf_core.shaping.specification import SftUnits, constant, in_units, steps_of
 from rlhf_core.shaping.steps import (
     EVERY,
@@ -24,6 +23,7 @@ from rlhf_core.shaping.steps import (
     MeanStd,
     MinMax,
     Order,
+    OutcomeProbability,
     Polynomial,
     Running,
     SgFc,

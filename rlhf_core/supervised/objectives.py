@@ -1,4 +1,4 @@
-"""Losses of supervised recipes over their examples: a weighted likelihood, or preferences."""
+"""Supervised losses: likelihood of response tokens, direct preference optimisation, and recipes over their examples."""
 
 from __future__ import annotations
 
@@ -6,13 +6,80 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from rlhf_core import distributed
+from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError
-from rlhf_core.models.policy import Policy
-from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
+from rlhf_core.models.policy import Policy, TokenStatistics, pad_rows
 from rlhf_core.supervised.recipes import Preferences, Weighted
-from rlhf_core.supervised.sft import sequence_statistics
+
+
+def sequence_statistics(
+    policy: Policy, sequences: Sequence[EncodedSequence], *, with_entropy: bool = False
+) -> tuple[TokenStatistics, Tensor]:
+    """Returns the response token statistics and mask [batch, response_len] of encoded sequences."""
+    prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], policy.pad_id, "left")
+    response_ids, response_mask = pad_rows([s.response for s in sequences], policy.pad_id, "right")
+    device = policy.device
+    response_mask = response_mask.to(device)
+    statistics = policy.statistics(
+        prompt_ids.to(device), prompt_mask.to(device), response_ids.to(device), response_mask, with_entropy=with_entropy
+    )
+    return statistics, response_mask
+
+
+def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:
+    """Returns (sum of -log p over response tokens, number of response tokens)."""
+    statistics, mask = sequence_statistics(policy, sequences)
+    return -statistics.logprobs.sum(), float(mask.sum())
+
+
+@torch.no_grad()
+def mean_nll(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> float:
+    """Nats per response token."""
+    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
+    total, tokens = 0.0, 0.0
+    for start in range(0, len(order), batch):
+        loss, count = sft_loss(policy, [sequences[i] for i in order[start : start + batch]])
+        total, tokens = total + float(loss), tokens + count
+    sums = distributed.summed_numbers({"loss": total, "tokens": tokens})
+    return sums["loss"] / max(sums["tokens"], 1.0)
+
+
+def dpo_loss(
+    chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor, beta: float
+) -> tuple[Tensor, Tensor]:
+    """Returns -log sigmoid(beta * ((c - c_ref) - (r - r_ref))) per pair.
+
+    Source: Rafailov et al. 2023, Eq. 7; the comparison of Segment, Table 3.
+
+    Args:
+        chosen, rejected, reference_chosen, reference_rejected: [pairs] summed response log-probabilities.
+        beta: temperature.
+
+    Returns:
+        (loss [pairs], implicit reward margin [pairs]).
+    """
+    margin = beta * ((chosen - reference_chosen) - (rejected - reference_rejected))
+    return -F.logsigmoid(margin), margin.detach()
+
+
+def sequence_logprobs(policy: Policy, sequences: Sequence[EncodedSequence]) -> Tensor:
+    """Returns [batch] float32: summed log-probability of each response."""
+    return sequence_statistics(policy, sequences)[0].logprobs.sum(dim=1)
+
+
+@torch.no_grad()
+def reference_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> Tensor:
+    """Returns the same for a whole data set, computed once in batches of similar length."""
+    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
+    result = torch.zeros(len(sequences))
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        result[rows] = sequence_logprobs(policy, [sequences[i] for i in rows]).float().cpu()
+    return distributed.merged(result)
 
 
 class Objective(Protocol):

@@ -11,7 +11,7 @@ from rlhf_core.choices import Choices
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
-from rlhf_core.teachers.oracle import OracleTeacher
+from rlhf_core.testbed.oracle import OracleTeacher
 from rlhf_core.typed import Checked, accepted_by, at_least
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TeacherEndpoint(EndpointConfig):
     needs_testbed: ClassVar[bool] = False
 
     def teacher(self, load: LoadPolicy) -> Teacher:
-        from rlhf_core.teachers.endpoint import EndpointTeacher
+        from rlhf_core.teachers.language_models import EndpointTeacher
 
         return EndpointTeacher(self)
 
@@ -70,7 +70,7 @@ class Local(Checked):
     def teacher(self, load: LoadPolicy) -> Teacher:
         from rlhf_core.data.encoding import Encoder
         from rlhf_core.models.loading import load_tokenizer
-        from rlhf_core.teachers.local import LocalTeacher
+        from rlhf_core.teachers.language_models import LocalTeacher
 
         encoder = Encoder(load_tokenizer(self.source), chat_template(self.template), self.limits)
         policy = load(Path(self.source), encoder)

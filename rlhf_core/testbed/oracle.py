@@ -1,17 +1,23 @@
-"""The truth about a solution of the testbed: its first wrong step, and the least edit that corrects it.
+"""The truth about a solution of the testbed: its first wrong step, the least edit that corrects it, a teacher.
 
 A question's meta lists the lines that are right at each step; several wordings of a step are.
 """
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 from rapidfuzz.distance import Levenshtein
 
-from rlhf_core.reasoning.steps import split_steps
+from rlhf_core.errors import DataError
+from rlhf_core.reasoning.rewriting import Correction, WrongSolution
+from rlhf_core.reasoning.steps import locating_target, split_steps
+from rlhf_core.typed import Checked, Seed, between
 
 Steps = Sequence[Sequence[str]]
 """For each step of the solution the lines that are right there."""
@@ -77,3 +83,48 @@ def minimal_edit(steps: Steps, prediction: str) -> str:
             chosen.append(kept)
         cost, path = after, chosen
     return "\n".join(path[-1])
+
+
+PROSE = "I cannot find a mistake in this."
+
+
+@dataclass(frozen=True)
+class OracleTeacher(Checked):
+    """Teacher that knows the true first wrong step and the true minimal edit, and errs as often as it is told to.
+
+    Args:
+        noise: probability that a correction is spoiled: the step is named wrongly and the rewrite is, in equal parts,
+            the prediction as it was, prose, nothing, or one with another number or answer.
+        seed: of the noise.
+    """
+
+    noise: Annotated[float, between(0, 1)] = 0.0
+    seed: Seed = 0
+    name: str = "oracle"
+
+    def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
+        """Returns one correction for each.
+
+        Raises:
+            DataError: a question whose right steps are not known.
+        """
+        return [self._correct(each) for each in wrong]
+
+    def _correct(self, wrong: WrongSolution) -> Correction:
+        steps = wrong.question.get("meta", {}).get("steps")
+        if not steps:
+            raise DataError(
+                f"question '{wrong.question['id']}' does not list its right steps, which the oracle needs",
+                field="meta",
+                remedy="The oracle works on the testbed only; name a teacher of kind endpoint or local",
+            )
+        step, rewrite = first_error(steps, wrong.prediction), minimal_edit(steps, wrong.prediction)
+        rng = random.Random(f"oracle|{self.seed}|{wrong.id}")
+        if rng.random() < self.noise:
+            step = rng.choice([number for number in range(len(steps)) if number != step] or [0])
+            spoiled = re.sub(r"\w+(?=\.$)", lambda found: found[0][::-1] + "1", rewrite)
+            rewrite = rng.choice((wrong.prediction, PROSE, "", spoiled))
+        return Correction(locating_target(step), rewrite)
+
+    def costs(self) -> dict[str, float]:
+        return {}

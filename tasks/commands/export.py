@@ -17,8 +17,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.data.encoding import Encoder, messages_of
-from rlhf_core.data.hub_template import hub_template
-from rlhf_core.data.templates import TokenizerTemplate
+from rlhf_core.data.templates import TokenizerTemplate, hub_template
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.models.loading import load_language_model, load_tokenizer, save_model
 from rlhf_core.models.reward_model import ScalarModel

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.aspects import Aspect, Density, Scored, build_aspect, checked_scores, rate
-from rlhf_core.aspects.signals import SIGNALS
+from rlhf_core.aspects.aspect import SIGNALS
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
@@ -21,7 +21,7 @@ from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import build_segmenter
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.signals import Tokens
 from tasks.params.aspects import ASPECT_NORMALISERS, AspectSpec
 from tasks.params.pages import Address, read_settings

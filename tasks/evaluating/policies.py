@@ -33,7 +33,7 @@ from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, p
 from rlhf_core.evaluation.sandbox import ProgramResult
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling, generate
-from rlhf_core.supervised.sft import sequence_statistics
+from rlhf_core.supervised.objectives import sequence_statistics
 from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
 from tasks.evaluating.solving import solve_tests
 from tasks.params.evaluation import EvaluationConfig

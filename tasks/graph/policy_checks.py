@@ -8,9 +8,8 @@ import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlhf_core.aspects.aspect import Density
+from rlhf_core.aspects.aspect import SIGNALS, Density
 from rlhf_core.aspects.choices import ASPECTS, build_aspect
-from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint

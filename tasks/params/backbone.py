@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from rlhf_core.data.tokenizers import least_vocabulary
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.architecture import check_architecture
-from rlhf_core.segmentation.tagger_config import TaggerConfig
+from rlhf_core.segmentation.sat import TaggerConfig
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import Checked, Seed, at_least, between, one_of
 from tasks.params.settings import Count, Share

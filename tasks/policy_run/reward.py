@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.aspects.signals import SIGNALS
+from rlhf_core.aspects.aspect import SIGNALS
 from rlhf_core.credit import build_credit
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
@@ -19,13 +19,13 @@ from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NORMALISERS, Normaliser, build_normaliser
+from rlhf_core.reasoning.token_rewards import GivenTokenRewards
 from rlhf_core.recipe import SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.aspect_scorer import AspectScorer
 from rlhf_core.rewards.composition import Combination, Component, Reward
 from rlhf_core.rewards.function import build_function_scorer
-from rlhf_core.rewards.given import GivenTokenRewards
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.choices import Chain, build_shaping

@@ -20,7 +20,7 @@ from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.recipe import Recipe
 from rlhf_core.stepper import freeze
-from rlhf_core.supervised.dpo import reference_logprobs
+from rlhf_core.supervised.objectives import reference_logprobs
 from rlhf_core.training_state import State
 from tasks.evaluating.over_sft import OverSft, check_answered, over_sft
 from tasks.evaluating.policies import Evaluator

@@ -66,7 +66,7 @@ class StandIns:
     def sentences(self, model: str) -> str:
         """Returns the folder of the stand-in for a SaT model, relative to the tree."""
         from rlhf_core.segmentation.boundary_tagger import build_tagger, save_tagger, train_tokenizer
-        from rlhf_core.segmentation.tagger_config import TaggerConfig
+        from rlhf_core.segmentation.sat import TaggerConfig
 
         folder = f"hub/{model.replace('/', '--')}"
         layers = next((int(letter) for letter in model if letter.isdigit()), 1)
@@ -82,8 +82,8 @@ def _write_from_cache(source: str, folder: Path) -> bool:
     there."""
     from transformers import AutoConfig, AutoTokenizer
 
+    from rlhf_core.models.architecture import make_tiny
     from rlhf_core.models.families import save_random
-    from rlhf_core.models.tiny import make_tiny
 
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)

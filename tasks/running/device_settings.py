@@ -13,8 +13,8 @@ from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.device import granted
 from rlhf_core.models.device_settings import DeviceSettings, Load, StatedSettings, note_resolved, resolve
+from rlhf_core.models.forward import recompute_layers
 from rlhf_core.models.loading import PRECISIONS, decoder_of
-from rlhf_core.models.recomputation import recompute_layers
 from rlhf_core.models.response_states import can_pack, pack_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.config import OptimiserConfig

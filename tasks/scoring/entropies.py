@@ -12,7 +12,7 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.segmentation.segmenters import segmenter_needs
-from rlhf_core.supervised.sft import sequence_statistics
+from rlhf_core.supervised.objectives import sequence_statistics
 from tasks.running.artifacts import read_json, read_tensors
 
 

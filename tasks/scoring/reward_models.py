@@ -19,8 +19,8 @@ from rlhf_core.rewards.preference_training import score_parts
 from rlhf_core.segmentation import Segmenter, build_segmenter
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.segmentation.segmenters import SentenceSegmenter, segmenter_needs
+from rlhf_core.segmentation.segments import SegmentedSequence
 from tasks.running.artifacts import read_object
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.machine import device

@@ -30,11 +30,11 @@ from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.preference_training import pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import build_segmenter
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.stepper import use_deepspeed
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.supervised.sft import mean_nll, sft_loss
+from rlhf_core.supervised.objectives import mean_nll, sft_loss
 from rlhf_core.supervised.training import train
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3, 4, 1, 5], ended=False)

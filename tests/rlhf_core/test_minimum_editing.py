@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.minimum_editing import edit_distance, edit_weights, edited_tokens, edited_tokens_naive, mistaken_tokens
+from rlhf_core.minimum_editing import edit_distance, edit_weights, edited_tokens, mistaken_tokens
 
 TOKENS = st.lists(st.integers(0, 4), max_size=12)
+
+
+def edited_tokens_naive(source: Sequence[int], target: Sequence[int]) -> list[bool]:
+    """Computes `edited_tokens` by the full table of distances, in Python: the reference.
+
+    Where alignments tie it may choose another one, of the same cost.
+    """
+    rows, columns = len(source) + 1, len(target) + 1
+    cost = [[i + j if 0 in (i, j) else 0 for j in range(columns)] for i in range(rows)]
+    for i in range(1, rows):
+        for j in range(1, columns):
+            replaced = cost[i - 1][j - 1] + (source[i - 1] != target[j - 1])
+            cost[i][j] = min(replaced, cost[i - 1][j] + 1, cost[i][j - 1] + 1)
+    edited = [False] * len(target)
+    i, j = len(source), len(target)
+    while j:
+        if i and cost[i][j] == cost[i - 1][j - 1] + (source[i - 1] != target[j - 1]):
+            i, j = i - 1, j - 1
+            edited[j] = source[i] != target[j]
+        elif i and cost[i][j] == cost[i - 1][j] + 1:
+            i -= 1
+        else:
+            j -= 1
+            edited[j] = True
+    return edited
 
 
 def kept(tokens: list[int], changed: list[bool]) -> list[int]:

@@ -19,7 +19,7 @@ from rlhf_core.normalisers import NoNormaliser, Scalar
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit, NGram
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 from tasks.running.loading import load_encoder
 from tasks.scoring.references import load_references
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed

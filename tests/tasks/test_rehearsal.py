@@ -17,7 +17,7 @@ from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.models.architecture import known_models
 from rlhf_core.models.families import FAMILIES
 from rlhf_core.reasoning.rewriting import WrongSolution
-from rlhf_core.teachers.prompts import REWRITE, teacher_prompt
+from rlhf_core.teachers.language_models import REWRITE, teacher_prompt
 from tasks.dvc.pipelines import asked_papers
 from tasks.graph.check import refuse_rows
 from tasks.graph.names import SUITE

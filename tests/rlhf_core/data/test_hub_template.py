@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from jinja2.exceptions import TemplateError
 
-from rlhf_core.data.hub_template import hub_template
-from rlhf_core.data.templates import TEMPLATES, TokenizerTemplate
+from rlhf_core.data.templates import TEMPLATES, TokenizerTemplate, hub_template
 from rlhf_core.data.tokenizers import train_byte_level_bpe
 
 DIALOGUES = [

@@ -26,8 +26,8 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rewards.preference_training import pair_loss
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
-from rlhf_core.supervised.sft import sequence_statistics, sft_loss
+from rlhf_core.segmentation.segments import SegmentedSequence
+from rlhf_core.supervised.objectives import sequence_statistics, sft_loss
 
 TEXTS = ["the cat sat on the mat", "a dog ran in the park", "cats and dogs ran", "sat on a dog"]
 

@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoConfig, PreTrainedConfig
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.architecture import make_tiny
 from rlhf_core.models.hub_folder import check_architecture_runs
-from rlhf_core.models.tiny import make_tiny
 
 #: Configurations of about the size of published models, by model type.
 RUN: dict[str, dict[str, Any]] = {

@@ -12,9 +12,16 @@ from torch import Tensor, nn
 
 from rlhf_core.models import logprobs
 from rlhf_core.models.fused_logprobs import can_fuse, fused_statistics
-from rlhf_core.models.logprobs import project, token_statistics, token_statistics_naive
+from rlhf_core.models.logprobs import project, token_statistics
 
 TOKENS, HIDDEN, WORDS = 7, 8, 30
+
+
+def token_statistics_naive(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the same from full logits [tokens, vocabulary]: the reference."""
+    p = torch.softmax(logits.double(), dim=-1)
+    chosen = torch.stack([p[i, t].log() for i, t in enumerate(targets.tolist())]) if len(targets) else p.new_zeros(0)
+    return chosen.float(), (-(p * p.clamp(min=1e-300).log()).sum(dim=-1)).float()
 
 
 def case(bias: bool = False, seed: int = 0) -> tuple[Tensor, Tensor, nn.Linear]:

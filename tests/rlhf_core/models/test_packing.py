@@ -17,8 +17,8 @@ from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.models.response_states import PACKED, can_pack, pack_rows, packed_states, padded_states
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
-from rlhf_core.supervised.sft import sft_loss
+from rlhf_core.segmentation.segments import SegmentedSequence
+from rlhf_core.supervised.objectives import sft_loss
 
 SIZES: dict[str, dict[str, Any]] = {
     "llama": {"hidden_size": 16, "intermediate_size": 32, "num_key_value_heads": 1},

@@ -22,8 +22,8 @@ from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rewards.preference_training import head_evaluations
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
-from rlhf_core.supervised.dpo import dpo_loss, sequence_logprobs
+from rlhf_core.segmentation.segments import SegmentedSequence
+from rlhf_core.supervised.objectives import dpo_loss, sequence_logprobs
 
 trl = pytest.importorskip("trl")
 SIZES: dict[str, Any] = {

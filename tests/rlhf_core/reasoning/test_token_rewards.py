@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -10,10 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, aligned_logprobs_naive, token_rewards
+from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
 
 PROBABILITIES = st.lists(st.floats(0, 1), max_size=12)
 Span = tuple[int, int]
+
+
+def aligned_logprobs_naive(
+    spans: Sequence[Span], model_spans: Sequence[Span], model_logprobs: Sequence[float]
+) -> list[float]:
+    """Returns the same by characters: the reference."""
+    of_character: dict[int, float] = {}
+    for (start, end), logprob in zip(model_spans, model_logprobs, strict=True):
+        for character in range(start, end):
+            of_character[character] = logprob / (end - start)
+    return [sum(of_character[character] for character in range(start, end)) for start, end in spans]
 
 
 def test_rewards_are_clipped_on_their_own_side() -> None:

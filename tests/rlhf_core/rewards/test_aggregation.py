@@ -17,7 +17,7 @@ from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation, build_aggre
 from rlhf_core.rewards.preference_training import aggregate, pair_loss, score_parts
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit, NGram
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.signals import Segments, Sequence
 
 DIM = 8

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny_models import ToyTokenizer, batch_of
 
 from rlhf_core.aspects import Density, Scored
-from rlhf_core.aspects.signals import SIGNALS
+from rlhf_core.aspects.aspect import SIGNALS
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.aspect_scorer import AspectScorer, slice_tokens, token_values

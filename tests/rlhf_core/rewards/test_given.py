@@ -8,8 +8,8 @@ from tiny_models import EOS, batch_of
 
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import DataError
+from rlhf_core.reasoning.token_rewards import GivenTokenRewards
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.given import GivenTokenRewards
 
 
 def test_every_token_gets_its_own_reward_and_padding_none() -> None:

@@ -11,12 +11,11 @@ from tiny_models import PAD, random_rows, tiny_scalar_model
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.reward_model import ScalarModel, average_weights
 from rlhf_core.rewards.aggregation import Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, Odin, build_loss, correlation
 from rlhf_core.rewards.preference_training import head_evaluations, pair_loss
-from rlhf_core.rewards.warm import average_weights
-from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segments import SegmentedSequence
 
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
 

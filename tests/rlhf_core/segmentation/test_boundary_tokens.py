@@ -16,9 +16,8 @@ from rlhf_core.credit import CREDITS, even_split, segment_end
 from rlhf_core.data.tokenizers import response_offsets, token_spans, train_byte_level_bpe
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation.boundary_tokens import boundary_tokens, check_end_token, closing_positions
 from rlhf_core.segmentation.end_tokens import with_end_tokens
-from rlhf_core.segmentation.segments import from_ends, from_spans
+from rlhf_core.segmentation.segments import boundary_tokens, check_end_token, closing_positions, from_ends, from_spans
 from rlhf_core.signals import Segments
 
 TEXTS = [

@@ -153,7 +153,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A one-layer tagger trained for some seconds."""
     pytest.importorskip("wtpsplit")
     from rlhf_core.segmentation.boundary_tagger import save_tagger, train_tagger
-    from rlhf_core.segmentation.tagger_config import TaggerConfig
+    from rlhf_core.segmentation.sat import TaggerConfig
     from rlhf_core.supervised.config import TrainingConfig
 
     config = TaggerConfig(layers=1, hidden=32, heads=2, vocabulary=320, window=24, dropout=0.0)

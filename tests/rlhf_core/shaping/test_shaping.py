@@ -14,7 +14,7 @@ from tiny_models import batch_of, random_rows
 
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.policy_optimisation.unseen import useless_combination
+from rlhf_core.policy_optimisation.config import useless_combination
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram

@@ -9,8 +9,14 @@ import torch
 from tiny_models import random_rows, tiny_policy
 
 from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
-from rlhf_core.supervised.sft import mean_nll, sequence_statistics, sft_loss
+from rlhf_core.supervised.objectives import (
+    dpo_loss,
+    mean_nll,
+    reference_logprobs,
+    sequence_logprobs,
+    sequence_statistics,
+    sft_loss,
+)
 
 PROMPTS = random_rows(1, [3, 5, 1, 4], ended=False)
 ROWS = random_rows(2, [6, 1, 3, 7])

@@ -22,10 +22,8 @@ from rlhf_core.models.policy import policy_of
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.rewriting import Correction, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located, split_steps
-from rlhf_core.teachers.endpoint import EndpointTeacher
-from rlhf_core.teachers.local import LocalTeacher
-from rlhf_core.teachers.oracle import OracleTeacher
-from rlhf_core.teachers.prompts import LOCATE, REWRITE, exemplars, teacher_prompt
+from rlhf_core.teachers.language_models import LOCATE, REWRITE, EndpointTeacher, LocalTeacher, exemplars, teacher_prompt
+from rlhf_core.testbed.oracle import OracleTeacher
 
 QUESTION: dict[str, Any] = {
     "id": "q",

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.teachers.oracle import OracleTeacher
 from rlhf_core.testbed import Annotator, Dials, World
+from rlhf_core.testbed.oracle import OracleTeacher
 from rlhf_core.typed import typed
 from tasks.params.data import LongFormWorldSpec, data_spec
 from tasks.prepare import make_sets, prepare
