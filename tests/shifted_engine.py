@@ -1,4 +1,4 @@
-"""An engine of one's own, whose log-probabilities are not the policy's."""
+"""A user's own engine, whose log-probabilities are not the policy's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a transformer computes its passes: TF32 inside a float32 one, and layers computed again in the backward pass.
+"""A transformer's passes: TF32 inside a float32 one, and layers computed again in the backward pass.
 
 TF32 rounds the factors of a product to 10 bits. Within a transformer that is more exact than bf16; rewards, values,
 aggregations and log-probabilities are products too, and stay exact. So the switch is on only while a transformer

@@ -1,4 +1,4 @@
-"""What a stage's output says at a glance: the reason why the stage stopped, or its headline metrics.
+"""A stage's output at a glance: the reason why the stage stopped, or its headline metrics.
 
 A stage that stopped has one file in its result, with the reason, which later stages, tables and the scheduler read.
 Headline metrics are at most six numbers of a result, in a file beside it, for DVC's `metrics diff` and `exp show`:

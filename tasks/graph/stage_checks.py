@@ -39,7 +39,7 @@ from tasks.params.settings import (
     typed,
 )
 
-#: What a reward model may provide.
+#: Parts that a reward model may provide.
 TRAINED, TOKENS, SEGMENTS, FITTED, REFERENCES = (
     "trained weights", "values at the policy's tokens", "rewards of segments", "fitted normalisers", "reference rewards"
 )  # fmt: skip

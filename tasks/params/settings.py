@@ -18,7 +18,7 @@ Size = Annotated[int, at_least(0)]
 Share = Annotated[float, between(0, 1)]
 InnerShare = Annotated[float, between(0, 1, open_low=True, open_high=True)]
 
-#: What data may provide for stages, in the words of refusals.
+#: Parts that data may provide for stages, in the words of refusals.
 PAIRS, TRUE_REWARDS, CLAUSES = "preference pairs", "true rewards", "the testbed's clauses"
 QUESTIONS, TESTBED_QUESTIONS, DIALOGUES = (
     "questions with a 'task'",

@@ -102,7 +102,7 @@ def label(key: str) -> str:
 
 @dataclass(frozen=True)
 class PaperResults:
-    """What the tables stage of a paper wrote, with the figures of its runs' records."""
+    """Files of a paper's tables stage, with the figures of its runs' records."""
 
     key: str
     content: dict[str, Any]

@@ -1,4 +1,4 @@
-"""A policy sampled by an engine of one's own: the loop's responses, a record of the engine, and an exact resumption."""
+"""A policy sampled by a user's own engine: the loop's responses, a record of the engine, and an exact resumption."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 
 def by_own_engine(folder: Path, name: str) -> Path:
-    """Returns a settings file of which the engine of rollouts, or of answers, is one of one's own."""
+    """Returns a settings file of which the engine of rollouts, or of answers, is the user's own."""
     settings: dict[str, Any] = dict(SETTINGS[name])
     if "sampling" in settings:
         settings["sampling"] = {**settings["sampling"], "engine": ENGINE}
