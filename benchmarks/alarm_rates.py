@@ -20,11 +20,10 @@ again, and a proxy that is not recorded counts as risen.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,6 @@ class Run:
         onset: step of the first alarm, None without any.
         steps: of the whole training.
         peak: step of the highest win rate.
-        kinds: of its alarms; empty where only their number is known.
     """
 
     world: str
@@ -66,7 +64,6 @@ class Run:
     onset: int | None
     steps: int
     peak: int
-    kinds: tuple[str, ...] = ()
 
 
 def truth_of(measures: Mapping[str, float]) -> str:
@@ -101,8 +98,7 @@ def laboratory_runs(folder: Path, settings: AlarmSettings | None = None) -> list
             alarms, outcome = replay(run, settings), run["outcome"]
             truth = truth_of({name: outcome[key] for name, key in MEASURES.items() if key in outcome})
             onset = min((alarm.step for alarm in alarms), default=None)
-            steps, peak, kinds = run["final"][0], int(outcome["hacking/peak_step"]), (alarm.kind for alarm in alarms)
-            runs.append(Run(str(record["seed"]), truth, onset, steps, peak, tuple(kinds)))
+            runs.append(Run(str(record["seed"]), truth, onset, run["final"][0], int(outcome["hacking/peak_step"])))
     return runs
 
 
@@ -159,27 +155,6 @@ def _spread(values: Sequence[int]) -> str:
     return f"{median(values):g} ({min(values)} to {max(values)})"
 
 
-def false_alarms_by_study(runs: Iterable[Run]) -> str:
-    """Returns how many clean runs of each study rang, most first."""
-    clean = [run for run in runs if run.truth == "clean"]
-    of = Counter(run.world.partition("/")[0] for run in clean)
-    rang = Counter(run.world.partition("/")[0] for run in clean if run.onset is not None)
-    shown = sorted(rang, key=lambda study: (-rang[study] / of[study], study))
-    return (
-        f"False alarms by study: {', '.join(f'{one} {rang[one]} of {of[one]}' for one in shown)}; none in the others."
-    )
-
-
-def kinds_table(runs: Sequence[Run]) -> str:
-    """Returns the table of runs with an alarm of each kind."""
-    groups = {truth: [run for run in runs if run.truth == truth] for truth in ("hacked", "between", "clean")}
-    counts = {truth: Counter(kind for run in of for kind in set(run.kinds)) for truth, of in groups.items()}
-    names = sorted({kind for found in counts.values() for kind in found}, key=lambda k: (-counts["hacked"][k], k))
-    lines = [[kind, *(str(found[kind]) for found in counts.values())] for kind in names]
-    lines.append(["alarms per run", *(f"{mean(len(run.kinds) for run in of):.2f}" for of in groups.values())])
-    return _table(["kind", *(f"{truth}, of {len(of)}" for truth, of in groups.items())], lines)
-
-
 def null_scores(null: str, runs: int, evaluations: int, prompts: int, generator: np.random.Generator) -> Scores:
     """Returns scores [runs, evaluations, prompts] of runs whose win rate is 50 % throughout."""
     from scipy import stats
@@ -232,13 +207,11 @@ def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def tables(records: Path = RECORDS, studies: Path = STUDIES) -> list[str]:
-    """Returns the tables of rates, of kinds and of simulated runs, after the first the studies' false alarms."""
-    old, new = study_runs(studies), laboratory_runs(records)
-    sets = {"study records": rates(old), "laboratory": rates(new), "both": rates([*old, *new])}
-    lines = [[name, *(found[name] for found in sets.values())] for name in sets["both"]]
+    """Returns the tables of rates and of simulated runs."""
+    found = rates([*study_runs(studies), *laboratory_runs(records)])
     simulated = [[null, *(f"{100 * rate:.1f} %" for rate in null_rates(null, SIMULATED))] for null in NULLS]
     heads = ["win rates that only fluctuate", "ring", "every comparison at 5 %"]
-    return [_table(["", *sets], lines), false_alarms_by_study(old), kinds_table(new), _table(heads, simulated)]
+    return [_table(["", "studies and laboratory"], found.items()), _table(heads, simulated)]
 
 
 if __name__ == "__main__":
