@@ -13,9 +13,9 @@ count. A sentence of the study's own, `says` and `source` without `id`, counts f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
@@ -26,45 +26,9 @@ from rlhf_core.typed import Checked, one_of
 OWN_FIELDS = ("like", "only", "optimiser")
 
 
-class TwoRows(Protocol):
-    """A hypothesis about two rows."""
-
-    @property
-    def row(self) -> str: ...
-
-    @property
-    def than(self) -> str | None: ...
-
-    @property
-    def at(self) -> Mapping[str, Any]: ...
-
-    @property
-    def over(self) -> str | None: ...
-
-    @property
-    def side(self) -> str: ...
-
-    @property
-    def collapse(self) -> bool: ...
-
-    @property
-    def kl(self) -> float | None: ...
-
-
-class Claiming(Protocol):
-    """A study that may name a claim."""
-
-    @property
-    def rows(self) -> Mapping[str, Mapping[str, Any]]: ...
-
-    @property
-    def main(self) -> str: ...
-
-    @property
-    def hypotheses(self) -> Mapping[str, TwoRows]: ...
-
-    @property
-    def metric(self) -> str: ...
+#: A study (`tasks.params.studies.StudySpec`, which reads this module) and one of its hypotheses.
+Study = Any
+Hypothesis = Any
 
 
 @dataclass(frozen=True)
@@ -114,7 +78,7 @@ class PaperClaim(Checked):
         )
 
 
-def check_claim(claim: PaperClaim, spec: Claiming) -> None:
+def check_claim(claim: PaperClaim, spec: Study) -> None:
     """Refuses a claim that its study's hypotheses do not test.
 
     Raises:
@@ -129,7 +93,7 @@ def check_claim(claim: PaperClaim, spec: Claiming) -> None:
         raise RecipeError(f"claim.differs is missing, but {'; '.join(found)}. Say in 'differs' what is tested instead")
 
 
-def _check_rows(claim: PaperClaim, spec: Claiming, name: str) -> None:
+def _check_rows(claim: PaperClaim, spec: Study, name: str) -> None:
     """Refuses a hypothesis whose rows are another paper's, or that says the contrary of the claim."""
     hypothesis, where = spec.hypotheses[name], f"claim.tested_by: hypothesis '{name}'"
     for row in (hypothesis.row, hypothesis.than or spec.main):
@@ -146,7 +110,7 @@ def _check_rows(claim: PaperClaim, spec: Claiming, name: str) -> None:
         raise RecipeError(f"{where} expects {pair}; claim '{claim.id}' has {min(map(str, same_rows))}")
 
 
-def tested_pair(spec: Claiming, hypothesis: TwoRows) -> ClaimedPair:
+def tested_pair(spec: Study, hypothesis: Hypothesis) -> ClaimedPair:
     """Returns the comparison of a hypothesis by the names of the paper's rows, the expected winner first."""
     row, other = (
         str(spec.rows[name]["like"]).partition("/")[2] for name in (hypothesis.row, hypothesis.than or spec.main)
@@ -155,13 +119,13 @@ def tested_pair(spec: Claiming, hypothesis: TwoRows) -> ClaimedPair:
     return ClaimedPair(first, second, spec.metric)
 
 
-def tested_as_stated(claim: PaperClaim, spec: Claiming) -> frozenset[ClaimedPair]:
+def tested_as_stated(claim: PaperClaim, spec: Study) -> frozenset[ClaimedPair]:
     """Returns the comparisons of the claims file that the named hypotheses make just so."""
     tested = (spec.hypotheses[name] for name in claim.tested_by)
     return claim.stated.pairs & {tested_pair(spec, one) for one in tested if not _unlike(spec, one)}
 
 
-def differences(claim: PaperClaim, spec: Claiming) -> Iterator[str]:
+def differences(claim: PaperClaim, spec: Study) -> Iterator[str]:
     """Yields in words what the hypotheses test otherwise than the claims file says."""
     for name in claim.tested_by:
         hypothesis = spec.hypotheses[name]
@@ -177,7 +141,7 @@ def differences(claim: PaperClaim, spec: Claiming) -> Iterator[str]:
         yield f"claim '{claim.id}' has parts that do not compare two rows at the end of training"
 
 
-def _unlike(spec: Claiming, hypothesis: TwoRows) -> list[str]:
+def _unlike(spec: Study, hypothesis: Hypothesis) -> list[str]:
     """Returns what makes a hypothesis another comparison than that of two rows of a paper."""
     found = [] if hypothesis.over is None else [f"is over dial '{hypothesis.over}'"]
     for dial, level in hypothesis.at.items():

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -20,72 +20,30 @@ from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import write_whole
 from tasks.studies.registration import PILOT, RECORDS, Registration, record_file, why_not_counted
 
-#: A number; one that is not finite, or is blank, is text.
-Number = float | str
 Record = Mapping[str, Any]
 #: Records of a study's worlds by their seed, in the order of the worlds.
 Records = Mapping[int, Record]
 
 
-class StageRun(TypedDict):
-    """One stage of a world: its wall seconds, its metrics, and why it stopped or diverged."""
-
-    seconds: float
-    result: str | None
-    metrics: NotRequired[dict[str, Number]]
-    stopped: NotRequired[str]
-    diverged: NotRequired[str]
-
-
-class TrainingCurve(TypedDict, total=False):
-    """Evaluations of a row while it trained, and how their answers were drawn; empty without any."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    points: list[dict[str, Number]]
-
-
-class RowRun(StageRun):
-    """The last stage of a row.
-
-    `training` has its size and diagnostics, `scored_at` the step of the evaluation whose metrics a row has that
-    diverged after it, `origin` digests of its settings and of what it was trained from and measured on.
-    """
-
-    training: NotRequired[dict[str, Number]]
-    curve: NotRequired[TrainingCurve]
-    scored_at: NotRequired[int]
-    origin: NotRequired[dict[str, str]]
-
-
-class CellRuns(TypedDict):
-    """The stages of one cell: rows by name, and the stages above them."""
-
-    rows: dict[str, RowRun]
-    above: dict[str, StageRun]
-
-
-class RecordedMachine(TypedDict):
-    """The machine that a world's first row ran on."""
-
-    threads: int
-
-
-@with_config(ConfigDict(extra="ignore"))
 class WorldRecord(TypedDict):
-    """The record of a world; fields that nothing reads are ignored."""
+    """The record of a world.
+
+    A cell has its `rows` by name, and the stages `above` them. Of each it has wall `seconds`, the digest of its
+    `result`, and `metrics`, or why it `stopped` or `diverged`; of a row also the size of its `training`, its
+    evaluations on the way as a `curve`, the step it was `scored_at` if it diverged later, and as `origin` digests of
+    its settings and of what it was trained from. A number that is not finite, or is blank, is text.
+    """
 
     study: str
     digest: str
     commit: str
     kind: Literal["pilot", "verdict"]
     world: int
-    machine: RecordedMachine
-    cells: dict[str, CellRuns]
+    machine: dict[str, Any]
+    cells: dict[str, dict[str, dict[str, dict[str, Any]]]]
 
 
-_FORMAT = TypeAdapter(WorldRecord)
+_FORMAT = TypeAdapter(with_config(ConfigDict(extra="ignore"))(WorldRecord))
 
 
 def read_record(root: Path, file: Path) -> Record:

@@ -9,7 +9,6 @@ import pytest
 
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec
-from tasks.studies.frame import ends_of, frame_of, row_budgets
 from tasks.studies.tuned import tuned_rows
 from tasks.studies.verdicts import caveat_groups, findings_of
 
@@ -223,15 +222,3 @@ def test_a_caveat_is_said_once_for_the_comparisons_that_have_it() -> None:
     assert [(group.of, group.texts) for group in groups] == [
         ("segment less bandit", ("ends far apart: KL 4.0 and 1.0",))
     ]
-
-
-def test_a_budget_has_means_over_worlds_and_what_tuning_cost() -> None:
-    records = {number: world(number) for number in range(2)}
-    runs("segment", "training", updates=80, clip_fraction=0.1)(records[1])
-    found = row_budgets(spec(), frame_of(spec(), records), tuned_rows(EQUAL))["segment"]
-    assert found.amounts == {
-        "trials": 4, "updates": 70, "rollouts": 3840, "tokens": 9000, "tuning, core-hours": 20 / 3600,
-        "worlds, core-hours": 2 * 4 * 20 / 3600, "KL": 4.0, "clip fraction": 0.1, "explained variance": None,
-    }  # fmt: skip
-    assert found.texts[-3:] == ["4", "0.1", ""]
-    assert ends_of(frame_of(spec(), records)).worlds == (0, 1)

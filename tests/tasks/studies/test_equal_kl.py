@@ -59,22 +59,6 @@ def test_a_metric_that_is_unknown_at_the_start_is_not_read_below_the_first_evalu
     assert between.value == pytest.approx(6.5)
 
 
-def test_a_metric_that_is_unknown_at_the_start_is_not_read_on_the_way_back() -> None:
-    """The policy first went through 4 nats before its first evaluation, at 9."""
-    made = curve((9.0, 60.0), (1.0, 70.0))
-    for point in made["points"]:
-        point["proxy_reward"] = point["kl"]
-    (found,) = at_kl(made, [4.0], "proxy_reward")
-    assert (found.value, found.reason) == (None, "was first measured at 9 nats, beyond 4")
-
-
-def test_a_target_that_is_the_only_measured_distance_is_read() -> None:
-    made = curve((4.0, 60.0), (4.0, 70.0))
-    for point in made["points"]:
-        point["proxy_reward"] = point["win_rate_vs_sft"]
-    assert at_kl(made, [4.0], "proxy_reward")[0].value == 60.0
-
-
 def test_an_estimate_below_zero_is_no_distance() -> None:
     (found,) = at_kl(curve((-0.01, 48.0), (4.0, 60.0)), [1.0])
     assert found.value == pytest.approx(54.0)

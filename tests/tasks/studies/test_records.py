@@ -11,12 +11,11 @@ import pytest
 
 from rlhf_core.errors import DataError
 from tasks.graph.items import Item
-from tasks.running.artifacts import write_json, write_jsonl
-from tasks.running.result_digests import digests_of
+from tasks.running.artifacts import write_json
 from tasks.studies.registration import Registration
 from tasks.studies.tree import WorldTree
 from tasks.studies.verdicts import StudyFinding, load_study
-from tasks.studies.world_record import Divergence, _diverged, _measured, diverged_stages
+from tasks.studies.world_record import Divergence, _diverged, diverged_stages
 from tests.tasks.studies.synthetic_study import STUDY, commit_study, edit, write_worlds
 
 CELL = "short-sum"
@@ -42,15 +41,6 @@ def edited(**changes: Any) -> Callable[[str], str]:
     return lambda record: json.dumps({**json.loads(record), **changes})
 
 
-def in_a_run(**changes: Any) -> Callable[[str], str]:
-    def change(text: str) -> str:
-        record = json.loads(text)
-        record["cells"][CELL]["rows"]["segment"] |= changes
-        return json.dumps(record)
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("fault", "field"),
     [
@@ -59,10 +49,6 @@ def in_a_run(**changes: Any) -> Callable[[str], str]:
         (lambda record: "", None),
         (edited(world="x"), "world"),
         (edited(cells={CELL: []}), "cells.short-sum"),
-        (edited(machine={}), "machine.threads"),
-        (in_a_run(metrics={METRIC: [61.0]}), f"cells.short-sum.rows.segment.metrics.{METRIC}"),
-        (in_a_run(seconds=None), "cells.short-sum.rows.segment.seconds"),
-        (in_a_run(curve={"points": 3}), "cells.short-sum.rows.segment.curve.points"),
         (edited(cells={}), "cells"),
     ],
 )
@@ -75,12 +61,6 @@ def test_a_damaged_record_is_named_with_its_field(
         findings(tmp_path)
     assert refused.value.file == file.relative_to(tmp_path).as_posix()
     assert field is None or str(refused.value.field).startswith(field)
-
-
-def test_fields_that_nothing_reads_are_ignored(tmp_path: Path, own: Registration) -> None:
-    for file in write_worlds(tmp_path, own, rates):
-        file.write_text(edited(environments=[{}], note="x")(in_a_run(rank=1)(file.read_text())))
-    assert len(findings(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(
@@ -142,18 +122,3 @@ def test_the_last_evaluation_of_a_row_that_diverged_counts(
     made = _diverged(world, item, Divergence("x", 3.0))
     assert {"metrics": made["metrics"], "diverged": made["diverged"]} == {**found, "diverged": "x"}
     assert made.get("scored_at") == (16 if evaluations else None)
-
-
-@pytest.mark.parametrize(
-    ("valid", "rate"), [(9, 50.0), (8, "blank: 8 of 10 judged pairs have a valid verdict, below 90 %")]
-)
-def test_a_judged_number_of_too_few_verdicts_is_blank(tmp_path: Path, valid: int, rate: float | str) -> None:
-    result, record = (tmp_path / "results" / "bandit" / name for name in ("result", "record"))
-    result.mkdir(parents=True)
-    record.mkdir()
-    write_json(result / "metrics.json", {"alpaca_wr": 50.0, "kl": 1.0})
-    verdicts = [{"benchmark": "alpaca", "id": str(i), "valid": i < valid, "preference": 1.5} for i in range(10)]
-    write_jsonl(result / "judgements.jsonl", verdicts)
-    write_json(record / "record.json", {"seconds": 1.0, **digests_of(result)})
-    run = _measured(tmp_path, Item("policy", "bandit", {}, "results/bandit", "segment", 0))
-    assert run["metrics"] == {"kl": 1.0, "alpaca_wr": rate}

@@ -13,9 +13,8 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
 from rlhf_core.typed import typed
-from tasks.commands.study import print_study
 from tasks.params import study_claims
-from tasks.params.studies import StudySpec, read_study
+from tasks.params.studies import StudySpec
 from tasks.report.claim_kinds import KINDS
 from tasks.report.claim_numbers import Numbers
 from tasks.report.claims import claims_of
@@ -59,15 +58,6 @@ def test_a_claim_that_no_hypothesis_tests_is_refused(claim: dict[str, Any], chan
     with pytest.raises(RecipeError, match=r"studies/x\.yaml") as refused:
         study({**CLAIM, **claim}, **changes)
     assert says in str(refused.value)
-
-
-def test_words_and_source_are_those_of_the_claims_file() -> None:
-    stated = study(CLAIM).claim.stated  # type: ignore[union-attr]
-    assert stated.says == "Segment rewards beat bandit, sentence and token rewards on all three benchmarks"
-    assert stated.source == "§4.2 (1), Table 1"
-    own = study({"paper": "segment", "says": "Shorter is better", "source": "§1"}).claim
-    assert own is not None
-    assert (own.stated.says, own.stated.pairs) == ("Shorter is better", frozenset())
 
 
 def rows(segment: dict[str, Any]) -> dict[str, Any]:
@@ -135,13 +125,6 @@ def test_the_pairs_of_a_claim_are_those_that_the_report_compares(paper: str, tmp
         assert (stated.says, stated.source, stated.collapse) == (claim.says, claim.source, claim.collapse)
 
 
-def test_the_drafts_name_claims_that_their_hypotheses_test() -> None:
-    specs = [read_study(file) for file in sorted((ROOT / "studies").glob("*.yaml"))]
-    claims = [spec.claim for spec in specs if spec.claim is not None]
-    assert {claim.paper for claim in claims} == {*PAPERS}
-    assert all(claim.tested_by for claim in claims)
-
-
 def state(root: Path, numbers: ByCell, **changes: Any) -> StudyState:
     write_worlds(root, commit_study(root, {**STUDY, **changes}), numbers)
     return load_study(root, root / "studies" / "credit.yaml")
@@ -178,31 +161,6 @@ def test_the_loss_of_a_broken_row_does_not_contradict_the_claim(tmp_path: Path) 
     broken = studied_claim(replace(found, findings=findings))
     assert broken is not None
     assert claim_word([broken]) == "undecided"
-
-
-def test_a_claim_is_not_counted_by_a_hypothesis_that_does_not_test_it(tmp_path: Path) -> None:
-    """The primary hypothesis is confirmed; the one that tests the claim finds no difference."""
-
-    def numbers(index: int, cell: str, row: str) -> float:
-        if row == "bandit":
-            return 50.0
-        return 50.0 + (9.0 + NOISE[index] if cell.startswith("long") else -9.0 + 2 * NOISE[index])
-
-    found = state(tmp_path, numbers)
-    assert found.findings[0].word == "confirmed"
-    claimed = studied_claim(found)
-    assert claimed is not None
-    assert claim_word([claimed]) == "equivalent"
-
-
-def test_the_terminal_has_the_claim_and_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state(
-        tmp_path, lambda i, c, r: 50.0 + (0 if r == "bandit" else 9.0 + NOISE[i] * (2 if c.startswith("long") else 1))
-    )
-    print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
-    shown = capsys.readouterr().out
-    assert "claim (segment, §4.2 (1), Table 1): Segment rewards beat bandit, sentence and token rewards on all" in shown
-    assert "    undecided by this study\n      differs: True win rates, two of four rows" in shown
 
 
 HOLDS = StudiedClaim(0.02, 1.0, broken=False, equivalent=False)

@@ -55,12 +55,6 @@ def test_the_design_says_what_levels_set_what_is_not_tuned_and_how_cells_weigh()
     }
 
 
-def test_a_removed_setting_is_said() -> None:
-    settings = {"policy": {"solutions": {"optimiser": {"epochs": None, "updates": 120}}}}
-    first = design_of(study(settings=settings))[0]
-    assert first.lines == {"all": "policy.solutions.optimiser.epochs removed; policy.solutions.optimiser.updates 120"}
-
-
 @pytest.mark.parametrize("name", sorted(path.stem for path in (PROJECT / "studies").glob("*.yaml")))
 def test_every_study_can_be_run_and_tuned(name: str) -> None:
     """Its rows, levels and settings are those that stages take, and every row that trains has a search space."""
@@ -108,30 +102,6 @@ def test_a_study_that_cannot_run_is_refused_before_it_does(changes: dict[str, An
     assert re.search(said, str(refused.value)), str(refused.value)
 
 
-CLAUSES = {"dialogue": {"dials": {"clauses": 8}}}
-
-
-@pytest.mark.parametrize(
-    ("dials", "said"),
-    [
-        (
-            {"length": {"short": {}, "long": {"data": CLAUSES}}, "truth": {"sum": {}, "mean": {"data": CLAUSES}}},
-            r"dials\.length and dials\.truth both set data\.dialogue\.dials\.clauses; a setting has one dial",
-        ),
-        (
-            {
-                "length": {"short": {}, "long": {"data": CLAUSES}},
-                "truth": {"sum": {}, "mean": {"data": {"dialogue": {"dials": None}}}},
-            },
-            r"both set data\.dialogue\.dials\.clauses",
-        ),
-    ],
-)
-def test_dials_that_undo_one_another_are_refused(dials: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
-        study(dials=dials)
-
-
 def world(number: int, chosen: float) -> dict[str, Any]:
     """A record with a row that chooses the best of N beside a policy, and a selection above both."""
     rows = {
@@ -155,24 +125,12 @@ def test_metrics_are_shown_of_the_rows_and_stages_that_have_them() -> None:
     assert chosen == {("selection/qa", "long"): ({0: 1.0, 1: 0.0}, 0)}
 
 
-def test_settings_in_which_compared_rows_differ_and_that_tuning_does_not_choose_are_named() -> None:
-    """The bandit's value clip is 0.2, that of the segment row 0.25; both have a KL coefficient of 0.4."""
-    (note,) = check_study(PROJECT, "length", study()).notes
-    assert note == "'segment' and 'bandit' differ in untuned settings: value_clip 0.25 and 0.2"
-
-
 GREEDY = {"evaluation": {"dialogue": {"temperature": 0}}}
 BLANK = [
     f"{row} ({cell}) is blank at kl_targets: it is not sampled at temperature 1"
     for cell in ("short", "long")
     for row in ("bandit", "segment")
 ]
-
-
-def test_a_hypothesis_at_a_kl_is_refused_where_answers_are_greedy() -> None:
-    hypotheses = {"more": {"says": "s", "row": "segment", "kl": 1}}
-    with pytest.raises(RecipeError, match=r"hypotheses\.more compares rows at 1 nats.*'\w+' samples at temperature 0"):
-        check_study(PROJECT, "length", study(hypotheses=hypotheses, kl_targets=[1], settings=GREEDY))
 
 
 def test_a_hypothesis_at_a_kl_does_not_ask_for_cells_that_it_does_not_count() -> None:

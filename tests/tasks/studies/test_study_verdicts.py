@@ -124,39 +124,10 @@ def test_the_words_are_those_of_effect_side_and_margin(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_an_undecided_hypothesis_says_what_its_worlds_see(tmp_path: Path) -> None:
-    spread, hypotheses = (9.0, -8.0, 7.0, -9.0), {"beats": STUDY["hypotheses"]["beats"]}
-    numbers: Numbers = lambda i, c, r: 55.0 + (spread[i] if r == "segment" else 0.0)  # noqa: E731
-    found = by_name(state(tmp_path, numbers, hypotheses=hypotheses))["beats"]
-    assert found.word == "undecided"
-    assert found.sees is not None
-    assert found.sees > stdev(spread) / 2
-    assert found.text == f"undecided: sees only effects above {found.sees:.3g}"
-
-
-def test_a_slope_is_never_equivalent(tmp_path: Path) -> None:
-    """The margin is of differences, not of differences a level."""
-    found = by_name(state(tmp_path, lambda i, c, r: 55.0 + (0.1 * i if c == "long-sum" and r == "segment" else 0)))
-    assert found["grows"].word == "undecided"
-
-
 def test_equal_numbers_in_all_worlds_have_no_p(tmp_path: Path) -> None:
     found = by_name(state(tmp_path, lambda i, c, r: 60.0 if r == "segment" else 55.0))["beats"]
     assert (found.p, found.sees, found.word) == (None, None, "undecided")
     assert found.text == "undecided: no variance"
-
-
-@pytest.mark.parametrize("value", ["stopped: no pair differs", "nan"])
-def test_a_row_without_a_number_leaves_its_hypotheses_without_an_effect(tmp_path: Path, value: str) -> None:
-    """It is named, and the worlds that have a number do not decide alone."""
-    spoilt = (2, "long-mean", "token")
-    found = by_name(state(tmp_path, lambda i, c, r: value if (i, c, r) == spoilt else plain(i, c, r)))
-    assert (found["token"].effect, found["token"].p, found["token"].word) == (None, None, "undecided")
-    assert "row 'token' of cell 'long-mean'" in found["token"].text
-    raw = {name: p_of([*found[name].values.values()]) for name in ("grows", "beats")}
-    expected = max(raw["grows"], 2 * raw["beats"])
-    assert found["beats"].p == pytest.approx(expected), "it still counts among those corrected for"
-    assert any("stopped" in caveat.text for caveat in found["token"].caveats) == value.startswith("stopped")
 
 
 def broken(row: str) -> dict[str, Any]:
@@ -194,18 +165,6 @@ def test_a_win_over_a_broken_row_confirms_nothing(
     assert (f"'{row}' was broken: 44 at its best, its SFT model has 50" in tuning) == (row != "token")
 
 
-def test_differences_that_are_rounding_alone_have_no_p(tmp_path: Path) -> None:
-    found = by_name(state(tmp_path, lambda i, c, r: 0.1 + 0.2 * i + (0.1 if r == "segment" else 0.0)))["beats"]
-    assert (found.p, found.text) == (None, "undecided: no variance")
-
-
-def test_a_difference_that_is_real_and_within_the_margin_says_so(tmp_path: Path) -> None:
-    numbers: Numbers = lambda i, c, r: 55.0 + (1.0 + 0.1 * i if r == "segment" else 0.0)  # noqa: E731
-    found = by_name(state(tmp_path, numbers, hypotheses={"beats": STUDY["hypotheses"]["beats"]}))["beats"]
-    assert found.word == "confirmed"
-    assert found.caveats[0].text == "the difference is real, and within the margin, which counts as none: 3"
-
-
 def test_a_hypothesis_at_a_kl_target_reads_both_rows_there(tmp_path: Path) -> None:
     """Rows go through 4 nats after two of the three steps to their final metric."""
     hypotheses = {**STUDY["hypotheses"], "beats": {**STUDY["hypotheses"]["beats"], "kl": 4}}
@@ -214,21 +173,6 @@ def test_a_hypothesis_at_a_kl_target_reads_both_rows_there(tmp_path: Path) -> No
     assert list(found["beats"].values.values()) == pytest.approx([2 / 3 * mean for mean in means])
     slopes = [long - short for long, short in zip(LONG, SHORT, strict=True)]
     assert list(found["grows"].values.values()) == pytest.approx(slopes), "it is read at the end of training"
-
-
-def test_a_hypothesis_at_a_target_that_a_row_does_not_reach_has_no_effect(tmp_path: Path) -> None:
-    hypotheses = {**STUDY["hypotheses"], "beats": {**STUDY["hypotheses"]["beats"], "kl": 25}}
-    found = by_name(state(tmp_path, plain, kl_targets=[4, 25], hypotheses=hypotheses))["beats"]
-    assert (found.effect, found.word) == (None, "undecided")
-    assert "row 'segment' of cell 'short-sum' has no win_rate_vs_sft at 25 nats: reached 9 nats, below 25" in found.text
-
-
-def test_several_levels_of_a_dial_are_averaged_over(tmp_path: Path) -> None:
-    """Every cell of the levels counts as much, and the others do not count."""
-    dials = {**STUDY["dials"], "length": {**STUDY["dials"]["length"], "longest": {"data": {"dialogue": {"seed": 4}}}}}
-    some = {"says": "s", "row": "segment", "at": {"length": ["long", "short"], "truth": "sum"}}
-    found = by_name(state(tmp_path, plain, dials=dials, hypotheses={**STUDY["hypotheses"], "some": some}))["some"]
-    assert list(found.values.values()) == pytest.approx([(a + b) / 2 for a, b in zip(LONG, SHORT, strict=True)])
 
 
 def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,11 +196,6 @@ def test_a_row_is_blank_where_a_world_does_not_reach_the_target(tmp_path: Path) 
     assert at["long-sum", "segment", 25.0].reason == "4 of 4 worlds: reached 9 nats, below 25"
     assert ("long-sum", "token", 4.0) not in at, "it is not trained there"
     assert rows_at_kl(state(tmp_path / "without", plain).spec, found.records) == []
-
-
-def test_the_list_of_no_studies_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_studies(tmp_path)
-    assert "write studies/NAME.yaml" in capsys.readouterr().out
 
 
 def test_the_list_has_findings_and_why_a_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,30 +80,10 @@ def test_the_curve_ends_with_the_final_evaluation(tree: Path) -> None:
     assert last == {"step": 2, "kl": 2.5, "win_rate_vs_sft": 58.0, "proxy_reward": 0.3}
 
 
-def test_a_policy_that_was_set_back_has_no_final_point(tree: Path) -> None:
-    curve = trained(tree, written(tree, policy(), kept_step=1))["curve"]
-    assert [point["win_rate_vs_sft"] for point in curve["points"]] == [55.0, 57.0]
-
-
-def test_greedy_answers_are_told(tree: Path) -> None:
-    assert trained(tree, written(tree, policy(evaluation="greedy")))["curve"]["temperature"] == 0
-
-
 def test_a_supervised_row_has_updates_and_no_rollouts(tree: Path) -> None:
     history = [{"step": 10, "loss": 1.0}, {"step": 17, "loss": 0.5}]
     found = trained(tree, written(tree, policy("dpo", "dpo"), history))["training"]
     assert found == {"iterations": 17, "updates": 17, "rollouts": 0}
-
-
-def test_what_is_no_policy_has_neither(tree: Path) -> None:
-    assert trained(tree, written(tree, policy(module="sft"))) == {"training": {}, "curve": {}}
-
-
-def test_a_row_that_stopped_has_no_curve(tree: Path) -> None:
-    item = policy()
-    (tree / item.out / "result").mkdir(parents=True)
-    (tree / item.out / "result" / "stopped.json").write_text(json.dumps({"reason": "x", "metrics": {}}))
-    assert trained(tree, item) == {"training": {}, "curve": {}}
 
 
 def config(kind: str, **settings: Any) -> OptimiserConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +11,14 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.recipe import OPTIMISER_KINDS
 from rlhf_core.typed import typed
-from tasks.graph.items import Item
 from tasks.params.studies import StudySpec, read_study
-from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
-from tasks.running.artifacts import write_json, write_jsonl
+from tasks.params.tuning import FILE, SearchRange, TuningSpec
 from tasks.studies.registration import RECORDS
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.tuned import tuned_rows, tuning_file, write_overrides
 from tasks.studies.tuning import (
     TuningPlan,
-    _run,
     pending,
     record_to_continue,
     search_points,
@@ -71,10 +66,6 @@ def spaces(**ppo: Any) -> TuningSpec:
 
 
 # --- search spaces and points ------------------------------------------------------------------------------------
-
-
-def test_every_kind_of_optimiser_has_a_space() -> None:
-    assert set(tuning_spec(PROJECT).spaces) == set(OPTIMISER_KINDS)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +146,6 @@ def test_rows_are_tuned_in_the_cells_that_the_study_names() -> None:
         study(tuned_at=["hihg"])
 
 
-def test_a_row_that_is_like_none_is_refused() -> None:
-    rows = {**STUDY["rows"], "segment": {"like": "segment/segmnt"}}
-    with pytest.raises(RecipeError, match=r"rows\.segment: like is 'segment/segmnt', which no page has.*'segment'"):
-        plan(rows=rows)
-
-
 @pytest.fixture(scope="module")
 def digests(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Digests of trials of a study that is changed in some way."""
@@ -196,11 +181,6 @@ def test_a_world_of_the_study_has_the_digest_of_its_tuning(digests: Any, tmp_pat
     fixed = {**chosen, "bandit": {**rows["bandit"], **KL}}
     write_tree(PROJECT, other := WorldTree("noise", study(rows=fixed), 1_234_567, tmp_path))
     assert _origins(other, "low", other.stages("low"))["bandit"]["settings"] != made["bandit", "low"]
-
-
-def test_a_changed_reward_model_is_noticed(digests: Any) -> None:
-    before, after = digests(), digests(settings={"stages": {"reward_model": {"epochs": 3}}})
-    assert {row for (row, cell), digest in after.items() if before[row, cell] != digest} == {"bandit", "segment"}
 
 
 # --- records -----------------------------------------------------------------------------------------------------
@@ -256,14 +236,6 @@ def test_trials_of_another_study_are_refused(tmp_path: Path, changes: dict[str, 
         record_to_continue(tmp_path, plan(**changes), [100])
 
 
-def test_trials_at_other_points_are_refused(tmp_path: Path) -> None:
-    record = filled(METRICS)
-    record["rows"]["segment"]["trials"][2]["point"]["kl_coef"] = 9.0
-    write_tuning(tmp_path, record)
-    with pytest.raises(DataError, match=r"rows\.segment.*trial 2 was of .*9\.0.*params/tuning.yaml"):
-        record_to_continue(tmp_path, plan(), [100])
-
-
 def again(**changes: Any) -> TuningPlan:
     return replace(plan(**changes), study="again")
 
@@ -278,30 +250,6 @@ def test_trials_of_rows_of_the_same_names_are_taken_over(tmp_path: Path) -> None
     assert pending(continued, 100, range(4)) == [("dpo", n) for n in range(4)], "rows of other names are tuned anew"
     with pytest.raises(DataError, match=r"again\.json.*the study has trials.*Delete the file"):
         taken_over(tmp_path, again(), "noise")
-
-
-OTHER_ROWS = {
-    "rows": {"first": STUDY["rows"]["bandit"], "second": STUDY["rows"]["segment"]},
-    "main": "first",
-    "hypotheses": {"a": {"says": "s", "row": "second"}},
-}
-
-
-@pytest.mark.parametrize(
-    ("other", "changes", "said"),
-    [
-        ("nois", {}, r"study 'nois' has no trials of rows of 'again'.*noise"),
-        ("noise", OTHER_ROWS, "study 'noise' has no trials of rows of"),
-        ("noise", {"metric": "true_reward"}, r"noise\.json.*'metric': is win_rate_vs_sft, the study has true_reward"),
-        ("noise", {"tuned_at": ["low"]}, r"noise\.json.*rows\.bandit\.cells.*the study has \['low'\]"),
-    ],
-)
-def test_trials_of_other_rows_cells_or_metrics_are_not_taken_over(
-    tmp_path: Path, other: str, changes: dict[str, Any], said: str
-) -> None:
-    write_tuning(tmp_path, filled(METRICS))
-    with pytest.raises(DataError, match=said):
-        taken_over(tmp_path, again(**changes), other)
 
 
 def raised(message: str) -> str:
@@ -356,14 +304,6 @@ def test_a_trial_that_diverged_is_not_chosen_and_said() -> None:
     assert "trial 1 diverged: kl is nan" in row.flags
 
 
-def test_a_trial_with_a_blank_metric_is_not_chosen_and_said() -> None:
-    record = filled(METRICS)
-    record["rows"]["segment"]["trials"][1]["runs"]["101"]["high"] = run(blank="8 of 10 judged pairs")
-    row = tuned_rows(record)["segment"]
-    assert row.best == 3
-    assert "trial 1 blank: 8 of 10 judged pairs" in row.flags
-
-
 def test_a_row_without_a_score_for_its_judge_is_not_broken() -> None:
     """Else a judge without readable verdicts would make a row's wins contradict nothing."""
     record = filled(METRICS)
@@ -371,27 +311,6 @@ def test_a_row_without_a_score_for_its_judge_is_not_broken() -> None:
         trial["runs"]["100"]["low"] = run(blank="0 of 10 judged pairs")
     assert not any(row.broken for row in tuned_rows(record).values())
     assert "no trial has a score" in tuned_rows(record)["dpo"].flags
-
-
-def test_a_judged_metric_of_too_few_verdicts_is_blank_in_its_trial(tmp_path: Path) -> None:
-    """Its number used to be chosen by."""
-    result, record = (tmp_path / "results" / "segment-t0" / name for name in ("result", "record"))
-    result.mkdir(parents=True)
-    record.mkdir()
-    write_json(result / "metrics.json", {"alpaca_wr": 90.0, "kl": 1.0})
-    verdicts = [{"benchmark": "alpaca", "id": str(i), "valid": i < 8, "preference": 1.5} for i in range(10)]
-    write_jsonl(result / "judgements.jsonl", verdicts)
-    write_json(record / "record.json", {"seconds": 3.0, "threads": 2})
-    made = _run(tmp_path, Item("policy", "segment-t0", {}, "results/segment-t0", "segment", 0), "alpaca_wr")
-    assert made == {"core_seconds": 6.0, "blank": "8 of 10 judged pairs have a valid verdict, below 90 %"}
-
-
-def test_a_row_whose_trials_all_diverged_is_broken() -> None:
-    record = filled(METRICS)
-    for trial in record["rows"]["dpo"]["trials"]:
-        trial["runs"]["100"]["low"] = run(stopped="hacked")
-    dpo = tuned_rows(record)["dpo"]
-    assert (dpo.broken, dpo.flags[0]) == (True, "broken: no trial has a score")
 
 
 def test_a_row_below_its_sft_model_at_its_best_is_broken() -> None:
@@ -478,11 +397,3 @@ def test_a_started_study_is_not_written(file: Path, tmp_path: Path) -> None:
     ):
         write_overrides(tmp_path, file, tuned_rows(filled(METRICS)))
     assert file.read_text() == written
-
-
-def test_an_unfinished_tuning_is_not_written(file: Path, tmp_path: Path) -> None:
-    record = copy.deepcopy(filled(METRICS))
-    del record["rows"]["segment"]["trials"][3]["runs"]["101"]
-    with pytest.raises(RecipeError, match=r"rows\.segment of study 'noise' has no best trial: 1 of 4 trials have not "):
-        write_overrides(tmp_path, file, tuned_rows(record))
-    assert file.read_text() == TEXT

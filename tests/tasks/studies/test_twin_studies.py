@@ -19,7 +19,7 @@ from tasks.studies.registration import TWIN_APART, TWINS
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.twins import twin_tests
 from tasks.studies.verdicts import StudyState, load_study
-from tests.tasks.studies.synthetic_study import commit_study, edit, write_worlds
+from tests.tasks.studies.synthetic_study import commit_study, write_worlds
 
 PROJECT = Path(__file__).resolve().parents[3]
 ROWS = ("first", "second")
@@ -56,11 +56,6 @@ def test_twins_share_data_and_sft_model_and_nothing_that_is_trained_on_them(tmp_
     assert {seed for module, seed in made if module == "reward_model"} == {TWINS.start, TWINS.start + TWIN_APART}
     results = [result_of(item) for item in world.items("as-it-is")]
     assert len(results) == len({*results})
-
-
-def test_worlds_of_twins_have_the_seeds_that_are_kept_for_them(tmp_path: Path) -> None:
-    own = commit_study(tmp_path, STUDY, "twins")
-    assert [own.world_seed(index) for index in range(3)] == [200, 201, 202]
 
 
 @pytest.mark.parametrize(
@@ -118,23 +113,3 @@ def test_no_table_before_the_last_world(tmp_path: Path, capsys: pytest.CaptureFi
     assert twin_tests(load_study(tmp_path, tmp_path / "studies" / "twins.yaml")) == ()
     print_study(tmp_path, "twins")
     assert "46 of 47 worlds" in capsys.readouterr().out
-
-
-def test_the_findings_hold_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    complete(tmp_path, lambda _: 4.0)
-    print_study(tmp_path, "twins")
-    printed = capsys.readouterr().out
-    assert "differences: 40" in printed
-    assert "refused: no" in printed
-
-
-def test_a_number_that_is_not_finite_leaves_one_metric_without_a_test(tmp_path: Path) -> None:
-    """It used to end the whole atlas."""
-    own = commit_study(tmp_path, {**STUDY, "worlds": 48, "shows": ["kl"]}, "twins")
-    generator = np.random.default_rng(5)
-    files = write_worlds(tmp_path, own, lambda index, _cell, _row: generator.normal(60.0, 4.0))
-    edit(files[9], lambda record: record["cells"]["as-it-is"]["rows"]["first"]["metrics"].update(kl="nan"))
-    rate, kl = twin_tests(load_study(tmp_path, tmp_path / "studies" / "twins.yaml"))
-    assert rate.calibration is not None
-    assert kl.calibration is None
-    assert kl.texts[-1] == "no test: world 209: row 'first' of cell 'as-it-is': kl is nan"
