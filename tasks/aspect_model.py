@@ -38,9 +38,8 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.pages import Address
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_supervised_device_settings
-from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
@@ -74,26 +73,24 @@ def train_aspect_model(
     data: Path,
     sft: Path,
     seed: int,
-    out: Path,
+    result: Path,
+    checkpoints: RunCheckpoints,
 ) -> None:
     """Trains the aspect model of a spec from the SFT model and measures it."""
-    prepare_process_group()
     spec = read_spec(AspectModelSpec, spec_path)
     config = read_spec(TrainingConfig, scale_path)
-    inputs: list[Path | str] = [spec_path, scale_path, data, sft]
-    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        encoder = load_encoder(data, sft / "model")
-        model = ScalarModel.from_language_model(load_language_model(sft / "model"), seed=seed).to(device())
-        fit = _fit_pairs if Density(spec.density) is Density.SEQUENCE else _fit_slices
-        training = _Training(checkpoints, [spec_path, scale_path, sft / "model"], seed)
-        metrics, history = fit(model, spec, config, data, encoder, training)
-        facts = read_json(data / "data.json")
-        described = {key: facts[key] for key in ("template", "limits")}
-        if not distributed.rank():
-            model.save(result / "model", {"aspect": spec.aspect, "density": spec.density, **described})
-        encoder.tokenizer.save_pretrained(result / "model")
-        write_jsonl(result / "history.jsonl", history)
-        write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
+    encoder = load_encoder(data, sft / "model")
+    model = ScalarModel.from_language_model(load_language_model(sft / "model"), seed=seed).to(device())
+    fit = _fit_pairs if Density(spec.density) is Density.SEQUENCE else _fit_slices
+    training = _Training(checkpoints, [spec_path, scale_path, sft / "model"], seed)
+    metrics, history = fit(model, spec, config, data, encoder, training)
+    facts = read_json(data / "data.json")
+    described = {key: facts[key] for key in ("template", "limits")}
+    if not distributed.rank():
+        model.save(result / "model", {"aspect": spec.aspect, "density": spec.density, **described})
+    encoder.tokenizer.save_pretrained(result / "model")
+    write_jsonl(result / "history.jsonl", history)
+    write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
 def labelled_sequences(spec: AspectModelSpec, encoder: Encoder, file: Path) -> list[LabelledSequence]:
@@ -208,7 +205,7 @@ def _fit_pairs(
     return {**metrics, "pairs": float(len(better))}, history
 
 
-main = command_line(train_aspect_model)
+main = command_line(train_aspect_model, several_processes=True)
 
 
 if __name__ == "__main__":

@@ -18,16 +18,14 @@ from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
 from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
 from rlhf_core.evaluation.reward_bench import check_independence
 from tasks.params.evaluation import BestOfNSpec
-from tasks.params.pages import Address
-from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "best_of_n"
 
 
 def pool_rewards(scorer: Scorer, rows: Sequence[PooledAnswers], batch: int) -> torch.Tensor:
@@ -86,47 +84,43 @@ def win_rates(
 
 
 def choose(
-    scale_path: Annotated[Address, "sizes N, judges and template (YAML)"],
+    scale: Annotated[BestOfNSpec, Entry("sizes N, judges and template (YAML)")],
     data: Path,
     sft: Path,
     entropies: Path | None,
     reward_model: Path,
     pool: Annotated[Path, "result of `pool`"],
-    out: Path,
+    result: Path,
     sentences: Path | None = None,
 ) -> None:
     """Chooses by the reward model and compares with greedy answers."""
-    prepare_process()
-    spec = read_spec(BestOfNSpec, scale_path)
-    inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, pool, entropies, sentences]
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        rows = read_jsonl(pool / "responses.jsonl")
-        for row in rows:
-            check_sizes(spec.sizes, len(row["samples"]))
-        world = load_world(data)
-        judges = {name: load_judge(judge, world) for name, judge in spec.judges.items()}
-        scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences, entropies))
-        rewards = pool_rewards(scorer, rows, spec.batch)
-        chosen = best_of_first(rewards, spec.sizes)
-        metrics: dict[str, float] = {}
-        for name in dict.fromkeys(row["benchmark"] for row in rows):
-            places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
-            of_benchmark = {size: [best[i] for i in places] for size, best in chosen.items()}
-            rates = win_rates([rows[i] for i in places], of_benchmark, judges, spec.template, world)
-            for key, value in rates.items():
-                judge, _, first = key.partition("/")
-                metrics[f"{judge}/{name}/{first}"] = value
-            for size, best in of_benchmark.items():
-                taken = [float(rewards[i, j]) for i, j in zip(places, best, strict=True)]
-                metrics[f"reward/{name}/{size}"] = sum(taken) / len(taken)
-        choices = [
-            {key: row[key] for key in ("benchmark", "id", "prompt", "greedy")}
-            | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
-            | {"rewards": [float(value) for value in rewards[i]]}
-            for i, row in enumerate(rows)
-        ]
-        write_jsonl(result / "choices.jsonl", choices)
-        write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
+    rows = read_jsonl(pool / "responses.jsonl")
+    for row in rows:
+        check_sizes(scale.sizes, len(row["samples"]))
+    world = load_world(data)
+    judges = {name: load_judge(judge, world) for name, judge in scale.judges.items()}
+    scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences, entropies))
+    rewards = pool_rewards(scorer, rows, scale.batch)
+    chosen = best_of_first(rewards, scale.sizes)
+    metrics: dict[str, float] = {}
+    for name in dict.fromkeys(row["benchmark"] for row in rows):
+        places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
+        of_benchmark = {size: [best[i] for i in places] for size, best in chosen.items()}
+        rates = win_rates([rows[i] for i in places], of_benchmark, judges, scale.template, world)
+        for key, value in rates.items():
+            judge, _, first = key.partition("/")
+            metrics[f"{judge}/{name}/{first}"] = value
+        for size, best in of_benchmark.items():
+            taken = [float(rewards[i, j]) for i, j in zip(places, best, strict=True)]
+            metrics[f"reward/{name}/{size}"] = sum(taken) / len(taken)
+    choices = [
+        {key: row[key] for key in ("benchmark", "id", "prompt", "greedy")}
+        | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
+        | {"rewards": [float(value) for value in rewards[i]]}
+        for i, row in enumerate(rows)
+    ]
+    write_jsonl(result / "choices.jsonl", choices)
+    write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
 main = command_line(choose)

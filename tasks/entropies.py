@@ -14,15 +14,13 @@ import torch
 from safetensors.torch import save_file
 
 from tasks.params.backbone import EntropySpec
-from tasks.params.pages import Address
-from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 from tasks.scoring.entropies import response_entropies
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
-STAGE = "entropies"
 
 SPLITS = ("train", "validation", "ood")
 
@@ -44,25 +42,22 @@ def levels(train: torch.Tensor) -> dict[str, float]:
     return {"entropy_mean": float(train.mean()), **quantiles}
 
 
-def measure(spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Path, out: Path) -> None:
+def measure(spec: Annotated[EntropySpec, Entry("cutoffs (YAML)")], sft: Path, data: Path, result: Path) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
-    prepare_process()
-    spec = read_spec(EntropySpec, spec_path)
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, sft, data]) as result:
-        encoder = load_encoder(data, sft / "model")
-        policy = load_policy(sft / "model", encoder)
-        stored: dict[str, torch.Tensor] = {}
-        for split in SPLITS:
-            file = data / f"preference.{split}.jsonl"
-            pairs = read_jsonl(file)
-            sequences = [s for side in ("chosen", "rejected") for s in encode(encoder, pairs, side, file)]
-            stored |= _flat(split, response_entropies(policy, sequences))
-        examples = encode(encoder, read_jsonl(data / "examples.jsonl"), "response", data / "examples.jsonl")
-        stored |= _flat("examples", response_entropies(policy, examples))
-        save_file(stored, result / "entropies.safetensors")
-        train = stored["train.values"]
-        write_json(result / "cutoffs.json", resolve_cutoffs(spec, train))
-        write_json(result / "metrics.json", levels(train))
+    encoder = load_encoder(data, sft / "model")
+    policy = load_policy(sft / "model", encoder)
+    stored: dict[str, torch.Tensor] = {}
+    for split in SPLITS:
+        file = data / f"preference.{split}.jsonl"
+        pairs = read_jsonl(file)
+        sequences = [s for side in ("chosen", "rejected") for s in encode(encoder, pairs, side, file)]
+        stored |= _flat(split, response_entropies(policy, sequences))
+    examples = encode(encoder, read_jsonl(data / "examples.jsonl"), "response", data / "examples.jsonl")
+    stored |= _flat("examples", response_entropies(policy, examples))
+    save_file(stored, result / "entropies.safetensors")
+    train = stored["train.values"]
+    write_json(result / "cutoffs.json", resolve_cutoffs(spec, train))
+    write_json(result / "metrics.json", levels(train))
 
 
 def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -38,16 +38,15 @@ from tasks.evaluating.solving import rewrite_row, wrong_solutions
 from tasks.params.pages import Address
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.running.artifacts import Stopped, read_jsonl, write_json, write_jsonl
-from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
-from tasks.running.stage import command_line, name_file_in_numeric_errors, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, name_file_in_numeric_errors, read_spec, run_main
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "generative_reward_model"
 REWARDS_FILE = "token_rewards.jsonl"
 
 
@@ -268,59 +267,55 @@ def fidelity_metrics(scored: Sequence[dict[str, Any]], material: Material, encod
 
 def train_generative_model(
     spec_path: Annotated[Address, "generative reward model (YAML)"],
-    scale_path: Annotated[Address, "training settings (YAML)"],
+    scale: Annotated[GenerativeModelScale, Entry("training settings (YAML)")],
     data: Path,
     sft: Annotated[Path, "result of `sft` that it starts from"],
     samples: Annotated[Path, "result of `samples`"],
     teacher: Annotated[Path, "result of `teacher`"],
     seed: int,
-    out: Path,
+    result: Path,
+    checkpoints: RunCheckpoints,
 ) -> None:
     """Trains a generative reward model, has it correct the wrong samples, and scores the tokens of all."""
-    prepare_process()
     spec = read_spec(GenerativeModelSpec, spec_path)
-    config = read_spec(GenerativeModelScale, scale_path)
-    training = config.training_config(spec, f"{scale_path}, {spec_path}")
-    limits = config.rewrites
-    inputs: list[Path | str] = [spec_path, scale_path, data, sft, samples, teacher]
-    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        encoder = load_encoder(data, samples / "tokenizer")
-        own = load_encoder(data, sft / "model")
-        own = replace(own, limits=config.limits)
-        tasks, model = ModelTasks(own, TEMPLATES[config.header]), load_policy(sft / "model", own)
-        file = samples / "samples.jsonl"
-        drawn = read_jsonl(file)
-        material = gather(data, drawn, file, teacher, config.held_out, seed)
-        rows, metrics = training_rows(material, tasks, seed)
-        with name_file_in_numeric_errors(teacher / "rewrites.jsonl"):
-            history = fit(model, rows, training, seed, checkpoints, Address(spec_path).name)
-        model.model.eval()
-        said = correct(model, tasks, material.wrong, max_new_tokens=config.max_new_tokens, batch=config.batch)
-        corrected = [
-            rewrite_row(each, parse_located(one.located).step, one.rewrite, encoder, limits)
-            for each, one in zip(material.wrong, said, strict=True)
-        ]
-        if config.gold:
-            corrected = [gold_rewrite(each, encoder, limits) for each in material.wrong]
-        unlearnt = [each for each in material.right if not material.learnt(each)]
-        checked = [parse_located(text) for text in locate(model, tasks, unlearnt, batch=config.batch)]
-        recognised = [found.valid and found.step is None for found in checked]
-        metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
-        require(metrics, config.least_accuracy, str(spec_path))
-        questions = {row["id"]: row for row in read_jsonl(data / "questions.jsonl")}
-        scored = score_samples(model, tasks, encoder, drawn, questions, config)
-        metrics |= fidelity_metrics(scored, material, encoder)
-        metrics |= {
-            "rewritten": float(sum(row["accepted"] for row in corrected)),
-            "prompts_cut": own.counts.prompts_cut,
-        }
-        metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
-        save_model(model.model, result / "model")
-        own.tokenizer.save_pretrained(result / "model")
-        write_jsonl(result / "history.jsonl", history)
-        write_jsonl(result / "grm_rewrites.jsonl", corrected)
-        write_jsonl(result / REWARDS_FILE, scored)
-        write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
+    training, limits = scale.training_config(spec, spec_path), scale.rewrites
+    encoder = load_encoder(data, samples / "tokenizer")
+    own = load_encoder(data, sft / "model")
+    own = replace(own, limits=scale.limits)
+    tasks, model = ModelTasks(own, TEMPLATES[scale.header]), load_policy(sft / "model", own)
+    file = samples / "samples.jsonl"
+    drawn = read_jsonl(file)
+    material = gather(data, drawn, file, teacher, scale.held_out, seed)
+    rows, metrics = training_rows(material, tasks, seed)
+    with name_file_in_numeric_errors(teacher / "rewrites.jsonl"):
+        history = fit(model, rows, training, seed, checkpoints, Address(spec_path).name)
+    model.model.eval()
+    said = correct(model, tasks, material.wrong, max_new_tokens=scale.max_new_tokens, batch=scale.batch)
+    corrected = [
+        rewrite_row(each, parse_located(one.located).step, one.rewrite, encoder, limits)
+        for each, one in zip(material.wrong, said, strict=True)
+    ]
+    if scale.gold:
+        corrected = [gold_rewrite(each, encoder, limits) for each in material.wrong]
+    unlearnt = [each for each in material.right if not material.learnt(each)]
+    checked = [parse_located(text) for text in locate(model, tasks, unlearnt, batch=scale.batch)]
+    recognised = [found.valid and found.step is None for found in checked]
+    metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
+    require(metrics, scale.least_accuracy, str(spec_path))
+    questions = {row["id"]: row for row in read_jsonl(data / "questions.jsonl")}
+    scored = score_samples(model, tasks, encoder, drawn, questions, scale)
+    metrics |= fidelity_metrics(scored, material, encoder)
+    metrics |= {
+        "rewritten": float(sum(row["accepted"] for row in corrected)),
+        "prompts_cut": own.counts.prompts_cut,
+    }
+    metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
+    save_model(model.model, result / "model")
+    own.tokenizer.save_pretrained(result / "model")
+    write_jsonl(result / "history.jsonl", history)
+    write_jsonl(result / "grm_rewrites.jsonl", corrected)
+    write_jsonl(result / REWARDS_FILE, scored)
+    write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
     print(f"{spec.title}: rewrites right {metrics['rewrite_accuracy']:.2f}")
 
 

@@ -33,14 +33,13 @@ from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.signals import Segments
-from tasks.params.pages import Address
 from tasks.params.reward_model import NormaliserSpec
 from tasks.running.amounts import warn_too_few_rows
-from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.machine import device
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -48,7 +47,6 @@ from tasks.scoring.zero_shot import is_zero_shot
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 3
-STAGE = "normaliser"
 
 
 def calibration_indices(spec: NormaliserSpec, pairs: int) -> list[int]:
@@ -114,12 +112,12 @@ def _classifier_rewards(reward_model: Path, pairs: list[PreferencePair]) -> tupl
 
 
 def fit_normalisers(
-    scale_path: Annotated[Address, "settings of the calibration set and the fit (YAML)"],
+    scale: Annotated[NormaliserSpec, Entry("settings of the calibration set and the fit (YAML)")],
     data: Path,
     sft: Path,
     entropies: Path | None,
     reward_model: Path,
-    out: Path,
+    result: Path,
     sentences: Path | None = None,
 ) -> None:
     """Writes normaliser.json: statistics of each normaliser, location bins, and counts of segments, responses, bins.
@@ -128,42 +126,37 @@ def fit_normalisers(
     pure samples, the SFT model's own answers, which stage `selection` (of aspects) has computed.
 
     Args:
-        scale_path: settings of the calibration set and of the fit, an address in params/scales/. A parameter `..._path`
-            is an address of settings, `--scale` on the command line (`tasks/running/stage.py: argument_parser`).
+        scale: settings of the calibration set and of the fit.
         data: prepared data with the training pairs.
         sft: the SFT model whose entropies are given; the result is stale when it changes.
         entropies: of the responses' tokens, for a reward model that cuts by entropies.
         reward_model: the model whose rewards are normalised.
-        out: the stage's output directory.
+        result: the folder to write into.
         sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
             sentences.
     """
-    prepare_process()
-    spec = read_spec(NormaliserSpec, scale_path)
-    inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        if is_zero_shot(reward_model):
-            write_json(result / "normaliser.json", {})
-            write_json(result / "metrics.json", {})
-            return
-        training_pairs = read_jsonl(data / "preference.train.jsonl")
-        warn_too_few_rows(spec.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
-        indices = calibration_indices(spec, len(training_pairs))
-        if is_hub_classifier(reward_model):
-            segment_rewards, sequence_values = _classifier_rewards(reward_model, [training_pairs[i] for i in indices])
-        else:
-            segment_rewards, sequence_values = _segment_rewards(
-                reward_model, data, entropies, sentences, training_pairs, indices
-            )
-        fitted = fit_statistics(
-            [segment_rewards],
-            sequence_values.double().numpy(),
-            floor_fraction=spec.floor_fraction,
-            min_samples=spec.min_samples,
-            own=spec.own,
+    if is_zero_shot(reward_model):
+        write_json(result / "normaliser.json", {})
+        write_json(result / "metrics.json", {})
+        return
+    training_pairs = read_jsonl(data / "preference.train.jsonl")
+    warn_too_few_rows(scale.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
+    indices = calibration_indices(scale, len(training_pairs))
+    if is_hub_classifier(reward_model):
+        segment_rewards, sequence_values = _classifier_rewards(reward_model, [training_pairs[i] for i in indices])
+    else:
+        segment_rewards, sequence_values = _segment_rewards(
+            reward_model, data, entropies, sentences, training_pairs, indices
         )
-        write_json(result / "normaliser.json", fitted)
-        write_json(result / "metrics.json", flat_metrics(fitted))
+    fitted = fit_statistics(
+        [segment_rewards],
+        sequence_values.double().numpy(),
+        floor_fraction=scale.floor_fraction,
+        min_samples=scale.min_samples,
+        own=scale.own,
+    )
+    write_json(result / "normaliser.json", fitted)
+    write_json(result / "metrics.json", flat_metrics(fitted))
 
 
 def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:

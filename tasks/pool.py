@@ -13,64 +13,59 @@ from rlhf_core.errors import DataError
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.policies import answer
 from tasks.params.evaluation import PoolSpec
-from tasks.params.pages import Address
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "pool"
 
 
 def draw_pool(
-    scale_path: Annotated[Address, "pool settings (YAML)"],
+    scale: Annotated[PoolSpec, Entry("pool settings (YAML)")],
     data: Path,
     sft: Path,
     seed: int,
-    out: Path,
+    result: Path,
 ) -> None:
     """Answers the benchmarks' prompts greedily and by sampling."""
-    prepare_process()
-    spec = read_spec(PoolSpec, scale_path)
-    sampling = spec.sampling
+    sampling = scale.sampling
     greedy = Sampling(sampling.max_new_tokens, temperature=0, engine=sampling.engine)
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft]) as result:
-        encoder = load_encoder(data, sft / "model")
-        policy = load_policy(sft / "model", encoder)
-        rows: list[PooledAnswers] = []
-        metrics: dict[str, float] = {}
-        for name in spec.benchmarks:
-            file = data / "benchmarks" / f"{name}.jsonl"
-            if not file.exists():
-                raise DataError(f"the data has no benchmark '{name}'", file=str(file), remedy="Change 'benchmarks'")
-            items = first_rows(read_jsonl(file), spec.prompts, "prompts", file)
-            asked = [{**item, "prompt": item["turns"][0]} for item in items]
-            first = answer(policy, encoder, asked, greedy, seed, spec.batch)
-            repeated = [item for item in asked for _ in range(spec.samples)]
-            drawn = answer(policy, encoder, repeated, sampling, seed, spec.batch)
-            for place, (item, (text, _)) in enumerate(zip(items, first, strict=True)):
-                own = drawn[place * spec.samples : (place + 1) * spec.samples]
-                row: PooledAnswers = {
-                    "benchmark": name,
-                    "id": item["id"],
-                    "prompt": item["turns"][0],
-                    "meta": item["metas"][0],
-                    "greedy": text,
-                    "samples": [sample for sample, _ in own],
-                }
-                if "messages" in item:
-                    row["messages"] = item["messages"]
-                rows.append(row)
-            distinct = [len(set(row["samples"])) for row in rows if row["benchmark"] == name]
-            metrics |= {
-                f"{name}_distinct": sum(distinct) / max(1, len(distinct)),
-                f"{name}_tokens": sum(tokens for _, tokens in drawn) / max(1, len(drawn)),
+    encoder = load_encoder(data, sft / "model")
+    policy = load_policy(sft / "model", encoder)
+    rows: list[PooledAnswers] = []
+    metrics: dict[str, float] = {}
+    for name in scale.benchmarks:
+        file = data / "benchmarks" / f"{name}.jsonl"
+        if not file.exists():
+            raise DataError(f"the data has no benchmark '{name}'", file=str(file), remedy="Change 'benchmarks'")
+        items = first_rows(read_jsonl(file), scale.prompts, "prompts", file)
+        asked = [{**item, "prompt": item["turns"][0]} for item in items]
+        first = answer(policy, encoder, asked, greedy, seed, scale.batch)
+        repeated = [item for item in asked for _ in range(scale.samples)]
+        drawn = answer(policy, encoder, repeated, sampling, seed, scale.batch)
+        for place, (item, (text, _)) in enumerate(zip(items, first, strict=True)):
+            own = drawn[place * scale.samples : (place + 1) * scale.samples]
+            row: PooledAnswers = {
+                "benchmark": name,
+                "id": item["id"],
+                "prompt": item["turns"][0],
+                "meta": item["metas"][0],
+                "greedy": text,
+                "samples": [sample for sample, _ in own],
             }
-        write_jsonl(result / "responses.jsonl", rows)
-        write_json(result / "metrics.json", metrics)
+            if "messages" in item:
+                row["messages"] = item["messages"]
+            rows.append(row)
+        distinct = [len(set(row["samples"])) for row in rows if row["benchmark"] == name]
+        metrics |= {
+            f"{name}_distinct": sum(distinct) / max(1, len(distinct)),
+            f"{name}_tokens": sum(tokens for _, tokens in drawn) / max(1, len(drawn)),
+        }
+    write_jsonl(result / "responses.jsonl", rows)
+    write_json(result / "metrics.json", metrics)
 
 
 main = command_line(draw_pool)

@@ -51,33 +51,32 @@ from tasks.params.data import (
 from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.artifacts import write_json, write_jsonl
 from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
-STAGE = "prepare"
 
 
 def prepare(
     spec_path: Annotated[Address, "data spec (YAML)"],
     out: Path,
+    result: Path,
     world: Annotated[int | None, "draw generated data in this world"] = None,
 ) -> None:
     """Writes the data sets that a data spec describes."""
     spec = data_spec(settings_of_world(read_settings(spec_path), world, str(spec_path)), str(spec_path))
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path]) as result:
-        quarantine = out / "quarantine"
-        shutil.rmtree(quarantine, ignore_errors=True)
-        sets, facts = make_sets(spec, quarantine)
-        for name, rows in sets.items():
-            path = result / f"{name}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_jsonl(path, rows)
-        common = {"source": spec.source, "template": spec.template, "limits": dict(spec.limits)}
-        write_json(result / "data.json", {**common, **facts, "rows": {name: len(r) for name, r in sets.items()}})
-        if quarantine.exists():
-            quarantine.rename(result / "quarantine")
+    quarantine = out / "quarantine"
+    shutil.rmtree(quarantine, ignore_errors=True)
+    sets, facts = make_sets(spec, quarantine)
+    for name, rows in sets.items():
+        path = result / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_jsonl(path, rows)
+    common = {"source": spec.source, "template": spec.template, "limits": dict(spec.limits)}
+    write_json(result / "data.json", {**common, **facts, "rows": {name: len(r) for name, r in sets.items()}})
+    if quarantine.exists():
+        quarantine.rename(result / "quarantine")
 
 
 def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
@@ -282,7 +281,7 @@ def make_sets(spec: DataSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     return MAKERS[type(spec)](spec, quarantine)
 
 
-main = command_line(prepare)
+main = command_line(prepare, models=False)
 
 
 if __name__ == "__main__":

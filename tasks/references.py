@@ -27,20 +27,18 @@ from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import build_segmenter
-from tasks.params.pages import Address
 from tasks.params.reward_model import ReferencesSpec
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.machine import device
 from tasks.running.progress import progress
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "references"
 
 
 def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
@@ -133,56 +131,52 @@ def _loaded(
 
 
 def make_references(
-    scale_path: Annotated[Address, "reference settings (YAML)"],
+    scale: Annotated[ReferencesSpec, Entry("reference settings (YAML)")],
     data: Path,
     sft: Path,
     reward_model: Path,
     seed: int,
-    out: Path,
+    result: Path,
     sentences: Path | None = None,
 ) -> None:
     """Writes the SFT model's reference responses and a reward model's values at their tokens.
 
     Args:
-        scale_path: settings of the reference responses, an address in params/scales/.
+        scale: settings of the reference responses.
         data: prepared data with the training prompts.
         sft: the SFT model that answers.
         reward_model: the model that scores.
         seed: of the sampling.
-        out: the stage's output directory.
+        result: the folder to write into.
         sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
             sentences.
     """
-    prepare_process()
-    spec = read_spec(ReferencesSpec, scale_path)
-    inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, sentences]
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        encoder = load_encoder(data, sft / "model")
-        if spec.prompt_limit is not None:
-            encoder = replace(encoder, limits=replace(encoder.limits, prompt=spec.prompt_limit))
-        model, scorer = _loaded(reward_model, sentences, encoder)
-        file = data / "prompts.jsonl"
-        rows = first_rows(read_jsonl(file), spec.prompts, "prompts", file)
-        names = prompt_ids(rows, file)
-        stored = sample(encoder, sft, model, rows, spec, seed)
-        save_file(stored, result / "references.safetensors")
-        facts = {"prompts": names, "responses": spec.responses, "constants": spec.constants}
-        write_json(result / "references.json", facts)
-        references = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
-        rewards, units = torch.stack(list(references.rewards.values())), references.units
-        within = rewards.double().std(dim=1, correction=0).mean()
-        write_json(
-            result / "metrics.json",
-            {
-                "prompts": float(len(names)),
-                "responses": float(rewards.numel()),
-                "reward_mean": units.mean,
-                "reward_std": units.deviation,
-                "reward_std_within_prompts": float(within),
-                "length": units.length,
-                "truncated": float((~stored["ended"]).double().mean()),
-            },
-        )
+    encoder = load_encoder(data, sft / "model")
+    if scale.prompt_limit is not None:
+        encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
+    model, scorer = _loaded(reward_model, sentences, encoder)
+    file = data / "prompts.jsonl"
+    rows = first_rows(read_jsonl(file), scale.prompts, "prompts", file)
+    names = prompt_ids(rows, file)
+    stored = sample(encoder, sft, model, rows, scale, seed)
+    save_file(stored, result / "references.safetensors")
+    facts = {"prompts": names, "responses": scale.responses, "constants": scale.constants}
+    write_json(result / "references.json", facts)
+    references = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
+    rewards, units = torch.stack(list(references.rewards.values())), references.units
+    within = rewards.double().std(dim=1, correction=0).mean()
+    write_json(
+        result / "metrics.json",
+        {
+            "prompts": float(len(names)),
+            "responses": float(rewards.numel()),
+            "reward_mean": units.mean,
+            "reward_std": units.deviation,
+            "reward_std_within_prompts": float(within),
+            "length": units.length,
+            "truncated": float((~stored["ended"]).double().mean()),
+        },
+    )
 
 
 main = command_line(make_references)

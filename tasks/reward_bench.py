@@ -15,15 +15,13 @@ from rlhf_core.data.sources import HuggingFaceSource
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores, section_of
 from tasks.params.evaluation import RewardBenchSpec
-from tasks.params.pages import Address
-from tasks.running.artifacts import stage_output, write_json, write_jsonl
+from tasks.running.artifacts import write_json, write_jsonl
 from tasks.running.loading import load_world
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "reward_bench"
 
 OOD = "-ood"
 
@@ -66,30 +64,26 @@ def split_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
 
 
 def bench(
-    scale_path: Annotated[Address, "benchmark spec (YAML)"],
+    scale: Annotated[RewardBenchSpec, Entry("benchmark spec (YAML)")],
     data: Path,
     sft: Path,
     entropies: Path | None,
     reward_model: Path,
-    out: Path,
+    result: Path,
     sentences: Path | None = None,
 ) -> None:
     """Measures a reward model on the benchmark."""
-    prepare_process()
-    spec = read_spec(RewardBenchSpec, scale_path)
-    inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, entropies, sentences]
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences, entropies))
-        rows = benchmark_pairs(spec, data)
-        pairs = score_pairs(scorer, rows, spec.batch)
-        named = zip(rows, pairs, strict=True)
-        generations = [
-            {"benchmark": pair.section, "id": pair.id, "turn": 1, "subset": pair.subset, "prompt": row["prompt"]}
-            | {"right": pair.right, "chosen": pair.chosen, "rejected": pair.rejected}
-            for row, pair in named
-        ]
-        write_jsonl(result / "generations.jsonl", generations)
-        write_json(result / "metrics.json", reward_bench_scores(pairs) | split_scores(pairs))
+    scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences, entropies))
+    rows = benchmark_pairs(scale, data)
+    pairs = score_pairs(scorer, rows, scale.batch)
+    named = zip(rows, pairs, strict=True)
+    generations = [
+        {"benchmark": pair.section, "id": pair.id, "turn": 1, "subset": pair.subset, "prompt": row["prompt"]}
+        | {"right": pair.right, "chosen": pair.chosen, "rejected": pair.rejected}
+        for row, pair in named
+    ]
+    write_jsonl(result / "generations.jsonl", generations)
+    write_json(result / "metrics.json", reward_bench_scores(pairs) | split_scores(pairs))
 
 
 main = command_line(bench)

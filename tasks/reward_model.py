@@ -39,10 +39,9 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_supervised_device_settings
-from tasks.running.launch import prepare_process_group
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
@@ -69,12 +68,12 @@ def train_reward_model(
     sft: Path,
     entropies: Path | None,
     seed: int,
-    out: Path,
+    result: Path,
+    checkpoints: RunCheckpoints,
     sentences: Path | None = None,  # result of the stage `segmenter`, for segmenters whose model it makes
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
     """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
-    prepare_process_group()
     values, merged_models = read_settings(spec_path), reward_model or ()
     merge_spec = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
     if merge_spec:
@@ -85,7 +84,7 @@ def train_reward_model(
         raise RecipeError(f"{spec_path}: reward models are given, but the spec merges none: state 'merge'")
     scale, preference_loss = reward_model_scale(read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
     if isinstance(scale, ZeroShotScale):
-        write_zero_shot_result(scale, [spec_path, scale_path, data, sft, entropies, sentences], data, out)
+        write_zero_shot_result(scale, data, result)
         return
     # the models that WARM averages differ in learning rate and seed: their specs have a share and an offset
     config = replace(scale, learning_rate=scale.learning_rate * spec.learning_rate_share)
@@ -94,86 +93,83 @@ def train_reward_model(
             f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
             f"one microbatch with each other; it needs at least {preference_loss.minimum_pairs} pairs"
         )
-    inputs: list[Path | str | None] = [spec_path, scale_path, data, sft, entropies, sentences, *merged_models]
-    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        encoder = load_encoder(data, sft / "model")
-        segmenter_spec = segmenter_with_cutoffs(spec.segmenter, entropies)
-        segmenter = load_segmenter(segmenter_spec, sentences)
-        aggregation = build_aggregation(spec.aggregation)
-        base = load_language_model(sft / "model")
-        end_token = add_end_token(encoder.tokenizer, base) if spec.end_token else None
-        splits = {
-            split: segment_pairs(
-                read_jsonl(data / f"preference.{split}.jsonl"),
-                encoder,
-                segmenter,
-                load_entropies(entropies, split) if entropies and segmenter.needs_entropies else None,
-                aggregation=aggregation,
-                end_token=end_token,
-            )
-            for split in ("train", "validation", "ood")
-            if split != "ood" or (data / "preference.ood.jsonl").exists()
+    encoder = load_encoder(data, sft / "model")
+    segmenter_spec = segmenter_with_cutoffs(spec.segmenter, entropies)
+    segmenter = load_segmenter(segmenter_spec, sentences)
+    aggregation = build_aggregation(spec.aggregation)
+    base = load_language_model(sft / "model")
+    end_token = add_end_token(encoder.tokenizer, base) if spec.end_token else None
+    splits = {
+        split: segment_pairs(
+            read_jsonl(data / f"preference.{split}.jsonl"),
+            encoder,
+            segmenter,
+            load_entropies(entropies, split) if entropies and segmenter.needs_entropies else None,
+            aggregation=aggregation,
+            end_token=end_token,
+        )
+        for split in ("train", "validation", "ood")
+        if split != "ood" or (data / "preference.ood.jsonl").exists()
+    }
+    training_seed = seed + spec.seed_offset
+    # the reward; the loss ODIN trains a second head, which takes up what length explains and is never read
+    head = preference_loss.heads[0]
+    if merged_models:
+        model = average_weights([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
+        history: list[dict[str, float]] = []
+    else:
+        # projections: queries and keys, where the aggregation is an attention
+        options = {"heads": preference_loss.heads, "seed": training_seed, "projections": aggregation.projections}
+        model = ScalarModel.from_language_model(base, **options).to(device())
+        label = f"reward model {Address(spec_path).name} seed {seed}"
+        pairs = splits["train"]
+        training_inputs: list[Path | str] = [spec_path, scale_path, sft / "model"]
+        with (
+            name_file_in_numeric_errors(data / "preference.train.jsonl"),
+            reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as shared_checkpoints,
+        ):
+            history = fit(
+                model, pairs, encoder.pad_id, config, training_seed, label, checkpoints, preference_loss,
+                shared_checkpoints,
+            )  # fmt: skip
+    metrics: dict[str, float] = {
+        "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
+        "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
+    }
+    for split in (name for name in splits if name != "train"):
+        prefix = "" if split == "validation" else "ood_"
+        measured = measure(model, splits[split], encoder, head)
+        metrics |= {f"{prefix}{name}": value for name, value in measured.items()}
+    ceiling = read_json(data / "data.json").get("bayes_ceiling", {})
+    if ceiling:
+        metrics |= {
+            "bayes_ceiling": ceiling["validation"],
+            "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
+            "ood_bayes_ceiling": ceiling["ood"],
         }
-        training_seed = seed + spec.seed_offset
-        # the reward; the loss ODIN trains a second head, which takes up what length explains and is never read
-        head = preference_loss.heads[0]
-        if merged_models:
-            model = average_weights([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
-            history: list[dict[str, float]] = []
-        else:
-            # projections: queries and keys, where the aggregation is an attention
-            options = {"heads": preference_loss.heads, "seed": training_seed, "projections": aggregation.projections}
-            model = ScalarModel.from_language_model(base, **options).to(device())
-            label = f"reward model {Address(spec_path).name} seed {seed}"
-            pairs = splits["train"]
-            training_inputs: list[Path | str] = [spec_path, scale_path, sft / "model"]
-            with (
-                name_file_in_numeric_errors(data / "preference.train.jsonl"),
-                reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as shared_checkpoints,
-            ):
-                history = fit(
-                    model, pairs, encoder.pad_id, config, training_seed, label, checkpoints, preference_loss,
-                    shared_checkpoints,
-                )  # fmt: skip
-        metrics: dict[str, float] = {
-            "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
-            "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
-        }
-        for split in (name for name in splits if name != "train"):
-            prefix = "" if split == "validation" else "ood_"
-            measured = measure(model, splits[split], encoder, head)
-            metrics |= {f"{prefix}{name}": value for name, value in measured.items()}
-        ceiling = read_json(data / "data.json").get("bayes_ceiling", {})
-        if ceiling:
-            metrics |= {
-                "bayes_ceiling": ceiling["validation"],
-                "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
-                "ood_bayes_ceiling": ceiling["ood"],
-            }
-        settings: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
-        settings |= {"end_token": True} if spec.end_token else {}
-        settings |= {"merge": list(merge_spec.merge)} if merge_spec else {}
-        if not distributed.rank():
-            model.save(result / "model", settings)
-        encoder.tokenizer.save_pretrained(result / "model")
-        write_jsonl(result / "history.jsonl", history)
-        example_entropies = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
-        rows = read_jsonl(data / "examples.jsonl")
-        examples = scored_examples(model, rows, encoder, segmenter, example_entropies, aggregation, end_token, head)
-        write_jsonl(result / "examples.jsonl", examples)
-        write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
+    settings: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
+    settings |= {"end_token": True} if spec.end_token else {}
+    settings |= {"merge": list(merge_spec.merge)} if merge_spec else {}
+    if not distributed.rank():
+        model.save(result / "model", settings)
+    encoder.tokenizer.save_pretrained(result / "model")
+    write_jsonl(result / "history.jsonl", history)
+    example_entropies = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
+    rows = read_jsonl(data / "examples.jsonl")
+    examples = scored_examples(model, rows, encoder, segmenter, example_entropies, aggregation, end_token, head)
+    write_jsonl(result / "examples.jsonl", examples)
+    write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
-def write_zero_shot_result(scale: ZeroShotScale, inputs: list[Path | str | None], data: Path, out: Path) -> None:
+def write_zero_shot_result(scale: ZeroShotScale, data: Path, result: Path) -> None:
     """Writes the settings of a zero-shot model in place of a trained one, with its accuracy and calibration on the
     validation pairs."""
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        write_zero_shot_settings(result, scale.zero_shot, data)
-        pairs = read_jsonl(data / "preference.validation.jsonl")
-        metrics = load_zero_shot_model(result).pair_metrics(pairs)
-        write_jsonl(result / "history.jsonl", [])
-        write_jsonl(result / "examples.jsonl", [])
-        write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
+    write_zero_shot_settings(result, scale.zero_shot, data)
+    pairs = read_jsonl(data / "preference.validation.jsonl")
+    metrics = load_zero_shot_model(result).pair_metrics(pairs)
+    write_jsonl(result / "history.jsonl", [])
+    write_jsonl(result / "examples.jsonl", [])
+    write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
 def _spec_of_merged(merge_spec: MergeSpec, merged_models: Sequence[Path], where: Address) -> RewardModelSpec:
@@ -332,7 +328,7 @@ def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
 
 
-main = command_line(train_reward_model)
+main = command_line(train_reward_model, several_processes=True)
 
 
 if __name__ == "__main__":

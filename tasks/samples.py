@@ -20,17 +20,15 @@ from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import generate
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
-from tasks.params.pages import Address
 from tasks.params.questions import SamplesSpec
-from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "samples"
 #: More steps than this are counted, since the paper's solutions have no more.
 MANY_STEPS = 10
 
@@ -114,25 +112,22 @@ def statistics(samples: Sequence[SampledSolution], eos_id: int) -> dict[str, flo
 
 
 def make_samples(
-    spec_path: Annotated[Address, "sampling settings (YAML)"],
+    spec: Annotated[SamplesSpec, Entry("sampling settings (YAML)")],
     data: Path,
     sft: Path,
     seed: int,
-    out: Path,
+    result: Path,
 ) -> None:
     """Draws and grades solutions of the training questions."""
-    prepare_process()
-    spec = read_spec(SamplesSpec, spec_path)
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft]) as result:
-        questions = read_jsonl(data / "questions.jsonl")
-        if not questions:
-            raise DataError("there is no question", file=str(data / "questions.jsonl"), remedy="Raise rows: questions")
-        encoder = load_encoder(data, sft / "model")
-        policy = load_policy(sft / "model", encoder)
-        samples = draw(policy, encoder, questions, spec, seed)
-        encoder.tokenizer.save_pretrained(result / "tokenizer")
-        write_jsonl(result / "samples.jsonl", samples)
-        write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
+    questions = read_jsonl(data / "questions.jsonl")
+    if not questions:
+        raise DataError("there is no question", file=str(data / "questions.jsonl"), remedy="Raise rows: questions")
+    encoder = load_encoder(data, sft / "model")
+    policy = load_policy(sft / "model", encoder)
+    samples = draw(policy, encoder, questions, spec, seed)
+    encoder.tokenizer.save_pretrained(result / "tokenizer")
+    write_jsonl(result / "samples.jsonl", samples)
+    write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
 
 
 main = command_line(make_samples)

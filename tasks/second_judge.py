@@ -14,14 +14,13 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
 from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
-from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
-STAGE = "second_judge"
 
 
 def answers_of(policy: Path, benchmark: str) -> dict[str, Generation]:
@@ -39,51 +38,48 @@ def answers_of(policy: Path, benchmark: str) -> dict[str, Generation]:
 
 def judge_policies(
     row_path: Annotated[Address, "row file (YAML)"],
-    scale_path: Annotated[Address, "judge settings (YAML)"],
+    scale: Annotated[SecondJudgeSpec, Entry("judge settings (YAML)")],
     data: Path,
     policies: Annotated[tuple[Path, ...], "results of `policy`: the one that is judged, then its opponents"],
-    out: Path,
+    result: Path,
 ) -> None:
     """Compares the first policy with each of the others."""
-    prepare_process()
     row = read_settings(row_path)
-    spec = read_spec(SecondJudgeSpec, scale_path)
     names = list(row["against"])
     if len(policies) != 1 + len(names):
         raise RecipeError(f"{row_path}: {len(names)} opponents, but {len(policies)} policies are given")
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[row_path, scale_path, data, *policies]) as result:
-        judge = load_judge(spec.judge, load_world(data))
-        if judge is None:
-            raise RecipeError(f"{scale_path}: 'judge' is empty, and there is nothing to do without one")
-        own = answers_of(policies[0], spec.benchmark)
-        metrics: dict[str, float] = {}
-        judgements: list[dict[str, Any]] = []
-        for name, folder in zip(names, policies[1:], strict=True):
-            others = answers_of(folder, spec.benchmark)
-            comparisons = [
-                JudgedPair(key, mine["prompt"], mine["response"], others[key]["response"], {"prompt": mine["meta"]})
-                for key, mine in own.items()
-                if key in others
-            ]
-            if not comparisons:
-                raise DataError(
-                    f"no prompt is answered by '{name}' and by the first policy",
-                    file=str(data),
-                    remedy="Compare policies that were evaluated on the same data",
-                )
-            games = play_games(judge, comparisons, spec.template)
-            rate = win_rate_of_outcomes(combine_orders(games))
-            metrics |= {
-                f"second/{name}": rate["win_rate"],
-                f"second_se/{name}": rate["standard_error"],
-                f"second_invalid/{name}": rate["n_invalid"],
-            }
-            judgements += [
-                {"opponent": name, "id": game.id, "first": game.first, "raw": game.raw, "valid": game.verdict.valid}
-                for game in games
-            ]
-        write_jsonl(result / "judgements.jsonl", judgements)
-        write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
+    judge = load_judge(scale.judge, load_world(data))
+    if judge is None:
+        raise RecipeError("'judge' is empty, and there is nothing to do without one")
+    own = answers_of(policies[0], scale.benchmark)
+    metrics: dict[str, float] = {}
+    judgements: list[dict[str, Any]] = []
+    for name, folder in zip(names, policies[1:], strict=True):
+        others = answers_of(folder, scale.benchmark)
+        comparisons = [
+            JudgedPair(key, mine["prompt"], mine["response"], others[key]["response"], {"prompt": mine["meta"]})
+            for key, mine in own.items()
+            if key in others
+        ]
+        if not comparisons:
+            raise DataError(
+                f"no prompt is answered by '{name}' and by the first policy",
+                file=str(data),
+                remedy="Compare policies that were evaluated on the same data",
+            )
+        games = play_games(judge, comparisons, scale.template)
+        rate = win_rate_of_outcomes(combine_orders(games))
+        metrics |= {
+            f"second/{name}": rate["win_rate"],
+            f"second_se/{name}": rate["standard_error"],
+            f"second_invalid/{name}": rate["n_invalid"],
+        }
+        judgements += [
+            {"opponent": name, "id": game.id, "first": game.first, "raw": game.raw, "valid": game.verdict.valid}
+            for game in games
+        ]
+    write_jsonl(result / "judgements.jsonl", judgements)
+    write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
 main = command_line(judge_policies)

@@ -24,15 +24,13 @@ from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_dige
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.params.backbone import SegmenterSpec
-from tasks.params.pages import Address
-from tasks.running.artifacts import read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.machine import device
 from tasks.running.progress import progress
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
-STAGE = "segmenter"
 
 SPLITS = ("train", "validation", "ood")
 CLAUSES = "clauses"
@@ -63,35 +61,32 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
     return found
 
 
-def make_segmenter(spec_path: Annotated[Address, "segmenter spec (YAML)"], data: Path, out: Path) -> None:
+def make_segmenter(spec: Annotated[SegmenterSpec, Entry("segmenter spec (YAML)")], data: Path, result: Path) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
-    prepare_process()
-    spec = read_spec(SegmenterSpec, spec_path)
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
-        folder = result / "model"
-        if spec.source == "train" and spec.training is not None:
-            metrics = _train(spec, spec.training, spec_path, data, folder)
-        else:
-            metrics = _load(spec, folder)
-        settings = SaT(str(folder), spec.max_sentence_chars)
-        pairs = [row for split in SPLITS for row in read_jsonl(data / f"preference.{split}.jsonl")]
-        texts = [row[side] for row in pairs for side in ("chosen", "rejected")]
-        texts += [row["response"] for row in read_jsonl(data / "examples.jsonl")]
-        texts = sorted(set(texts))
-        ends = settings.sentence_ends(texts)
-        write_json(result / KNOWN_FILE, {text_digest(text): found for text, found in zip(texts, ends, strict=True)})
-        if spec.gold is not None:
-            sat = SaT(
-                str(folder),
-                spec.max_sentence_chars,
-                known={text_digest(t): e for t, e in zip(texts, ends, strict=True)},
-            )
-            for split in ("validation", "ood"):
-                gold = gold_texts(spec.gold, split, data)
-                scores = sentence_scores(sat.sentence_ends([item.text for item in gold]), gold)
-                metrics |= {f"{'' if split == 'validation' else 'ood_'}{name}": v for name, v in scores.items()}
-        metrics |= lengths_of(ends)
-        write_json(result / "metrics.json", metrics)
+    folder = result / "model"
+    if spec.source == "train" and spec.training is not None:
+        metrics = _train(spec, spec.training, data, folder)
+    else:
+        metrics = _load(spec, folder)
+    settings = SaT(str(folder), spec.max_sentence_chars)
+    pairs = [row for split in SPLITS for row in read_jsonl(data / f"preference.{split}.jsonl")]
+    texts = [row[side] for row in pairs for side in ("chosen", "rejected")]
+    texts += [row["response"] for row in read_jsonl(data / "examples.jsonl")]
+    texts = sorted(set(texts))
+    ends = settings.sentence_ends(texts)
+    write_json(result / KNOWN_FILE, {text_digest(text): found for text, found in zip(texts, ends, strict=True)})
+    if spec.gold is not None:
+        sat = SaT(
+            str(folder),
+            spec.max_sentence_chars,
+            known={text_digest(t): e for t, e in zip(texts, ends, strict=True)},
+        )
+        for split in ("validation", "ood"):
+            gold = gold_texts(spec.gold, split, data)
+            scores = sentence_scores(sat.sentence_ends([item.text for item in gold]), gold)
+            metrics |= {f"{'' if split == 'validation' else 'ood_'}{name}": v for name, v in scores.items()}
+    metrics |= lengths_of(ends)
+    write_json(result / "metrics.json", metrics)
 
 
 def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
@@ -105,11 +100,11 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
     }
 
 
-def _train(spec: SegmenterSpec, training: TrainingConfig, where: Address, data: Path, folder: Path) -> dict[str, float]:
+def _train(spec: SegmenterSpec, training: TrainingConfig, data: Path, folder: Path) -> dict[str, float]:
     config = spec.tagger
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
     total = 0
-    with progress(f"boundary tagger {where.name}", 1) as advance:
+    with progress(f"boundary tagger on {spec.gold}", 1) as advance:
 
         def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
             nonlocal total

@@ -33,14 +33,13 @@ from tasks.evaluating.policies import answer
 from tasks.params.aspects import ASPECT_NORMALISERS, SelectionEntry, SelectionScale
 from tasks.params.pages import Address
 from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "selection"
 
 
 @dataclass(frozen=True)
@@ -122,59 +121,54 @@ def _compare(
 
 
 def select(
-    spec_path: Annotated[Address, "selection file (YAML)"],
-    scale_path: Annotated[Address, "how much is compared (YAML)"],
+    spec: Annotated[SelectionEntry, Entry("selection file (YAML)")],
+    scale: Annotated[SelectionScale, Entry("how much is compared (YAML)")],
     aspect: Annotated[tuple[Address, ...], "aspects (YAML), in the selection's order"],
     data: Path,
     sft: Path,
     reward_model: Annotated[Path, "result of `reward_model`: the holistic reward"],
     aspect_model: Annotated[tuple[Path, ...] | None, "results of `aspect_model` that the aspects read"],
     seed: int,
-    out: Path,
+    result: Path,
 ) -> None:
     """Compares the aspects with the holistic reward, and writes the chosen ones and all that they were chosen by."""
-    prepare_process()
-    spec = read_spec(SelectionEntry, spec_path)
-    scale = read_spec(SelectionScale, scale_path)
     rule = spec.rule
     if (given := tuple(Address(address).name for address in aspect)) != tuple(spec.aspects):
-        raise RecipeError(f"{spec_path} lists the aspects {list(spec.aspects)}, but {list(given)} are given")
+        raise RecipeError(f"the selection lists the aspects {list(spec.aspects)}, but {list(given)} are given")
     models = aspect_model or ()
-    inputs: list[Path | str] = [spec_path, scale_path, *aspect, data, sft, reward_model, *models]
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        encoder = load_encoder(data, sft / "model")
-        aspects = read_aspects(aspect, models, encoder.tokenizer)
-        answers = _answers(data, sft, reward_model, encoder, scale, seed)
-        if not answers.rows:
-            raise DataError("there are no prompts to answer", file=str(data / "prompts.jsonl"))
-        holistic = Pairs.of(answers.holistic["greedy"], answers.holistic["sampled"])
-        statistics = _statistics(answers.holistic["sampled"], "the holistic reward")
-        if statistics["std"] <= 0:
-            raise DataError("the holistic reward is constant over the initial policy's samples", file=str(reward_model))
-        training = read_jsonl(data / "sft.jsonl")
-        compared, values, never_prefer = {}, {}, []
-        for one in aspects:
-            compared[one.name], values[one.name], never = _compare(one, answers, holistic, training, scale, seed)
-            never_prefer += [one.name] if never else []
-        chosen = rule.choose({name: _inconsistency(recorded) for name, recorded in compared.items()}, never_prefer)
-        # for the win rate of the holistic reward; its inconsistency with itself is 0
-        with_itself = consistency(holistic, holistic, rounds=scale.rounds, level=scale.level, seed=seed)
-        z_scores = [(value - statistics["mean"]) / statistics["std"] for value in answers.holistic["sampled"]]
-        record = {
-            "holistic": {
-                "reward_model": spec.holistic,
-                **statistics,
-                "win_rate": _interval(with_itself.win_rate),
-                "pure": z_scores,  # of the pure samples, for a gate whose threshold is a quantile of them
-            },
-            "aspects": compared,
-            "rule": asdict(rule),
-            "chosen": chosen,
-            "prompts": len(answers.rows),
-        }
-        write_json(result / "selection.json", record)
-        write_jsonl(result / "answers.jsonl", _rows(answers, values))
-        write_json(result / "metrics.json", _metrics(record, chosen))
+    encoder = load_encoder(data, sft / "model")
+    aspects = read_aspects(aspect, models, encoder.tokenizer)
+    answers = _answers(data, sft, reward_model, encoder, scale, seed)
+    if not answers.rows:
+        raise DataError("there are no prompts to answer", file=str(data / "prompts.jsonl"))
+    holistic = Pairs.of(answers.holistic["greedy"], answers.holistic["sampled"])
+    statistics = _statistics(answers.holistic["sampled"], "the holistic reward")
+    if statistics["std"] <= 0:
+        raise DataError("the holistic reward is constant over the initial policy's samples", file=str(reward_model))
+    training = read_jsonl(data / "sft.jsonl")
+    compared, values, never_prefer = {}, {}, []
+    for one in aspects:
+        compared[one.name], values[one.name], never = _compare(one, answers, holistic, training, scale, seed)
+        never_prefer += [one.name] if never else []
+    chosen = rule.choose({name: _inconsistency(recorded) for name, recorded in compared.items()}, never_prefer)
+    # for the win rate of the holistic reward; its inconsistency with itself is 0
+    with_itself = consistency(holistic, holistic, rounds=scale.rounds, level=scale.level, seed=seed)
+    z_scores = [(value - statistics["mean"]) / statistics["std"] for value in answers.holistic["sampled"]]
+    record = {
+        "holistic": {
+            "reward_model": spec.holistic,
+            **statistics,
+            "win_rate": _interval(with_itself.win_rate),
+            "pure": z_scores,  # of the pure samples, for a gate whose threshold is a quantile of them
+        },
+        "aspects": compared,
+        "rule": asdict(rule),
+        "chosen": chosen,
+        "prompts": len(answers.rows),
+    }
+    write_json(result / "selection.json", record)
+    write_jsonl(result / "answers.jsonl", _rows(answers, values))
+    write_json(result / "metrics.json", _metrics(record, chosen))
 
 
 def _inconsistency(recorded: Mapping[str, Any]) -> float:

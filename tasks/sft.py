@@ -38,13 +38,12 @@ from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
-from tasks.running.checkpoints import resumable_output
+from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_supervised_device_settings
-from tasks.running.launch import prepare_process_group
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, name_file_in_numeric_errors, read_spec, run_main
+from tasks.running.stage import Entry, command_line, name_file_in_numeric_errors, read_spec, run_main
 from tasks.running.supervised import train_resumably
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -62,90 +61,87 @@ def drawn_examples(rows: list[dict[str, Any]], limit: int | None) -> list[dict[s
 
 def fine_tune(
     spec_path: Annotated[Address, "backbone spec (YAML)"],
-    evaluation_path: Address,
+    evaluation: Annotated[EvaluationConfig, Entry("evaluation spec (YAML)")],
     data: Path,
     tokenizer: Path,
     seed: int,
-    out: Path,
+    result: Path,
+    checkpoints: RunCheckpoints,
 ) -> None:
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history, generations, judgements
     and what published benchmarks were measured on."""
-    prepare_process_group()
     spec = read_spec(BackboneSpec, spec_path)
     training = spec.training
-    evaluation_config = read_spec(EvaluationConfig, evaluation_path)
-    inputs: list[Path | str] = [spec_path, evaluation_path, data, tokenizer]
-    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        encoder = load_encoder(data, tokenizer)
-        world = load_world(data)
-        evaluator = Evaluator(data, encoder, evaluation_config, load_judge(evaluation_config.judge, world), world)
-        if spec.source is None:
-            model = build_language_model(spec.architecture or {}, encoder.tokenizer, seed)
-        else:
-            model = load_language_model(spec.source, dtype=torch.float32)
-            check_architecture_runs(model.config, spec.source)
-            if len(encoder.tokenizer) > int(model.config.vocab_size):
-                model.resize_token_embeddings(len(encoder.tokenizer))
-        stated = StatedSettings(spec.precision, spec.attention)
-        set_precision(model, PRECISIONS[resolve(stated, granted(), deepspeed=deepspeed_config()).precision])
-        if spec.attention is not None:
-            set_attention(model, spec.attention)
-        set_device_defaults(model)
-        model.to(device())  # type: ignore[arg-type]
-        policy = policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
-        history: list[dict[str, float]] = []
-        if training is not None:
-            known = read_jsonl(data / "sft.jsonl")
-            warn_too_few_rows(spec.examples, len(known), "examples", data / "sft.jsonl")
-            examples = drawn_examples(known, spec.examples)
-            sequences = encode(encoder, examples, "response", data / "sft.jsonl")
-            batches = LengthBucketedBatches([len(s) for s in sequences], seed=seed, rows_per_batch=training.batch)
-            steps = training.steps(len(sequences))
-            apply_supervised_device_settings(model, training, max(len(s) for s in sequences))
+    encoder = load_encoder(data, tokenizer)
+    world = load_world(data)
+    evaluator = Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world)
+    if spec.source is None:
+        model = build_language_model(spec.architecture or {}, encoder.tokenizer, seed)
+    else:
+        model = load_language_model(spec.source, dtype=torch.float32)
+        check_architecture_runs(model.config, spec.source)
+        if len(encoder.tokenizer) > int(model.config.vocab_size):
+            model.resize_token_embeddings(len(encoder.tokenizer))
+    stated = StatedSettings(spec.precision, spec.attention)
+    set_precision(model, PRECISIONS[resolve(stated, granted(), deepspeed=deepspeed_config()).precision])
+    if spec.attention is not None:
+        set_attention(model, spec.attention)
+    set_device_defaults(model)
+    model.to(device())  # type: ignore[arg-type]
+    policy = policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+    history: list[dict[str, float]] = []
+    if training is not None:
+        known = read_jsonl(data / "sft.jsonl")
+        warn_too_few_rows(spec.examples, len(known), "examples", data / "sft.jsonl")
+        examples = drawn_examples(known, spec.examples)
+        sequences = encode(encoder, examples, "response", data / "sft.jsonl")
+        batches = LengthBucketedBatches([len(s) for s in sequences], seed=seed, rows_per_batch=training.batch)
+        steps = training.steps(len(sequences))
+        apply_supervised_device_settings(model, training, max(len(s) for s in sequences))
 
-            def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-                value, tokens = sft_loss(policy, [sequences[i] for i in indices])
-                return value, tokens, {}
+        def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+            value, tokens = sft_loss(policy, [sequences[i] for i in indices])
+            return value, tokens, {}
 
-            with (
-                name_file_in_numeric_errors(data / "sft.jsonl"),
-                # the key has the sequences in place of the data: stages whose data differs elsewhere share the training
-                reuse_training(STAGE, VERSION, [spec_path, tokenizer], sequences, seed) as shared_checkpoints,
-            ):
-                history = train_resumably(
-                    model,
-                    loss,
-                    batches,
-                    steps,
-                    training,
-                    weight=lambda indices: float(sum(len(sequences[i].response) for i in indices)),
-                    checkpoints=checkpoints,
-                    label=f"sft {Address(spec_path).name} seed {seed}",
-                    history_every=10,
-                    shared_checkpoints=shared_checkpoints,
-                )
-        model.eval()
-        validation = data / "sft.validation.jsonl"
-        held_out = encode(encoder, read_jsonl(validation), "response", validation)
-        metrics = {
-            "validation_nll": mean_nll(policy, held_out),
-            "parameters": float(sum(p.numel() for p in model.parameters())),
-            # at the length limits, of the training and validation examples encoded above
-            "prompts_cut": float(encoder.counts.prompts_cut),
-            "responses_cut": float(encoder.counts.responses_cut),
-        }
-        evaluation = evaluator.evaluate(policy)
-        if not distributed.rank():
-            save_model(model, result / "model")
-        encoder.tokenizer.save_pretrained(result / "model")
-        write_jsonl(result / "history.jsonl", history)
-        write_jsonl(result / "generations.jsonl", evaluation.generations)
-        write_jsonl(result / "judgements.jsonl", evaluation.judgements)
-        write_benchmarks(result, evaluation.benchmarks)
-        write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
+        with (
+            name_file_in_numeric_errors(data / "sft.jsonl"),
+            # the key has the sequences in place of the data: stages whose data differs elsewhere share the training
+            reuse_training(STAGE, VERSION, [spec_path, tokenizer], sequences, seed) as shared_checkpoints,
+        ):
+            history = train_resumably(
+                model,
+                loss,
+                batches,
+                steps,
+                training,
+                weight=lambda indices: float(sum(len(sequences[i].response) for i in indices)),
+                checkpoints=checkpoints,
+                label=f"sft {Address(spec_path).name} seed {seed}",
+                history_every=10,
+                shared_checkpoints=shared_checkpoints,
+            )
+    model.eval()
+    validation = data / "sft.validation.jsonl"
+    held_out = encode(encoder, read_jsonl(validation), "response", validation)
+    metrics = {
+        "validation_nll": mean_nll(policy, held_out),
+        "parameters": float(sum(p.numel() for p in model.parameters())),
+        # at the length limits, of the training and validation examples encoded above
+        "prompts_cut": float(encoder.counts.prompts_cut),
+        "responses_cut": float(encoder.counts.responses_cut),
+    }
+    evaluated = evaluator.evaluate(policy)
+    if not distributed.rank():
+        save_model(model, result / "model")
+    encoder.tokenizer.save_pretrained(result / "model")
+    write_jsonl(result / "history.jsonl", history)
+    write_jsonl(result / "generations.jsonl", evaluated.generations)
+    write_jsonl(result / "judgements.jsonl", evaluated.judgements)
+    write_benchmarks(result, evaluated.benchmarks)
+    write_json(result / "metrics.json", {**metrics, **evaluated.metrics})
 
 
-main = command_line(fine_tune)
+main = command_line(fine_tune, several_processes=True)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,11 @@ from typing import Annotated, Any
 from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
-from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.stage import command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "solution_pairs"
 
 #: Every so-manieth question is kept for validation.
 VALIDATION_EVERY = 8
@@ -52,27 +51,26 @@ def split_pairs(samples: Sequence[Sample], file: str) -> dict[str, list[dict[str
 def pair_solutions(
     data: Path,
     samples: Annotated[Path, "result of `samples`"],
-    out: Path,
+    result: Path,
 ) -> None:
     """Pairs sampled solutions."""
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[data, samples]) as result:
-        file = samples / SAMPLES_FILE
-        drawn = read_samples(read_jsonl(file), str(file))
-        splits = split_pairs(drawn, str(file))
-        for split, rows in splits.items():
-            write_jsonl(result / f"preference.{split}.jsonl", rows)
-        examples = [
-            {"id": s.id, "prompt": s.prompt, "response": s.prediction, "kind": "normal", "true_clauses": []}
-            for s in drawn
-            if not s.correct
-        ]
-        write_jsonl(result / "examples.jsonl", examples[:PICTURES])
-        facts = read_json(data / "data.json")
-        common = {name: facts[name] for name in ("source", "template", "limits")}
-        write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
+    file = samples / SAMPLES_FILE
+    drawn = read_samples(read_jsonl(file), str(file))
+    splits = split_pairs(drawn, str(file))
+    for split, rows in splits.items():
+        write_jsonl(result / f"preference.{split}.jsonl", rows)
+    examples = [
+        {"id": s.id, "prompt": s.prompt, "response": s.prediction, "kind": "normal", "true_clauses": []}
+        for s in drawn
+        if not s.correct
+    ]
+    write_jsonl(result / "examples.jsonl", examples[:PICTURES])
+    facts = read_json(data / "data.json")
+    common = {name: facts[name] for name in ("source", "template", "limits")}
+    write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
 
 
-main = command_line(pair_solutions)
+main = command_line(pair_solutions, models=False)
 
 
 if __name__ == "__main__":

@@ -13,38 +13,31 @@ from pathlib import Path
 from typing import Annotated
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import RecipeError
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.oracle import first_error
 from tasks.evaluating.solving import rewrite_row, wrong_solutions
-from tasks.params.pages import Address
 from tasks.params.questions import TeacherSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import read_jsonl, record_folder, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, record_folder, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import VerifiedRewrite
-from tasks.running.stage import command_line, prepare_process, read_spec, run_main
+from tasks.running.stage import Entry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "teacher"
 
 
-def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
+def build_teacher(spec: TeacherSpec) -> Teacher:
     """Returns the teacher of a spec.
 
     Raises:
         RecipeError: an unknown kind or option.
     """
-    options = {name: expanded(f"{where}: '{name}'", value) for name, value in spec.options.items()}
-    try:
-        kind = TEACHERS[spec.kind]
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error}") from None
-    teacher: Teacher = typed(kind, options, f"{where}: options").teacher(load_policy)
+    options = {name: expanded(f"options.{name}", value) for name, value in spec.options.items()}
+    teacher: Teacher = typed(TEACHERS[spec.kind], options, "options").teacher(load_policy)
     return teacher
 
 
@@ -90,28 +83,25 @@ def _steps(wrong: WrongSolution) -> bool:
 
 
 def make_rewrites(
-    spec_path: Annotated[Address, "teacher spec (YAML)"],
+    spec: Annotated[TeacherSpec, Entry("teacher spec (YAML)")],
     data: Path,
     sft: Path,
     samples: Annotated[Path, "result of `samples`"],
-    out: Path,
+    result: Path,
 ) -> None:
     """Has the wrong samples corrected and verifies the corrections."""
-    prepare_process()
-    spec = read_spec(TeacherSpec, spec_path)
-    teacher = build_teacher(spec, str(spec_path))
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
-        encoder = load_encoder(data, sft / "model")
-        file = samples / "samples.jsonl"
-        wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
-        rows = [
-            rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
-            for each, said in zip(wrong, teacher.correct(wrong), strict=True)
-        ]
-        write_jsonl(result / "rewrites.jsonl", rows)
-        metrics = rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder)
-        write_json(result / "metrics.json", metrics)
-        write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
+    teacher = build_teacher(spec)
+    encoder = load_encoder(data, sft / "model")
+    file = samples / "samples.jsonl"
+    wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
+    rows = [
+        rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
+        for each, said in zip(wrong, teacher.correct(wrong), strict=True)
+    ]
+    write_jsonl(result / "rewrites.jsonl", rows)
+    metrics = rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder)
+    write_json(result / "metrics.json", metrics)
+    write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
 
 
 main = command_line(make_rewrites)

@@ -9,37 +9,33 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_level_bpe
 from rlhf_core.models.loading import load_tokenizer
 from tasks.params.backbone import TokenizerSpec
-from tasks.params.pages import Address
-from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json
-from tasks.running.stage import command_line, read_spec, run_main
+from tasks.running.artifacts import read_json, read_jsonl, write_json
+from tasks.running.stage import Entry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-STAGE = "tokenizer"
 
 
-def make_tokenizer(spec_path: Annotated[Address, "tokenizer spec (YAML)"], data: Path, out: Path) -> None:
+def make_tokenizer(spec: Annotated[TokenizerSpec, Entry("tokenizer spec (YAML)")], data: Path, result: Path) -> None:
     """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
-    spec = read_spec(TokenizerSpec, spec_path)
     template = chat_template(read_json(data / "data.json")["template"])
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
-        if spec.vocabulary is None:
-            tokenizer = load_tokenizer(str(spec.source))
-            add_pad_token(tokenizer, template)
-        else:
-            rows = read_jsonl(data / "sft.jsonl")
-            texts = [text for row in rows for text in (row["prompt"], row["response"])]
-            for name, fields in (("preference.train", ("chosen", "rejected")), ("texts", ("text",))):
-                if (data / f"{name}.jsonl").exists():
-                    texts += [row[field] for row in read_jsonl(data / f"{name}.jsonl") for field in fields]
-            tokenizer = train_byte_level_bpe(texts, spec.vocabulary, full_byte_alphabet=spec.full_byte_alphabet)
-        check_padding(tokenizer, template)
-        template.check_tokenizer(tokenizer)
-        tokenizer.save_pretrained(result)
-        write_json(result / "metrics.json", {"vocabulary": len(tokenizer)})
+    if spec.vocabulary is None:
+        tokenizer = load_tokenizer(str(spec.source))
+        add_pad_token(tokenizer, template)
+    else:
+        rows = read_jsonl(data / "sft.jsonl")
+        texts = [text for row in rows for text in (row["prompt"], row["response"])]
+        for name, fields in (("preference.train", ("chosen", "rejected")), ("texts", ("text",))):
+            if (data / f"{name}.jsonl").exists():
+                texts += [row[field] for row in read_jsonl(data / f"{name}.jsonl") for field in fields]
+        tokenizer = train_byte_level_bpe(texts, spec.vocabulary, full_byte_alphabet=spec.full_byte_alphabet)
+    check_padding(tokenizer, template)
+    template.check_tokenizer(tokenizer)
+    tokenizer.save_pretrained(result)
+    write_json(result / "metrics.json", {"vocabulary": len(tokenizer)})
 
 
-main = command_line(make_tokenizer)
+main = command_line(make_tokenizer, models=False)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.normalisers import NORMALISERS, Normaliser, build_normaliser
+from rlhf_core.normalisers import NORMALISERS, NoNormaliser, Normaliser, build_normaliser
 from rlhf_core.reasoning.token_rewards import GivenTokenRewards
 from rlhf_core.recipe import SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.aspect_scorer import AspectScorer
-from rlhf_core.rewards.composition import Combination, Component, Reward
+from rlhf_core.rewards.composition import Combination, Component, Reward, Scorer
 from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
@@ -59,13 +59,6 @@ class RewardInputs:
         Path | None, "result of `selection`, for aspects, the normaliser pure_samples and quantile thresholds"
     ] = None
     aspect_model: Annotated[tuple[Path, ...], "results of `aspect_model`, for aspects that are trained models"] = ()
-
-    @property
-    def paths(self) -> tuple[list[Path], list[Path]]:
-        """Returns all that are given, in two parts: up to the selection, and the aspect models."""
-        single = [path for path in (self.entropies, self.sentences) if path is not None]
-        several = [*self.reward_model, *self.normaliser, *self.references]
-        return [*single, *several, *([] if self.selection is None else [self.selection])], [*self.aspect_model]
 
 
 def build_reward(
@@ -104,37 +97,31 @@ def build_reward(
     if (recipe.selection is not None) != (selection is not None):
         raise RecipeError(f"the row's selection is '{recipe.selection}', but --selection is {selection}")
     selected = read_json(selection / "selection.json") if selection is not None else None
-    gated = recipe.combination.shapes_aspects
     components: list[Component] = []
     for part in recipe.components:
         if part.aspect is not None:
-            chosen = _needed(selected, part)
+            chosen, gated = _needed(selected, part), recipe.combination.shapes_aspects
             components += _aspect_components(part, chosen, inputs.aspect_model, tokenizer, gated=gated)
-        elif part.generative_reward_model is not None:
+            continue
+        normaliser: Normaliser = NoNormaliser()
+        if part.generative_reward_model is not None:
             given = {name: item.rewards for name, item in (token_rewards or {}).items()}
-            shaping = None if part.shaping is None else build_shaping(part.shaping)
-            credit = build_credit(str(part.credit))
-            components.append(
-                Component(part.name, GivenTokenRewards(given), credit, shaping=shaping, weight=part.weight)
-            )
+            scorer: Scorer = GivenTokenRewards(given)
         elif part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
-            shaping = None if part.shaping is None else build_shaping(part.shaping)
-            credit = build_credit(str(part.credit))
-            components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
         else:
             place = names.index(part.reward_model)
-            if is_zero_shot(reward_models[place]):
-                components.append(
-                    _zero_shot_component(part, reward_models[place], normalisers[place], tokenizer, selected)
-                )
-                continue
-            folder = references[referenced.index(part.reward_model)] if part.needs_references else None
-            found = TrainedModel(reward_models[place], normalisers[place], folder, microbatch)
-            if is_hub_classifier(reward_models[place]):
-                components.append(_classifier_component(part, part.readout, found, tokenizer, selected))
-                continue
-            components.append(_model_component(part, part.readout, found, inputs, tokenizer, selected))
+            scorer = _reader(part, part.readout, reward_models[place], inputs, microbatch, tokenizer)
+            normaliser = _normaliser(part, normalisers[place], selected)
+        component = Component(part.name, scorer, build_credit(str(part.credit)), normaliser, weight=part.weight)
+        if part.needs_references and isinstance(scorer, RewardModelScorer | RolloutClassifier):
+            folder = references[referenced.index(str(part.reward_model))]
+            known = load_references(folder, scorer, normaliser, tokenizer)
+            shaping = build_shaping(part.shaping or (), known.units)
+            component = replace(component, shaping=shaping, references=known.rewards)
+        elif part.shaping is not None:
+            component = replace(component, shaping=build_shaping(part.shaping))
+        components.append(component)
     return Reward(tuple(components), recipe.clamp, _combination(recipe, selected))
 
 
@@ -206,51 +193,32 @@ def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, 
     return choice.build({"mean": float(holistic["mean"]), "std": float(holistic["std"])}, part.estimator)
 
 
-def _zero_shot_component(
-    part: ComponentRecipe,
-    reward_model: Path,
-    normaliser: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    selected: Mapping[str, Any] | None,
-) -> Component:
-    """Returns a component that asks a model for the reward of a whole response.
-
-    Raises:
-        RecipeError: a normaliser that would have to be fitted to the model's rewards of pairs.
-    """
-    if part.normaliser != "none" and not NORMALISERS[part.normaliser].of_selection:
-        raise RecipeError(
-            f"component '{part.name}': normaliser '{part.normaliser}' is fitted to a trained reward model, but "
-            f"'{part.reward_model}' is zero-shot at this scale; use 'pure_samples' or 'none'"
-        )
-    scorer = ZeroShotScorer(load_zero_shot_model(reward_model), tokenizer)
-    shaping = None if part.shaping is None else build_shaping(part.shaping)
-    return Component(
-        part.name, scorer, build_credit(str(part.credit)), _normaliser(part, normaliser, selected), shaping, part.weight
-    )
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A reward model's result, its normalisers', and its reference rewards where the shaping needs them."""
-
-    reward_model: Path
-    normaliser: Path
-    references: Path | None
-    microbatch: int
-
-
-def _model_component(
+def _reader(
     part: ComponentRecipe,
     readout: ReadOut,
-    found: TrainedModel,
+    reward_model: Path,
     inputs: RewardInputs,
+    microbatch: int,
     policy_tokenizer: PreTrainedTokenizerBase,
-    selected: Mapping[str, Any] | None,
-) -> Component:
-    """Returns a component that reads a trained reward model, with its shaping and the reference rewards that this
-    needs."""
-    model, trained = ScalarModel.load(found.reward_model / "model")
+) -> RewardModelScorer | RolloutClassifier | ZeroShotScorer:
+    """Returns what reads a reward model: one that was trained, a Hugging Face classifier, or one that is asked.
+
+    Raises:
+        RecipeError: a read-out or normaliser that the reward model does not have.
+    """
+    if is_zero_shot(reward_model):
+        if part.normaliser != "none" and not NORMALISERS[part.normaliser].of_selection:
+            raise RecipeError(
+                f"component '{part.name}': normaliser '{part.normaliser}' is fitted to a trained reward model, but "
+                f"'{part.reward_model}' is zero-shot at this scale; use 'pure_samples' or 'none'"
+            )
+        return ZeroShotScorer(load_zero_shot_model(reward_model), policy_tokenizer)
+    if is_hub_classifier(reward_model):
+        check_whole_responses(readout, f"component '{part.name}'", str(part.reward_model))
+        classifier = RolloutClassifier(ScalarScorer.load(reward_model), policy_tokenizer, microbatch)
+        freeze(classifier.scorer.model)
+        return classifier
+    model, trained = ScalarModel.load(reward_model / "model")
     resolved = segmenter_with_cutoffs(readout.segmenter, inputs.entropies)
     segmenter = load_segmenter(resolved, inputs.sentences)
     if NORMALISERS[part.normaliser].of_segments and trained["segmenter"] != resolved:
@@ -271,63 +239,21 @@ def _model_component(
         )
     model.to(device())
     freeze(model)
-    tokenizer = load_tokenizer(found.reward_model / "model") if segmenter.needs_spelling else None
+    tokenizer = load_tokenizer(reward_model / "model") if segmenter.needs_spelling else None
     if tokenizer is not None:
         require_offset_mapping(tokenizer)
-    scorer = RewardModelScorer(
+    return RewardModelScorer(
         model,
         segmenter,
         readout.read,
         head=readout.head,
-        microbatch=found.microbatch,
+        microbatch=microbatch,
         aggregation=build_aggregation(trained["aggregation"]),
         base=readout.base,
         tokenizer=tokenizer,
         # the special token <END> behind every sentence, where the model was trained with it
         end_token=end_token_id(tokenizer) if tokenizer is not None and trained.get("end_token") else None,
     )
-    return _shaped(part, scorer, found, policy_tokenizer, selected)
-
-
-def _classifier_component(
-    part: ComponentRecipe,
-    readout: ReadOut,
-    found: TrainedModel,
-    policy_tokenizer: PreTrainedTokenizerBase,
-    selected: Mapping[str, Any] | None,
-) -> Component:
-    """Returns a component that reads a Hugging Face classifier, which rewards whole responses.
-
-    Raises:
-        RecipeError: another read-out.
-    """
-    check_whole_responses(readout, f"component '{part.name}'", str(part.reward_model))
-    scorer = RolloutClassifier(ScalarScorer.load(found.reward_model), policy_tokenizer, found.microbatch)
-    freeze(scorer.scorer.model)
-    return _shaped(part, scorer, found, policy_tokenizer, selected)
-
-
-def _shaped(
-    part: ComponentRecipe,
-    scorer: RewardModelScorer | RolloutClassifier,
-    found: TrainedModel,
-    policy_tokenizer: PreTrainedTokenizerBase,
-    selected: Mapping[str, Any] | None,
-) -> Component:
-    """Returns a component on a scorer, with its normaliser, shaping and reference rewards."""
-    component = Component(
-        name=part.name,
-        scorer=scorer,
-        credit=build_credit(str(part.credit)),
-        normaliser=_normaliser(part, found.normaliser, selected),
-        weight=part.weight,
-    )
-    if part.shaping is None:
-        return component
-    if found.references is None:
-        return replace(component, shaping=build_shaping(part.shaping))
-    known = load_references(found.references, scorer, component.normaliser, policy_tokenizer)
-    return replace(component, shaping=build_shaping(part.shaping, known.units), references=known.rewards)
 
 
 def shaping_constants(reward: Reward) -> Metrics:

@@ -68,13 +68,6 @@ class PolicyInputs:
         if (self.reward.selection is None) != (self.holistic is None):
             raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
 
-    @property
-    def paths(self) -> list[Path]:
-        """Returns all that are given."""
-        holistic = [] if self.holistic is None else [self.holistic]
-        first, last = self.reward.paths
-        return [self.data, self.sft, *first, *holistic, *last, *self.solutions.given]
-
 
 @dataclass(frozen=True)
 class RowTraining:

@@ -49,10 +49,6 @@ class SolutionFolders:
         Path | None, "result of `generative_reward_model`, for rows that read its rewards or rewrites"
     ] = None
 
-    @property
-    def given(self) -> list[Path]:
-        return [path for path in (self.samples, self.teacher, self.token_rewards) if path is not None]
-
     def need(self, names: tuple[str, ...], who: str) -> None:
         """Refuses a run without what it reads.
 

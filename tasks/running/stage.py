@@ -1,4 +1,14 @@
-"""Command line of all stages: arguments, threads, errors and exit codes."""
+"""The frame of all stages: command line, settings, threads, output, errors and exit codes.
+
+A stage is a typed function in a module of its own:
+
+    def draw_pool(scale: Annotated[PoolSpec, Entry("pool settings (YAML)")], data: Path, sft: Path, result: Path): ...
+
+    main = command_line(draw_pool)
+
+The frame reads `scale` from the entry of a page that `--scale` names, opens the stage's output at `--out` with the
+digests of all inputs, and calls the function, which writes its files into the folder `result`.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +56,14 @@ FUNCTION_FAILED = 1
 Spec = TypeVar("Spec")
 
 
+class Entry(str):
+    """The help text of a parameter that is read from an entry of a settings page, as the type that is annotated."""
+
+
+#: Parameters that the frame gives: the folder of the result, and the checkpoints of a stage that can be continued.
+OUTPUT = ("result", "checkpoints")
+
+
 def _module(function: Callable[..., None]) -> str:
     """Returns the module of a stage's function, also where it is the one that Python was started with."""
     main = sys.modules["__main__"].__spec__ if function.__module__ == "__main__" else None
@@ -65,12 +83,19 @@ def _parameters(owner: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _arguments(owner: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the parameters of a function; in place of a parameter that is a dataclass, the parameters of that."""
+    """Yields the arguments of a function's command line: its parameters without those that the frame gives; in place
+    of one that is a dataclass, the parameters of that."""
     for name, hint, default in _parameters(owner):
         if is_dataclass(hint):
             yield from _arguments(hint)  # type: ignore[arg-type]
-        else:
+        elif name not in OUTPUT:
             yield name, hint, default
+
+
+def _entries(owner: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the types of a function's parameters that are read from entries of settings pages."""
+    hints = {name: get_args(hint) for name, hint, _ in _parameters(owner) if get_origin(hint) is Annotated}
+    return {name: parts[0] for name, parts in hints.items() if isinstance(parts[1], Entry)}
 
 
 def _filled(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,15 +110,18 @@ def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
     """Returns the command line of a stage's function: one argument per parameter, required unless it has a default or
     may be None; the help text of each is in its `Annotated`.
 
-    `spec_path` is `--spec` and `scale_path` `--scale`, the stage's settings at a scale (an entry of a page in
-    params/scales/); every stage has `--stage-version`. A parameter that is a dataclass stands for its fields,
-    so that arguments that belong together are declared, documented and checked together (`PolicyInputs`).
+    `spec_path` is `--spec`: the address of an entry of a settings page. Every stage has `--out` and `--stage-version`.
+    A parameter that is a dataclass stands for its fields, so that arguments that belong together are declared,
+    documented and checked together (`PolicyInputs`).
     """
     parser = argparse.ArgumentParser(prog=f"python -m {_module(function)}", description=function.__doc__)
-    for name, hint, default in _arguments(function):
+    arguments = {name: (hint, default) for name, hint, default in _arguments(function)}
+    for name, (hint, default) in {**arguments, "out": (Path, inspect.Parameter.empty)}.items():
         text = HELP.get(name)
         if get_origin(hint) is Annotated:
             hint, text = get_args(hint)[:2]
+        if isinstance(text, Entry):
+            hint = Address
         may_be_none = type(None) in get_args(hint)
         if may_be_none:
             hint = next(part for part in get_args(hint) if part is not type(None))
@@ -128,28 +156,40 @@ HELP = {
 }
 
 
-def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], None]:
+def command_line(
+    function: Callable[..., None], *, models: bool = True, several_processes: bool = False
+) -> Callable[[list[str] | None], None]:
     """Returns the stage's `main`: parses arguments (the process's own for None) and calls the function with them.
 
     A stage that stopped, or reads from one that did, ends well: it leaves a result that says why (`Stopped`). The
     testbed sees no GPU, whoever starts it, so that its results agree with the reference. A recipe error that names
     no file gets the stage's settings files.
+
+    Args:
+        function: the stage, or another function with arguments of its own.
+        models: whether it loads models, for which its process is prepared.
+        several_processes: whether it runs in REWARDSMITH_PROCESSES processes where that is set.
     """
+    entries = _entries(function)
 
     def main(arguments: list[str] | None = None) -> None:
         given = vars(argument_parser(function).parse_args(arguments))
         requested = given.pop("stage_version")
         hide_gpus(given["out"])
         above = stopped_inputs(given)
-        settings = [str(path) for name, path in given.items() if name.endswith("_path") and path is not None]
+        settings = [str(value) for value in given.values() if isinstance(value, Address)]
         try:
             _refuse_other_inputs(given)
             if requested is not None:
                 check_version(*_stage(function), requested)
             if above:
                 stop_as_well(function, above, given)
+            if models:
+                _prepare(several_processes=several_processes)
             values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-            function(**_filled(function, values))
+            values |= {name: read_spec(kind, given[name]) for name, kind in entries.items()}
+            with _output(function, given) as parts:
+                function(**_filled(function, values | parts))
         except Stopped as found:
             print(f"stopped: {found}", file=sys.stderr)
         except UserCodeError:  # whose own file and line it names, and which `run_main` tells from a wrong setting
@@ -160,6 +200,36 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
             raise RecipeError(f"{error} (settings: {', '.join(settings)})" if settings else str(error)) from None
 
     return main
+
+
+@contextmanager
+def _output(function: Callable[..., None], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the parts of its output that a stage's function takes; its inputs are the files among its arguments."""
+    wanted = {name for name, *_ in _parameters(function)} & {*OUTPUT}
+    if not wanted:
+        yield {}
+        return
+    (name, version), out = _stage(function), given["out"]
+    several = (value if isinstance(value, list) else [value] for key, value in given.items() if key != "out")
+    inputs = [value for values in several for value in values if isinstance(value, Path | Address)]
+    if "checkpoints" in wanted:
+        from tasks.running.checkpoints import resumable_output
+
+        with resumable_output(out, stage=name, version=version, inputs=inputs, seed=given["seed"]) as (result, kept):
+            yield {"result": result, "checkpoints": kept}
+    else:
+        with stage_output(out, stage=name, version=version, inputs=inputs) as result:
+            yield {"result": result}
+
+
+def _prepare(*, several_processes: bool) -> None:
+    """Prepares this process for a stage with models."""
+    if several_processes:
+        from tasks.running.launch import prepare_process_group
+
+        prepare_process_group()
+    else:
+        prepare_process()
 
 
 def read_spec(kind: type[Spec], address: Address) -> Spec:

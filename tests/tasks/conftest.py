@@ -10,6 +10,7 @@ import pytest
 
 from tests import small_repository
 from tests.small_repository import command
+from tests.tasks.golden_runs import SharedRuns
 from tests.tasks.tiny_pipeline import RUNS, SETTINGS, Pipeline
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -23,6 +24,15 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     for name in RUNS:
         made.run(name)
     return made
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
+    """The golden runs, each made when a test asks for it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "golden"
+    folder.mkdir(exist_ok=True)
+    return SharedRuns(folder)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock
 
 from tasks.graph.dvc_files import STAGES
 from tests.tasks import golden_choices as choices
@@ -26,6 +27,8 @@ from tests.tasks.golden_settings import Values
 SETTINGS: dict[str, Values] = {**MAIN, **choices.SETTINGS}
 
 Names = str | tuple[str, ...]
+#: What takes the place of an argument's value: settings, paths or words, or None where the argument is left out.
+Given = Mapping[str, Any] | str | Path | tuple[str | Path, ...] | None
 
 #: Stages that compute; the result of `check` is constant.
 COMPUTING = tuple(stage for stage in STAGES if stage != "check")
@@ -334,16 +337,29 @@ class GoldenRuns:
         text = (self.result(name) / file).read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()] if file.endswith("l") else json.loads(text)
 
-    def command_line(self, name: str) -> list[str]:
-        """Returns the arguments of a run's stage."""
+    def command_line(self, name: str, **changed: Given) -> list[str]:
+        """Returns the arguments of a run's stage; `changed` replaces values by argument, None leaves one out.
+
+        A mapping is written as a settings file.
+        """
         run = RUNS[name]
-        line = [word for key, value in self._values(run) for word in (f"--{key.replace('_', '-')}", *value)]
-        line += ["--seed", "0"] if run.stage in SEEDED else []
+        values = dict(self._values(run))
+        for key, given in changed.items():
+            values.pop(key, None)
+            if isinstance(given, Mapping):
+                given = self.settings(f"changed/{key}")
+                path = self.root / given
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(yaml.safe_dump(changed[key], sort_keys=False), encoding="utf-8")
+            if given is not None:
+                values[key] = [str(each) for each in (given if isinstance(given, tuple) else (given,))]
+        line = [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", *value)]
+        line += ["--seed", "0"] if run.stage in SEEDED and "seed" not in changed else []
         if run.stage == "tables":
             seeds = golden_tables.SEEDS if run.scale == golden_tables.SCALE else (0,)
             line += ["--results", f"{RESULTS}/{run.scale}", "--paper", run.place.split("/")[0]]
             line += ["--seeds", *map(str, seeds)]
-        return [*line, "--out", self.out(name)]
+        return [*line, *(() if "out" in changed else ("--out", self.out(name)))]
 
     def _values(self, run: GoldenRun) -> Iterator[tuple[str, list[str]]]:
         for key, names in run.settings.items():
@@ -351,10 +367,25 @@ class GoldenRuns:
         for key, names in run.reads.items():
             yield key, [f"{self.out(name)}/result" for name in _several(names)]
 
-    def run(self, name: str) -> None:
-        """Runs a stage's entry point in this process."""
+    def run(self, name: str, **changed: Given) -> None:
+        """Runs a stage's entry point in this process, with changed arguments as of `command_line`."""
         with chdir(self.root):
-            import_module(f"tasks.{RUNS[name].stage}").main(self.command_line(name))
+            import_module(f"tasks.{RUNS[name].stage}").main(self.command_line(name, **changed))
+
+
+class SharedRuns(GoldenRuns):
+    """Golden runs in a folder that several test processes share: each is run by the first that needs it."""
+
+    def made(self, *names: str) -> SharedRuns:
+        """Runs the named ones and what they read where that is still to do; returns itself."""
+        with FileLock(self.root / "settings.lock"):
+            if not (self.root / "params").exists():
+                self.write()
+        for each in with_upstream(list(names)):
+            with FileLock(self.root / f"{each}.lock"):
+                if not self.result(each).exists():
+                    self.run(each)
+        return self
 
 
 def with_upstream(names: list[str]) -> list[str]:

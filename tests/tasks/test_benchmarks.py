@@ -21,7 +21,6 @@ from tasks.commands.data_needs import check_local_rows, unreachable
 from tasks.evaluating.benchmarks import graded_answers
 from tasks.graph.check import Check
 from tasks.params.data import data_spec
-from tasks.params.pages import read_settings
 from tasks.prepare import make_sets
 from tasks.report.measured import _partial_text, partial_text
 from tasks.report.outputs import StageOutput
@@ -221,14 +220,6 @@ def test_bad_rows_are_named_before_anything_runs(
         check_local_rows([str(address)])
 
 
-def test_examples_that_a_folder_lacks_are_named(tmp_path: Path, files: Any) -> None:
-    address = tmp_path / "data.yaml"
-    del files["arc.train"]
-    address.write_text(yaml.safe_dump(written(tmp_path / "files", files)))
-    with pytest.raises(DataError, match="the data set 'arc' has no split 'train'"):
-        check_local_rows([str(address)])
-
-
 def test_a_hub_that_does_not_answer_is_named_with_what_it_should_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -238,14 +229,6 @@ def test_a_hub_that_does_not_answer_is_named_with_what_it_should_give(monkeypatc
     assert any(line.startswith("  alpaca_eval: hf://datasets/tatsu-lab/alpaca_eval/") for line in lines)
     assert "save_to_disk" in lines[-1]
     assert unreachable([str(ROOT / "params/scales/testbed/data.yaml:dialogue")]) == []
-
-
-@pytest.mark.parametrize(
-    "address", ["paper/data.yaml:dialogue", "paper/data.yaml:dialogue-llama3", "small/data.yaml:dialogue"]
-)
-def test_pages_have_the_tasks_of_the_leaderboard(address: str) -> None:
-    spec = data_spec(read_settings(f"{ROOT}/params/scales/{address}"), address)
-    assert spec.tasks == LEADERBOARD  # type: ignore[attr-defined]
 
 
 def test_the_leaderboard_is_the_harness_group_openllm() -> None:
@@ -352,19 +335,6 @@ def test_several_files_of_the_hub_are_one_set(tmp_path: Path, files: Any, monkey
     del spec["directory"]
     sets, _ = sets_of(spec, tmp_path)
     assert [row["id"] for row in sets["functions.livecode"]] == ["q0", "q1"]
-
-
-@pytest.mark.parametrize(
-    "address", ["paper/data.yaml:dialogue", "paper/data.yaml:dialogue-llama3", "small/data.yaml:dialogue"]
-)
-def test_pages_name_the_code_benchmarks_of_figure_5(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = data_spec(read_settings(f"{ROOT}/params/scales/{address}"), address)
-    assert set(spec.code) == {"mbpp_base", "mbpp_plus", "livecode"}  # type: ignore[attr-defined]
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    lines = unreachable([f"{ROOT}/params/scales/{address}"])
-    assert "  mbpp_plus: evalplus/mbppplus" in lines
-    files = [f"hf://datasets/livecodebench/code_generation_lite/test{n}.jsonl" for n in ("", 2, 3, 4, 5)]
-    assert f"  livecodebench: {', '.join(files)}" in lines
 
 
 @isolated

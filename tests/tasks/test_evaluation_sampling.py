@@ -44,22 +44,6 @@ def test_dialogue_is_answered_as_the_evaluation_states(top_k: int, top_p: float,
     assert config.dialogue_answers()["top_k"] == top_k
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.floats(0.05, 1.0), st.sampled_from([0.0, 0.5, 1.0]))
-def test_top_k_of_0_is_the_sampling_without_it(top_p: float, temperature: float) -> None:
-    stated = EvaluationConfig(8, 8, temperature=temperature, top_p=top_p, top_k=0)
-    left_out = EvaluationConfig(8, 8, temperature=temperature, top_p=top_p)
-    assert stated == left_out
-    assert sampling_of(stated) == Sampling(8, temperature, top_p)
-
-
-def test_answers_come_from_the_engine_that_the_evaluation_names() -> None:
-    assert sampling_of(EvaluationConfig(8, 8)).engine == "loop"
-    config = typed(EvaluationConfig, {"max_new_tokens": 8, "task_tokens": 8, "engine": "vllm"}, "evaluation.yaml:par")
-    assert sampling_of(config) == Sampling(8, engine="vllm")
-    assert config.dialogue_answers() == {**EvaluationConfig(8, 8).dialogue_answers(), "engine": "vllm"}
-
-
 @pytest.mark.parametrize("top_k", [-1, 1.5, "50"])
 def test_a_wrong_top_k_is_refused(top_k: object) -> None:
     with pytest.raises(RecipeError, match=r"evaluation.yaml:par: top_k is .*must be"):

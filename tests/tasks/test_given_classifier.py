@@ -151,24 +151,15 @@ def stages(
     return found
 
 
-def test_normalisers_are_fitted_to_a_given_classifier(stages: dict[str, dict[str, Path]]) -> None:
+def test_every_stage_reads_a_given_classifier_as_the_trained_model(stages: dict[str, dict[str, Path]]) -> None:
     own, found = (read_json(stages[name]["normaliser"] / "normaliser.json") for name in ("trained", "given"))
     for kind in ("global", "last", "sequence"):
         assert found[kind] == pytest.approx(own[kind], abs=1e-5)
-
-
-def test_reference_rewards_are_those_of_the_trained_model(stages: dict[str, dict[str, Path]]) -> None:
     own, found = (read_json(stages[name]["references"] / "metrics.json") for name in ("trained", "given"))
     assert found == pytest.approx(own, abs=1e-2), "a token without text is not read"
     assert own["reward_std"] > 0
-
-
-def test_a_policy_trains_on_a_given_classifier(stages: dict[str, dict[str, Path]]) -> None:
     own, found = (read_json(stages[name]["policy"] / "metrics.json") for name in ("trained", "given"))
-    assert set(found) == set(own)
-    assert {"proxy_reward", "preference_score"} <= set(found)
-    history = read_jsonl(stages["given"]["policy"] / "history.jsonl")
-    assert len(history) == SETTINGS["ppo"]["optimiser"]["iterations"]
+    assert set(found) == set(own) >= {"proxy_reward", "preference_score"}
 
 
 def test_a_given_classifier_is_measured(pipeline: Pipeline, trained: Path, given: Path, tmp_path: Path) -> None:
@@ -183,12 +174,6 @@ def test_a_given_classifier_is_measured(pipeline: Pipeline, trained: Path, given
         made[name] = read_jsonl(tmp_path / name / "result" / "generations.jsonl")
     for own, found in zip(made["trained"], made["given"], strict=True):
         assert found["chosen"] == pytest.approx(own["chosen"], abs=1e-5)
-
-
-def changed(classifier: Path, folder: Path, change: Callable[[Path], None]) -> Path:
-    shutil.copytree(classifier, folder)
-    change(folder)
-    return folder
 
 
 def edit(name: str, **values: Any) -> Callable[[Path], None]:
@@ -219,6 +204,16 @@ def no_json(folder: Path) -> None:
     (folder / "config.json").write_text("{")
 
 
+def no_head(folder: Path) -> None:
+    weights = {k: v for k, v in load_file(folder / "model.safetensors").items() if k != "score.weight"}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+#: Faults that show when the model is loaded, and those that a plan sees.
+LOADED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no head": (no_head, "the weights of score.weight are missing"),
+    "no pad token": (edit("tokenizer_config.json", pad_token=None), "field 'pad_token'"),
+}
 TWO = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "two outputs": (edit("config.json", **TWO), "field 'num_labels': the classifier has 2 outputs"),
@@ -230,30 +225,17 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", [*REFUSED, *LOADED])
 def test_a_folder_that_is_no_reward_model_is_refused_before_anything_runs(
     classifier: Path, tmp_path: Path, name: str
 ) -> None:
-    change, message = REFUSED[name]
-    folder = changed(classifier, tmp_path / "wrong", change)
+    change, message = {**REFUSED, **LOADED}[name]
+    shutil.copytree(classifier, folder := tmp_path / "wrong")
+    change(folder)
     with pytest.raises(DataError, match=message):
         ScalarScorer.load(folder)
-    assert message.partition(": ")[2] in "\n".join(planned(tmp_path / "root", folder))
-
-
-def test_a_head_that_is_not_in_the_file_is_not_made_up(classifier: Path, tmp_path: Path) -> None:
-    def change(folder: Path) -> None:
-        weights = {k: v for k, v in load_file(folder / "model.safetensors").items() if k != "score.weight"}
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-    with pytest.raises(DataError, match=r"the weights of score.weight are missing"):
-        ScalarScorer.load(changed(classifier, tmp_path / "wrong", change))
-
-
-def test_a_tokenizer_without_pad_token_is_refused(classifier: Path, tmp_path: Path) -> None:
-    folder = changed(classifier, tmp_path / "wrong", edit("tokenizer_config.json", pad_token=None))
-    with pytest.raises(DataError, match="field 'pad_token'"):
-        ScalarScorer.load(folder)
+    if name in REFUSED:
+        assert message.partition(": ")[2] in "\n".join(planned(tmp_path / "root", folder))
 
 
 def planned(root: Path, folder: Path, **row: Any) -> list[str]:

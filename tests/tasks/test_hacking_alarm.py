@@ -12,7 +12,6 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from rlhf_core.errors import RecipeError
 from tasks.running.artifacts import digest
 from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
@@ -115,19 +114,3 @@ def test_a_stopped_run_that_is_killed_and_started_again_ends_as_one_never_killed
     with killed_at_a_checkpoint(last):
         train("again", {"on_hacking": "stop"})
     assert digest(train("again", {"on_hacking": "stop"})) == digest(whole)
-
-
-def test_stopping_without_evaluations_is_refused(train: Train) -> None:
-    with pytest.raises(RecipeError, match="has no evaluations to choose them by: set checkpoint_prompts"):
-        train("refused", {"on_hacking": "stop"}, checkpoint_prompts=0)
-
-
-@pytest.mark.parametrize(
-    ("alarm", "message"),
-    [({"on_hackin": "stop"}, "did you mean 'on_hacking'"), ({"kl": -1.0}, "alarm.kl is -1.0; it must be above 0")],
-)
-def test_wrong_alarm_settings_are_named_before_anything_is_trained(
-    train: Train, alarm: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(RecipeError, match=message):
-        train("wrong", alarm)

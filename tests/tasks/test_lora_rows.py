@@ -10,7 +10,6 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.models.lora_settings import LoraSettings
 from tasks.params.evaluation import EvaluationConfig
 from tasks.policy_run.run import start_run
@@ -68,11 +67,3 @@ def test_the_reference_shares_the_policy_s_weights(pipeline: Pipeline) -> None:
     trained = [name for name, p in run.policy.model.named_parameters() if p.requires_grad]
     assert trained
     assert all("lora_" in name for name in trained)
-
-
-@pytest.mark.parametrize(
-    ("lora", "message"), [({"rang": 2}, "did you mean 'rank'"), ({"rank": 0}, "lora.rank is 0"), ("yes", "a mapping")]
-)
-def test_wrong_lora_settings_are_named(pipeline: Pipeline, tmp_path: Path, lora: Any, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        pipeline.run("ppo", tmp_path / "out", settings=lora_row(tmp_path, "segment", lora))

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.segmentation.segmenters import SentenceSegmenter, build_segmenter, segmenter_needs
-from tasks.best_of_n import choose
+from rlhf_core.segmentation.segmenters import SentenceSegmenter, build_segmenter
 from tasks.graph.check import check_rows
 from tasks.graph.rows import load_rows
-from tasks.normaliser import fit_normalisers
 from tasks.params.reward_model import RewardModelSpec
-from tasks.policy import train_policy
-from tasks.references import make_references
-from tasks.reward_bench import bench
-from tasks.reward_model import train_reward_model
 from tasks.running.loading import load_segmenter
-from tasks.running.stage import argument_parser
 from tasks.scoring.entropies import segmenter_with_cutoffs
 from tests.tasks.own_segmenter import Paragraphs, Surprises
 
@@ -67,16 +59,6 @@ def test_a_stage_makes_the_model_that_it_asks_for(tmp_path: Path) -> None:
         load_segmenter({"kind": PARAGRAPHS, "model": "any"}, None)
 
 
-@pytest.mark.parametrize(
-    "stage",
-    [train_reward_model, fit_normalisers, make_references, choose, bench, train_policy],
-    ids=lambda f: f.__name__,
-)
-def test_stages_that_read_its_model_explain_the_option_that_the_error_names(stage: Callable[..., None]) -> None:
-    found = " ".join(argument_parser(stage).format_help().split())
-    assert "--sentences SENTENCES result of `segmenter`: a SaT model with sentence ends" in found
-
-
 def test_a_reward_model_is_refused_by_needs_and_not_by_names() -> None:
     for segmenter in (STATED, {"kind": PARAGRAPHS, "model": "any"}):
         with pytest.raises(RecipeError, match="data is 'other', but entropies, SaT sentences"):
@@ -84,11 +66,3 @@ def test_a_reward_model_is_refused_by_needs_and_not_by_names() -> None:
     assert spec(segmenter={"kind": PARAGRAPHS, "model": "any"}, end_token=True).end_token
     with pytest.raises(RecipeError, match="end_token: end tokens follow sentences"):
         spec(segmenter=STATED, end_token=True)
-
-
-def test_needs_of_the_projects_own() -> None:
-    needs = segmenter_needs({"kind": "entropy", "cutoff": "1.75"})
-    assert (needs.entropies, needs.cutoffs, needs.of_stage) == (True, {"cutoff": "1.75"}, False)
-    needs = segmenter_needs({"kind": "sat", "model": "sat-1l"})
-    assert (needs.of_stage, needs.sentences, needs.cutoffs) == (True, True, {})
-    assert not segmenter_needs("bandit").spelling

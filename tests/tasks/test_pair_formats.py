@@ -12,7 +12,6 @@ import pytest
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError
-from tasks.data_specs import compared_answers
 from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
 
 
@@ -163,13 +162,6 @@ def test_a_row_of_each_format_becomes_a_record(tmp_path: Path, name: str) -> Non
     assert (record["id"], record["source"]) == ("pairs-000001", "pairs.jsonl")
 
 
-def test_messages_of_a_dialogue_are_kept(tmp_path: Path) -> None:
-    row = {"prompt": DIALOGUE, "chosen": [assistant("A helper.")], "rejected": [assistant("Nobody.")]}
-    [record] = records(write(tmp_path / "pairs.jsonl", row))
-    assert record["messages"] == DIALOGUE
-    assert record["prompt"] == HUMAN.strip()
-
-
 def test_ids_that_several_rows_have_are_made_different_and_gaps_of_a_table_are_no_values(tmp_path: Path) -> None:
     rows = [{"id": 7, "prompt": "Why?", "chosen": "So.", "rejected": "No.", "score": float("nan")}] * 3
     lines = read_pairs(write(tmp_path / "pairs.jsonl", *rows), {})[1]
@@ -191,19 +183,6 @@ def test_columns_of_parquet_that_json_has_not_are_texts(tmp_path: Path) -> None:
     lines = read_pairs(tmp_path / "pairs.parquet", {})[1]
     assert not find_faults(lines.rows, record_type("preference"))
     assert (lines.rows[0][1]["price"], lines.rows[0][1]["asked"][:10]) == ("1.5", "2024-01-02")
-
-
-def test_a_file_can_be_compressed_json_or_parquet(tmp_path: Path) -> None:
-    import pyarrow
-    from pyarrow.parquet import write_table
-
-    row = ROWS["TRL's conversational pair"][0]
-    write_table(pyarrow.Table.from_pylist([row]), tmp_path / "pairs.parquet")
-    (tmp_path / "pairs.json").write_text(json.dumps([row]))
-    write(tmp_path / "pairs.jsonl.gz", row)
-    for suffix in ("parquet", "json", "jsonl.gz"):
-        [record] = records(tmp_path / f"pairs.{suffix}")
-        assert record["chosen"] == "So."
 
 
 def test_a_dialogue_of_nectar_is_taken_apart(tmp_path: Path) -> None:
@@ -349,8 +328,3 @@ def test_held_out_prompts_are_apart_and_the_same_each_time() -> None:
     assert len(train) + len(test) == 100
     assert split_by_prompt(rows, 0.1, 1000) == (train, test)
     assert len({row["prompt"] for row in split_by_prompt(rows, 0.9, 7)[1]}) == 7
-
-
-def test_answers_with_a_rank_are_not_compared_with_answers_with_a_score() -> None:
-    answers = [{"answer": "a", "rank": 0}, {"answer": "b", "score": 0.0}]
-    assert compared_answers.pair_from_list({"prompt": "p", "answers": answers}) == compared_answers.NO_VERDICT

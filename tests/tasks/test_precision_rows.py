@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from safetensors.torch import load_file
 
-from rlhf_core.errors import RecipeError
 from tasks.running.artifacts import digest
 from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
@@ -55,18 +53,3 @@ def test_every_stage_behind_a_bf16_backbone_is_bf16_and_near_float32(
         with killed_at_a_checkpoint():
             made.run(name, tmp_path / "killed" / name)
         assert digest(made.run(name, tmp_path / "killed" / name)) == digest(made.result(name))
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"precision": "fp16"}, "precision is 'fp16'; did you mean 'bf16'"),
-        ({"precison": "bf16"}, "did you mean 'precision'"),
-        ({"attention": "fast"}, "attention is 'fast'; known: eager, sdpa"),
-    ],
-)
-def test_wrong_settings_are_named(pipeline: Pipeline, tmp_path: Path, changed: dict[str, str], message: str) -> None:
-    spec = tmp_path / "backbone.yaml"
-    spec.write_text(yaml.safe_dump({**SETTINGS["backbone"], **changed}))
-    with pytest.raises(RecipeError, match=message):
-        pipeline.run("sft", tmp_path / "out", settings={"spec": spec})

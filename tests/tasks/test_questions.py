@@ -13,7 +13,7 @@ from rlhf_core.data.encoding import messages_of
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.reasoning.grading import extract_answer, is_right, question_prompt
 from tasks import prepare
-from tasks.evaluating.solving import averages, graded
+from tasks.evaluating.solving import averages, graded, harness_accuracies
 from tasks.running.artifacts import read_jsonl
 
 SPEC: dict[str, Any] = {
@@ -148,6 +148,14 @@ def test_predictions_are_graded_with_their_first_wrong_step() -> None:
         "extracted": "4", "right": False, "steps": 2, "first_error": 1
     }  # fmt: skip
     assert graded({"answer": "3"}, "") == {"extracted": None, "right": False, "steps": 0}
+
+
+def test_the_harness_grades_by_its_two_modes() -> None:
+    texts = ["4 + 14 = 18\n#### 18", "The answer is 18.", "It is 18 or 19."]
+    assert harness_accuracies(["18"] * 3, texts) == {
+        "gsm8k_strict": pytest.approx(100 / 3),
+        "gsm8k_flexible": pytest.approx(200 / 3),
+    }
 
 
 def test_averages_are_means_over_sets() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks.evaluating.over_sft import over_sft
 from tasks.evaluating.policies import Evaluator
@@ -81,8 +81,3 @@ def test_arena_hard_is_compared_where_the_data_has_it_and_the_settings_name_it()
 def test_a_prompt_that_the_sft_model_did_not_answer_is_named() -> None:
     with pytest.raises(DataError, match="no answer to 1 of 5 prompts of 'alpaca', the first is 'e'"):
         over_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT[:-1]))
-
-
-def test_another_protocol_is_refused() -> None:
-    with pytest.raises(RecipeError, match="over_sft is 'both'; known: alpaca_eval, sentence, par"):
-        EvaluationConfig(max_new_tokens=8, task_tokens=8, over_sft="both")

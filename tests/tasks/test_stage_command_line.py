@@ -14,6 +14,7 @@ from flows.stage_run import explain_failure
 from rlhf_core.errors import RecipeError, UserCodeError
 from tasks.graph.dvc_files import STAGES, pipeline_file
 from tasks.graph.matrix import build
+from tasks.params.pages import Address
 from tasks.running.stage import argument_parser, command_line, prepare_process, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +69,7 @@ class Above:
 def test_arguments_that_belong_together_are_a_dataclass(capsys: pytest.CaptureFixture[str]) -> None:
     calls: list[tuple[Any, ...]] = []
 
-    def stage(spec_path: Path, above: Above, out: Path, version: int | None = None) -> None:
+    def stage(spec_path: Address, above: Above, out: Path, version: int | None = None) -> None:
         calls.append((spec_path, above, out, version))
 
     line = ["--spec", "a.yaml", "--data", "d", "--sft", "s", "--out", "x"]
@@ -118,7 +119,7 @@ def test_a_stage_ends_in_words_when_own_code_raises_an_error_beside_exception(
 def test_an_error_of_a_users_function_is_one_line_after_its_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stage(spec_path: Path, out: Path) -> None:
+    def stage(spec_path: Address, out: Path) -> None:
         try:
             raise TimeoutError("the server timed out")
         except TimeoutError as error:
@@ -137,7 +138,7 @@ def test_an_error_of_a_users_function_is_one_line_after_its_traceback(
 
 
 def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    def stage(spec_path: Path, out: Path) -> None: ...
+    def stage(spec_path: Address, out: Path) -> None: ...
 
     with pytest.raises(SystemExit) as stopped:
         command_line(stage)(["--out", "x"])

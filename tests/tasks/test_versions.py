@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.supervised.recipes import RECIPES
 from tests.tasks.golden_metrics import REFRESH, Measured, differences, floor, measured, runs_of, stored, version
-from tests.tasks.golden_runs import COMPUTING, RUNS, SETTINGS, GoldenRuns, with_upstream
-from tests.tasks.refresh_golden import ROUNDINGS, golden, in_no_rounding
-
-
-class SharedRuns:
-    """Golden runs in a folder that several test processes share: each is run by the first that needs it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.runs, self.folder = GoldenRuns(folder), folder
-        with FileLock(folder / "settings.lock"):
-            if not (folder / "params").exists():
-                self.runs.write()
-
-    def measured(self, name: str) -> Measured:
-        """Returns what a run gives, after running it and what it reads where that is still to do."""
-        for each in with_upstream([name]):
-            with FileLock(self.folder / f"{each}.lock"):
-                if not self.runs.result(each).exists():
-                    self.runs.run(each)
-        return measured(self.runs.result(name))
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "golden"
-    folder.mkdir(exist_ok=True)
-    return SharedRuns(folder)
+from tests.tasks.golden_runs import COMPUTING, RUNS, SETTINGS, SharedRuns
+from tests.tasks.refresh_golden import ROUNDINGS, in_no_rounding
+from tests.tasks.refresh_golden import golden as to_keep
 
 
 @pytest.mark.parametrize("stage", COMPUTING)
-def test_results_change_only_with_the_version(shared: SharedRuns, stage: str) -> None:
+def test_results_change_only_with_the_version(golden: SharedRuns, stage: str) -> None:
     golden_version = stored(stage)["version"]
     if golden_version != version(stage):
         pytest.fail(
@@ -51,7 +24,11 @@ def test_results_change_only_with_the_version(shared: SharedRuns, stage: str) ->
             f"them with `{REFRESH} {' '.join(runs_of(stage))}`"
         )
     runs = stored(stage)["runs"]
-    changed = {name: found for name in runs_of(stage) if (found := differences(runs[name], shared.measured(name)))}
+    changed = {
+        name: found
+        for name in runs_of(stage)
+        if (found := differences(runs[name], measured(golden.made(name).result(name))))
+    }
     changes = [f"{name}: {change}" for name in in_no_rounding(list(changed)) for change in changed[name][:5]]
     if changes:
         pytest.fail(
@@ -72,7 +49,7 @@ def test_every_stage_optimiser_and_recipe_has_a_golden_run() -> None:
 def test_differences_beyond_rounding_are_found() -> None:
     first = Measured({"rows.jsonl": "abc"}, {"metrics/loss": 0.5, "metrics/kl": 0.0, "metrics/ece": 0.1})
     second = Measured({"rows.jsonl": "abc"}, {"metrics/loss": 0.5004, "metrics/kl": 1e-7, "metrics/ece": 0.1})
-    kept = golden(first, [second])
+    kept = to_keep(first, [second])
     assert kept["tolerances"] == {"metrics/loss": pytest.approx(0.002)}
     assert (
         differences(kept, Measured(first.texts, {"metrics/loss": 0.5015, "metrics/kl": 1e-6, "metrics/ece": 0.15}))
@@ -90,9 +67,9 @@ def test_differences_beyond_rounding_are_found() -> None:
 def test_a_rounding_that_draws_another_token_widens_no_tolerance() -> None:
     first = Measured({"rows.jsonl": "abc"}, {"metrics/loss": 0.5})
     flipped = Measured({"rows.jsonl": "xyz"}, {"metrics/loss": 0.7})
-    assert golden(first, [flipped, first]) == golden(first, [first])
+    assert to_keep(first, [flipped, first]) == to_keep(first, [first])
     with pytest.raises(ValueError, match="every other rounding gives other texts"):
-        golden(first, [flipped])
+        to_keep(first, [flipped])
 
 
 def test_what_leaves_its_values_in_every_rounding_has_changed() -> None:

@@ -1,0 +1,239 @@
+"""The committed rows of the papers: what each is trained from, and which printed results they stand for.
+
+`params/test_pinned_settings.py` has their values, `test_printed_settings.py` compares these with the papers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.published import printed_tables, row_map
+from rlhf_core.recipe import parse_recipe
+from rlhf_core.rewards.composition import Reward
+from tasks.graph.items import Item
+from tasks.graph.matrix import build, suite_seeds
+from tasks.graph.rows import RowSpec, load_rows, paper_folder, papers, raw_row, read_rows, row_addresses
+from tasks.graph.scale import Scale
+from tasks.params.backbone import BackboneSpec
+from tasks.params.pages import Address, entries, read_settings
+from tasks.params.policy import PolicyScale
+from tasks.params.settings import DEFAULT_SCALE, typed
+from tasks.params.stages import run_settings
+from tasks.policy_run.reward import RewardInputs, build_reward
+from tasks.studies.caveats import LEAST
+from tests import small_repository
+from tests.rlhf_core.tiny_models import tiny_scalar_model
+from tests.small_repository import set_entry
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = load_rows(ROOT, "rlmec")
+TESTBED = Scale(ROOT, DEFAULT_SCALE)
+#: Normalisers that are fitted to the segments of a reward model.
+FITTED = ("global", "last", "location_aware")
+
+
+def policy_scale(row: RowSpec, scale: Scale) -> PolicyScale:
+    where = Address(str(scale.row(row, 0)[-1].arguments["scale"]))
+    return typed(PolicyScale, read_settings(where.under(ROOT)), str(where))
+
+
+def modules(row: RowSpec) -> dict[str, str]:
+    """Returns {module: name} of the stages above a row and its own; the last of each module."""
+    return {item.module: item.name for item in TESTBED.row(row, 0)}
+
+
+@pytest.mark.parametrize("paper", printed_tables.PAPERS)
+def test_headline_rows_have_enough_updates_over_enough_iterations(paper: str) -> None:
+    for name, row in read_rows(ROOT, paper)[0].items():
+        if row.kind != "reward" or not TESTBED.has(row):
+            continue
+        recipe = parse_recipe(read_settings(row.path.under(ROOT)), name)
+        config = policy_scale(row, TESTBED).optimiser_config(recipe.optimiser, name)
+        iterations = config.iterations - config.critic_warmup - config.replay
+        updates = iterations * config.epochs * config.rollout_batch // config.minibatch
+        if recipe.optimiser["kind"] != "online_dpo":  # a row beyond the paper's tables
+            assert updates >= LEAST["updates"], f"{name}: {updates} updates"
+            assert iterations >= LEAST["iterations"], f"{name}: {iterations} iterations"
+
+
+def test_every_row_reads_the_segments_that_its_normaliser_is_fitted_to() -> None:
+    checked = 0
+    for own in papers(ROOT):
+        for at in row_addresses(ROOT, own).values():
+            row = read_settings(at.under(ROOT))
+            for part in row.get("components") or [row]:
+                if part.get("normaliser") in FITTED:
+                    paper, _, name = str(part["reward_model"]).rpartition("/")
+                    model = entries(ROOT, paper_folder(paper or own), "reward_models")[name]
+                    assert part["readout"]["segmenter"] == read_settings(model.under(ROOT))["segmenter"], at
+                    checked += 1
+    assert checked >= 19
+
+
+NGRAM, BANDIT, TOKEN = {"kind": "ngram", "n": 5}, {"kind": "bandit"}, {"kind": "token"}
+NATS = {"kind": "entropy", "cutoff": 0.9}
+
+
+@pytest.mark.parametrize("normaliser", FITTED)
+@pytest.mark.parametrize(
+    ("trained", "read", "same"),
+    [
+        (NGRAM, {"kind": "ngram", "n": 20}, False), (NATS, {"kind": "entropy", "cutoff": "1.75"}, False),
+        (BANDIT, TOKEN, False), (NGRAM, NGRAM, True), (TOKEN, TOKEN, True),
+        (NATS, {"kind": "entropy", "cutoff": "1.5"}, True), (NATS, {"kind": "entropy", "cutoff": "the same"}, True),
+    ],
+)  # fmt: skip
+def test_a_normaliser_of_another_segmentation_is_refused(
+    tmp_path: Path, trained: dict[str, Any], read: dict[str, Any], same: bool, normaliser: str
+) -> None:
+    tiny_scalar_model().save(tmp_path / "model" / "model", {"segmenter": trained, "aggregation": "mean"})
+    moments: dict[str, Any] = {name: {"mean": 0.0, "std": 1.0} for name in ("global", "last", "sequence")}
+    line = {"w_mean": 0.1, "b_mean": 0.0, "w_std": 0.0, "b_std": 1.0, "floor": 0.1}
+    cutoffs = {"1.5": 0.9, "1.75": 1.1, "the same": 0.9}
+    for name, values in (("cutoffs", cutoffs), ("normaliser", moments | {"location_aware": {"huber": line}})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
+
+    def built(fitted: str) -> Reward:
+        row = {"title": "A row", "kind": "reward", "backbone": "tiny", "reward_model": "model", "normaliser": fitted}
+        row |= {"readout": {"segmenter": read, "read": "value"}, "credit": "even_split", "optimiser": {"kind": "ppo"}}
+        inputs = RewardInputs(tmp_path, (tmp_path / "model",), (tmp_path,))
+        return build_reward(parse_recipe(row), inputs, 8, None)  # type: ignore[arg-type]
+
+    if same:
+        assert built(normaliser).components
+        return
+    with pytest.raises(RecipeError, match=f"normaliser '{normaliser}' was fitted to segments of the reward model"):
+        built(normaliser)
+    assert built("sequence").components
+
+
+# --- ALARM -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", ["small", "feedback", "paper"])
+def test_the_initial_policy_answers_as_long_as_policies_do_while_they_train(scale: str) -> None:
+    """Or D_p would normalise by rewards of answers that training never sees."""
+    rows = [*load_rows(ROOT, "alarm").values(), *load_rows(ROOT, "tatoeba").values()]
+    own, compared = Scale(ROOT, scale), 0
+    for row in (row for row in rows if row.selection is not None and own.has(row)):
+        items = own.row(row, 0)
+        (selection,) = [item for item in items if item.module == "selection"]
+        drawn = read_settings(Address(str(selection.arguments["scale"])).under(ROOT))
+        trained = read_settings(Address(str(items[-1].arguments["scale"])).under(ROOT))
+        assert drawn["max_new_tokens"] == trained["sampling"]["max_new_tokens"], row.name
+        compared += 1
+    assert compared > 15
+
+
+def test_a_policy_reads_the_selection_and_what_the_selection_read() -> None:
+    items = TESTBED.row(load_rows(ROOT, "alarm")["qa-alarm"], 0)
+    (selection,) = [item for item in items if item.module == "selection"]
+    policy = items[-1].arguments
+    assert policy["selection"] == f"{selection.out}/result"
+    assert policy["holistic"] == selection.arguments["reward_model"]
+    assert policy["aspect_model"] == selection.arguments["aspect_model"]
+
+
+def test_alarm_is_run_with_three_seeds_at_every_scale_as_in_the_paper() -> None:
+    suite = run_settings(ROOT).suite
+    for scale in ("testbed", "small", "feedback", "paper"):
+        assert suite_seeds(suite, scale, "alarm") == (0, 1, 2)
+    assert suite_seeds(suite, "paper", "par") == (0,)
+
+
+# --- RLMEC -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_those_of_the_experiment_matrix_and_every_printed_result_has_one() -> None:
+    paper = printed_tables.paper("rlmec")
+    assert len(ROWS) == len(paper.experiment_matrix["policy_trainings"]) == 50
+    mapped = [m for table in paper.tables if table.is_result for m in row_map.mapped_rows(table)]
+    assert {m.recipe.name for m in mapped if m.recipe and m.recipe.kind == "policy"} == set(ROWS)
+    empty = [m.condition for m in mapped if m.recipe is None]
+    assert all(name.startswith("+ FIGA") and name.endswith("math") for name in empty)
+
+
+def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() -> None:
+    paper = build(ROOT)
+    found: dict[str, Item] = {}
+    for folder in (Path("pipelines/paper/rlmec"), Path("pipelines/paper/shared")):
+        found |= {item.name: item for item in paper[folder].items() if item.module == "sft"}
+    mapped = row_map.mapped_rows(printed_tables.table("rlmec/3"))
+    others = [m for m in mapped if m.published.condition in ("LLaMA 2", "Vicuna", "WizardLM")]
+    assert len(others) == 12
+    for each in others:
+        assert each.recipe is not None
+        item = found[each.recipe.name]
+        spec = typed(BackboneSpec, read_settings(Address(str(item.arguments["spec"])).under(ROOT)), each.recipe.name)
+        assert spec.training is None
+        assert ("13" in str(spec.source)) is (each.published.extra["model_size"] == "13B")
+        assert spec.data == ("questions" if each.part == "qa" else "mathematics")
+        assert not TESTBED.has(raw_row(ROOT, "rlmec", each.recipe.name))
+
+
+def test_a_printed_row_is_one_policy_for_each_task() -> None:
+    rows = [m for m in row_map.mapped_rows(printed_tables.table("rlmec/3")) if m.published.condition == "+ RLMEC"]
+    names = ("qa-rlmec", "math-rlmec", "qa-13b-rlmec", "math-13b-rlmec")
+    assert [m.recipe and m.recipe.name for m in rows] == [m.main for m in rows] == [*names]
+    assert rows[0].condition == "+ RLMEC · 7B · qa"
+    assert set(rows[0].published.values) == {"ecqa", "qasc", "obqa", "arc", "qa_avg"}
+    assert "gsm8k" in rows[0].elsewhere
+    ablation = row_map.mapped_rows(printed_tables.table("rlmec/4"))[2]
+    assert ablation.condition == "TLS no, RL yes, IR yes · 13B · qa"
+
+
+def test_what_a_row_learns_from_is_made_for_it() -> None:
+    assert "teacher" not in modules(ROWS["math-sft"])
+    assert "generative_reward_model" not in modules(ROWS["math-rft-td"])
+    assert modules(ROWS["math-rlmec"])["generative_reward_model"] == "math"
+    assert "reward_model" not in modules(ROWS["math-rlmec"])
+    vanilla = modules(ROWS["qa-vanilla-ppo"])
+    assert (vanilla["solution_pairs"], vanilla["reward_model"]) == ("rlmec-qa", "qa")
+
+
+def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None:
+    items = TESTBED.row(ROWS["math-rlmec-grm-13b"], 0)
+    model = next(item for item in items if item.module == "generative_reward_model")
+    assert "rlmec-math-13b" in str(model.arguments["sft"])
+    assert str(model.arguments["samples"]).endswith("samples/rlmec-math/0/result")
+    own = next(item for item in TESTBED.row(ROWS["math-13b-rlmec"], 0) if item.module == "generative_reward_model")
+    assert own.out != model.out
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"optimiser": {"kind": "rft", "additional": "generated"}}, "'rewrites' must name the generative reward model"),
+        (
+            {"optimiser": {"kind": "rft", "additional": "generated"}, "rewrites": "mth"},
+            "rewrites is .mth., which no page",
+        ),
+        ({"optimiser": {"kind": "rft", "additional": "techer"}}, "additional is 'techer'"),
+    ],
+)
+def test_rows_that_lack_what_they_learn_from_are_refused(tmp_path: Path, row: dict[str, object], message: str) -> None:
+    root = small_repository.create(tmp_path)
+    new = {"title": "x", "kind": "supervised", "backbone": "phi3-mini", **row}
+    set_entry(root / "params/segment/rows.yaml", "new", new)
+    with pytest.raises(RecipeError, match=message):
+        load_rows(root, "segment")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"optimiser": {"kind": "ppo"}}, "pays the tokens of fixed samples, but optimiser 'ppo' samples"),
+        ({"optimiser": {"kind": "rlmec"}, "normaliser": "global"}, "leave 'readout', 'normaliser' and 'gives' out"),
+        ({"optimiser": {"kind": "rlmec"}, "credit": "last_token"}, "credit 'last_token' takes Sequence"),
+        ({"optimiser": {"kind": "rlmec"}, "imitation": 0.5}, "imitation is 0.5; it must be a mapping"),
+    ],
+)
+def test_generative_rewards_fit_fixed_samples_alone(row: dict[str, object], message: str) -> None:
+    base = {"title": "x", "kind": "reward", "backbone": "b", "generative_reward_model": "math", "credit": "as_is"}
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe({**base, **row})

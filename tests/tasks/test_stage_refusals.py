@@ -1,0 +1,393 @@
+"""Refusals of stages: of inputs that do not fit each other, and of numbers that diverge; nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
+from tests.tasks.golden_runs import RUNS, SETTINGS, Given, SharedRuns
+from tests.tasks.golden_settings import HOLISTIC
+from tests.tasks.tiny_pipeline import changed
+
+Row = dict[str, Any]
+
+
+def row(name: str, **values: Any) -> Row:
+    """Returns a golden row with other values."""
+    return {**SETTINGS[f"row/{name}"], **values}
+
+
+def settings(name: str, path: str, value: Any) -> Row:
+    """Returns golden settings with the value at a dotted path replaced."""
+    return changed(SETTINGS[name], path, value)
+
+
+def result(name: str) -> str:
+    """Returns the result of a golden run as command lines state it."""
+    return f"{SharedRuns.out(name)}/result"
+
+
+PAR = {"kind": "par", "references": 2}
+#: (golden run, changed arguments, message); a mapping is written as a settings file.
+MISFITS: list[tuple[str, dict[str, Given], str]] = [
+    ("bandit", {"normaliser": None}, r"1 reward model\(s\) and 0 normaliser\(s\) are given"),
+    ("par", {"references": None}, r"reference rewards by the reward models \['bandit'\].*--references"),
+    (
+        "par",
+        {"row": row("par", shaping={"kind": "par", "references": 11})},
+        r"has 10 reference reward\(s\), .*asks for 11",
+    ),
+    ("bandit", {"reward_model": result("model-odin")}, "has no head 'reward'; state 'head' .* one of quality, length"),
+    ("math-rlmec", {"token_rewards": None}, "learns from generated: give --token-rewards"),
+    (
+        "qa-alarm",
+        {"row": row("qa-alarm", components=[HOLISTIC, {"aspect": "honesty"}])},
+        "'honesty' is not in the selection; it compared",
+    ),
+    (
+        "qa-alarm",
+        {"row": row("qa-alarm", components=[HOLISTIC, {"aspect": "factuality", "credit": "last_token"}])},
+        "takes Sequence",
+    ),
+    (
+        "qa-alarm",
+        {"row": row("qa-alarm", components=[HOLISTIC, {"aspect": "completeness", "shaping": PAR}])},
+        "reference rewards",
+    ),
+    ("qa-alarm", {"selection": None}, "--selection and --holistic belong together"),
+    (
+        "alarmed",
+        {
+            "row": row("alarmed", alarm={"on_hacking": "stop"}),
+            "scale": settings("policy/alarmed", "checkpoint_prompts", 0),
+        },
+        "has no evaluations to choose them by: set checkpoint_prompts",
+    ),
+    (
+        "model-warm",
+        {"reward_model": result("model-warm-1")},
+        r"merge names 2 reward models, but 1 result\(s\) are given",
+    ),
+    ("model-warm", {"reward_model": (result("model-warm-1"), result("model-odin"))}, "'warm-2' has heads"),
+    ("model-warm-1", {"reward_model": result("model-warm-2")}, "the spec merges none"),
+    ("model-odin", {"scale": settings("training", "microbatch", 1)}, "microbatch is 1, .* needs at least 2 pairs"),
+    ("best_of_n", {"scale": {"sizes": [8]}}, "at most the pool of 4"),
+    ("second_judge", {"policies": result("bandit")}, "2 opponents, but 1 policies"),
+    (
+        "references-bandit",
+        {"reward_model": result("model-sentence"), "sentences": result("segmenter")},
+        "reads end tokens.*end_token: false",
+    ),
+    (
+        "aspect-relevance",
+        {"spec": settings("aspect_model/relevance", "aspect", "politeness")},
+        "no labels of slices for aspect 'politeness'.*factuality, relevance",
+    ),
+    (
+        "segment",
+        {"row": settings("row/segment", "readout.segmenter.cutoff", "9")},
+        "entropy cutoff 9 is not among .*Add it to `cutoffs`",
+    ),
+    ("dialogue-tokenizer", {"spec": {"vocabulary": 20, "full_byte_alphabet": False}}, "vocab_size 20 is too small"),
+    ("entropies", {"sft": "nowhere/result"}, "nowhere/result: input does not exist. Run the stage that makes it first"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"), MISFITS, ids=[f"{case[0]}-{i}" for i, case in enumerate(MISFITS)]
+)
+def test_inputs_that_do_not_fit_are_refused(
+    golden: SharedRuns, name: str, changes: dict[str, Given], message: str, tmp_path: Path
+) -> None:
+    read = [run for run in RUNS if any(result(run) in _texts(value) for value in changes.values())]
+    golden.made(*RUNS[name].needs, *read)
+    with pytest.raises(RewardsmithError, match=message):
+        golden.run(name, **changes, out=tmp_path / "out")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def _texts(value: Given) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def edited(golden: SharedRuns, name: str, folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
+    """Returns a copy of a result with one file changed: rows, an object or tensors."""
+    copy = Path(shutil.copytree(golden.made(name).result(name), folder / "edited"))
+    path = copy / file
+    if path.suffix == ".safetensors":
+        save_file(change(load_file(path)), path)
+    elif path.suffix == ".jsonl":
+        rows = change([json.loads(line) for line in path.read_text().splitlines()])
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    return copy
+
+
+def all_right(rows: list[Row]) -> list[Row]:
+    for row in rows:
+        row["labels"]["relevance"] = [[start, end, True] for start, end, _ in row["labels"]["relevance"]]
+    return rows
+
+
+def unknown_question(rows: list[Row]) -> list[Row]:
+    rows[3]["question_id"] = "elsewhere"
+    return rows
+
+
+def not_finite(tensors: dict[str, Any]) -> dict[str, Any]:
+    tensors["values.reward"][:] = math.nan
+    return tensors
+
+
+def constant(selection: Row) -> Row:
+    return selection | {
+        "aspects": selection["aspects"] | {"completeness": selection["aspects"]["completeness"] | {"std": 0.0}}
+    }
+
+
+def swapped(rows: list[Row]) -> list[Row]:
+    paid = ("token_ids", "rewards", "probabilities")
+    pairs = zip(rows, [*rows[1:], rows[0]], strict=True)
+    return [row | {name: other[name] for name in paid} for row, other in pairs]
+
+
+#: (golden run, its argument, the run that gives it, file, change, changed row, message)
+EDITED: list[tuple[str, str, str, str, Callable[[Any], Any], Row | None, str]] = [
+    (
+        "par",
+        "references",
+        "references-bandit",
+        "references.json",
+        lambda facts: facts | {"prompts": [f"other-{n}" for n in facts["prompts"]]},
+        None,
+        r"has no reference rewards; they are cached for \d+ prompt",
+    ),
+    (
+        "par",
+        "references",
+        "references-bandit",
+        "references.safetensors",
+        not_finite,
+        None,
+        "a reference reward of prompt '.*' is not finite",
+    ),
+    (
+        "qa-alarm-selected",
+        "selection",
+        "selection-qa",
+        "selection.json",
+        lambda found: found | {"chosen": []},
+        None,
+        "the selection chose no aspect",
+    ),
+    (
+        "qa-alarm",
+        "selection",
+        "selection-qa",
+        "selection.json",
+        constant,
+        row("qa-alarm", components=[HOLISTIC, {"aspect": "completeness"}]),
+        "aspect 'completeness' is constant",
+    ),
+    (
+        "aspect-relevance",
+        "data",
+        "longform",
+        "labelled.train.jsonl",
+        all_right,
+        None,
+        "every slice is right in aspect 'relevance'",
+    ),
+    (
+        "teacher",
+        "samples",
+        "samples",
+        "samples.jsonl",
+        unknown_question,
+        None,
+        "row 4, field 'question_id': the question 'elsewhere' is not in the data",
+    ),
+    (
+        "generative",
+        "teacher",
+        "teacher",
+        "rewrites.jsonl",
+        lambda rows: [row | {"accepted": False} for row in rows],
+        None,
+        "rewrites of 0 questions were accepted",
+    ),
+    (
+        "math-rlmec",
+        "token_rewards",
+        "generative",
+        "token_rewards.jsonl",
+        swapped,
+        None,
+        "the rewarded tokens of sample '.*' spell",
+    ),
+    (
+        "math-rlmec",
+        "token_rewards",
+        "generative",
+        "token_rewards.jsonl",
+        lambda rows: rows[1:],
+        None,
+        "has no token rewards",
+    ),
+    (
+        "math-rlmec",
+        "token_rewards",
+        "generative",
+        "grm_rewrites.jsonl",
+        lambda rows: [row | {"rewrite": row["prediction"]} for row in rows],
+        None,
+        "nothing to imitate",
+    ),
+    (
+        "solution_pairs",
+        "samples",
+        "samples",
+        "samples.jsonl",
+        lambda rows: [row for row in rows if row["correct"]],
+        None,
+        "0 questions have both a correct and a wrong solution",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "of", "file", "change", "own", "message"),
+    EDITED,
+    ids=[f"{case[0]}-{i}" for i, case in enumerate(EDITED)],
+)
+def test_results_that_do_not_fit_are_refused(
+    golden: SharedRuns,
+    name: str,
+    argument: str,
+    of: str,
+    file: str,
+    change: Any,
+    own: Row | None,
+    message: str,
+    tmp_path: Path,
+) -> None:
+    golden.made(*RUNS[name].needs)
+    given: dict[str, Given] = {argument: edited(golden, of, tmp_path, file, change)} | (
+        {} if own is None else {"row": own}
+    )
+    with pytest.raises(RewardsmithError, match=message):
+        golden.run(name, **given, out=tmp_path / "out")
+    assert not (tmp_path / "out" / "result").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "path", "message"),
+    [
+        ("sft", "spec", "training.learning_rate", r"file .*sft.jsonl: step \d: .*nan.*lower"),
+        ("model-bandit", "scale", "learning_rate", r"preference.train.jsonl: step \d: .*nan"),
+        ("dpo", "scale", "optimiser.learning_rate", r"preference.train.jsonl: step \d: .*nan"),
+        ("bandit", "scale", "optimiser.critic_lr", "lower the learning rate"),
+    ],
+)
+def test_numbers_that_diverge_leave_an_earlier_result_in_place(
+    golden: SharedRuns, name: str, argument: str, path: str, message: str, tmp_path: Path
+) -> None:
+    golden.made(*RUNS[name].needs)
+    (tmp_path / "result").mkdir()
+    (tmp_path / "result" / "metrics.json").write_text("{}")
+    with pytest.raises(NumericsError, match=message):
+        golden.run(name, **{argument: settings(str(RUNS[name].settings[argument]), path, 1e30)}, out=tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} - {"diverged.json"} == {"result"}
+    assert [p.name for p in (tmp_path / "result").iterdir()] == ["metrics.json"]
+
+
+OWN_REWARDS = """
+import torch
+
+def shape(batch):
+    return torch.zeros(len(batch), 999)
+
+def fails(batch):
+    return batch.texts[0].undefined
+
+def nan(batch):
+    return torch.full((len(batch),), float("nan"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("shape", RecipeError, r"^reward function own_wrong:shape returned shape \(16, 999\); .* wants \(16,\)"),
+        ("fails", RecipeError, r"^reward function own_wrong:fails failed: AttributeError.*line 8 of .*own_wrong.py"),
+        ("nan", NumericsError, r"^reward function own_wrong:nan: the reward of response 0 of the batch is not finite"),
+    ],
+)
+def test_a_wrong_reward_function_is_an_error_of_the_function(
+    golden: SharedRuns,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    error: type[RewardsmithError],
+    message: str,
+) -> None:
+    """No file of data is blamed, and only a value that is not finite is a divergence."""
+    (tmp_path / "own_wrong.py").write_text(OWN_REWARDS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    golden.made("sft")
+    with pytest.raises(error, match=message):
+        golden.run("function", row=row("function", function=f"own_wrong:{name}"), out=tmp_path / "out")
+    assert (tmp_path / "out" / "diverged.json").exists() == (error is NumericsError)
+
+
+def test_odd_predictions_are_refused_with_their_reason_and_still_scored(golden: SharedRuns, tmp_path: Path) -> None:
+    """Nothing at all, more than ten steps, no answer, and the reference itself marked as wrong."""
+    from tasks.running.loading import load_encoder
+
+    golden.made("generative")
+    encoder = load_encoder(golden.result("mathematics"), golden.result("samples") / "tokenizer")
+    wrong = [row for row in golden.read("samples", "samples.jsonl") if not row["correct"]]
+    odd = {"": "too many edits", "1 + 1 = 2.\n" * 12: "too many steps", "Who knows?": "too many edits"}
+    odd[wrong[3]["solution"]] = "same text"
+    texts = {row["id"]: text for row, text in zip(wrong, odd, strict=False)}
+
+    def change(rows: list[Row]) -> list[Row]:
+        for row in rows:
+            if (text := texts.get(row["id"])) is not None:
+                row |= {"prediction": text, "token_ids": encoder.sequence({"prompt": row["prompt"]}, text).response}
+        return rows
+
+    samples = edited(golden, "samples", tmp_path, "samples.jsonl", change)
+    spec = {"kind": "oracle", "options": {"noise": 0.0}, "limits": {"most_tokens": 96}}
+    golden.run("teacher", spec=spec, samples=samples, out=tmp_path / "teacher")
+    rewrites = [json.loads(line) for line in (tmp_path / "teacher/result/rewrites.jsonl").read_text().splitlines()]
+    assert {row["id"]: row["reason"] for row in rewrites if row["id"] in texts} == dict(
+        zip(texts, odd.values(), strict=True)
+    )
+    golden.run("generative", samples=samples, teacher=tmp_path / "teacher/result", out=tmp_path / "model")
+    scored = [json.loads(line) for line in (tmp_path / "model/result/token_rewards.jsonl").read_text().splitlines()]
+    assert all(len(row["rewards"]) == len(row["token_ids"]) > 0 for row in scored)
+
+
+def test_damaged_results_are_named_with_their_row(tmp_path: Path) -> None:
+    from tasks.running.artifacts import read_json, read_jsonl, read_tensors, write_json
+
+    for name, content, read, message in (
+        ("history.jsonl", b'{"a": 1}\n{"a": 2}\n{"a"', read_jsonl, r"history\.jsonl, row 3: not valid JSON"),
+        ("metrics.json", b"\xff\xfe", read_json, r"metrics\.json: not valid JSON"),
+        ("entropies.safetensors", b"half", read_tensors, r"entropies\.safetensors: not valid safetensors"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"{message} .*Re-run its stage"):
+            read(tmp_path / name)  # type: ignore[operator]
+    with pytest.raises(NumericsError, match=r"metrics\.json: alpaca_wr, rows/1/kl not finite"):
+        write_json(tmp_path / "metrics.json", {"alpaca_wr": math.nan, "rows": [{"kl": 1.0}, {"kl": -math.inf}]})
