@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor
 
@@ -25,46 +23,28 @@ from rlhf_core.aspects.slice_classification import (
     slice_ends,
     slice_loss,
 )
-from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.slices import relabelled
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.rewards.preference_training import pair_loss, score_all
+from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.pages import Address
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import encode, load_encoder
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, name_file_in_numeric_errors, read_spec, run_main
-from tasks.running.supervised import train_resumably
+from tasks.running.stage import command_line, read_spec, run_main
+from tasks.running.supervised import PairComparison, fit
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "aspect_model"
-
-
-History = list[dict[str, float]]
-
-
-@dataclass(frozen=True)
-class _Training:
-    """Checkpoints of a training, with the inputs and the seed by which stages share it."""
-
-    checkpoints: RunCheckpoints
-    inputs: Sequence[Path | str]
-    seed: int
-
-    def reused_for(self, rows: Sequence[object]) -> AbstractContextManager[RunCheckpoints | None]:
-        """Returns the checkpoints that a training on these rows is reused from."""
-        return reuse_training(STAGE, VERSION, self.inputs, rows, self.seed)
 
 
 def train_aspect_model(
@@ -81,9 +61,19 @@ def train_aspect_model(
     config = read_spec(TrainingConfig, scale_path)
     encoder = load_encoder(data, sft / "model")
     model = ScalarModel.from_language_model(load_language_model(sft / "model"), seed=seed).to(device())
-    fit = _fit_pairs if Density(spec.density) is Density.SEQUENCE else _fit_slices
-    training = _Training(checkpoints, [spec_path, scale_path, sft / "model"], seed)
-    metrics, history = fit(model, spec, config, data, encoder, training)
+    learned = (_Pairs if Density(spec.density) is Density.SEQUENCE else _Slices)(model, spec, data, encoder)
+    history = fit(
+        model,
+        learned.target,
+        config,
+        seed=seed,
+        checkpoints=checkpoints,
+        label=f"aspect {spec.aspect} seed {seed}",
+        file=learned.file,
+        shared=reuse_training(STAGE, VERSION, [spec_path, scale_path, sft / "model"], learned.rows, seed),
+        sides=learned.sides,
+    )
+    metrics = learned.measured()
     facts = read_json(data / "data.json")
     described = {key: facts[key] for key in ("template", "limits")}
     if not distributed.rank():
@@ -122,87 +112,82 @@ def labelled_sequences(spec: AspectModelSpec, encoder: Encoder, file: Path) -> l
     return sequences
 
 
-def _fit_slices(
-    model: ScalarModel,
-    spec: AspectModelSpec,
-    config: TrainingConfig,
-    data: Path,
-    encoder: Encoder,
-    training: _Training,
-) -> tuple[dict[str, float], History]:
-    rows, held_out = (
-        labelled_sequences(spec, encoder, data / f"labelled.{split}.jsonl") for split in ("train", "validation")
-    )
-    kinds = {right for row in rows for right in row.right}
-    if len(kinds) < 2:
-        raise DataError(
-            f"every slice is {'right' if kinds == {True} else 'wrong'} in aspect '{spec.aspect}': nothing to learn",
-            file=str(data / "labelled.train.jsonl"),
-            field="labels",
-            remedy="Give answers with errors and without",
-        )
+class _SliceLoss:
+    """The loss of telling right slices from wrong ones, divided by the number of slices."""
 
-    def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        return slice_loss(model, [rows[i] for i in indices], encoder.pad_id, spec.error_weight)
+    every = 5
 
-    def weight(indices: Sequence[int]) -> float:
-        return float(sum(len(rows[i].right) for i in indices))
+    def __init__(self, model: ScalarModel, rows: Sequence[LabelledSequence], pad_id: int, error_weight: float) -> None:
+        self.model, self.rows, self.pad_id, self.error_weight = model, rows, pad_id, error_weight
+        self.lengths = [len(row.sequence.sequence) for row in rows]
 
-    lengths = [len(row.sequence.sequence) for row in rows]
-    batches = LengthBucketedBatches(lengths, seed=training.seed, rows_per_batch=config.batch)
-    steps = config.steps(len(rows))
-    apply_supervised_device_settings(model, config, max(lengths))
-    label = f"aspect {spec.aspect} seed {training.seed}"
-    with name_file_in_numeric_errors(data / "labelled.train.jsonl"), training.reused_for(rows) as shared_checkpoints:
-        history = train_resumably(
-            model, loss, batches, steps, config, weight,
-            checkpoints=training.checkpoints, label=label, history_every=5, shared_checkpoints=shared_checkpoints,
-        )  # fmt: skip
-    logits = all_slice_logits(model, [row.sequence for row in held_out], encoder.pad_id)
-    said = [value > 0 for row in logits for value in row]
-    return classification_scores(said, [right for row in held_out for right in row.right]), history
+    def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+        return slice_loss(self.model, [self.rows[i] for i in rows], self.pad_id, self.error_weight)
+
+    def weight(self, rows: Sequence[int]) -> float:
+        return float(sum(len(self.rows[i].right) for i in rows))
 
 
-def _fit_pairs(
-    model: ScalarModel,
-    spec: AspectModelSpec,
-    config: TrainingConfig,
-    data: Path,
-    encoder: Encoder,
-    training: _Training,
-) -> tuple[dict[str, float], History]:
-    def pairs(split: str) -> tuple[list[SegmentedSequence], list[SegmentedSequence]]:
-        file = data / f"{spec.aspect}.{split}.jsonl"
-        rows = read_jsonl(file)
-        if not rows:
-            raise DataError("holds no pair", file=str(file), remedy="Give pairs that differ in the aspect")
-        encoded = (encode(encoder, rows, side, file) for side in ("chosen", "rejected"))
-        first, second = ([SegmentedSequence(s, [len(s.response) - 1]) for s in side] for side in encoded)
-        return first, second
+class _Slices:
+    """Slices of answers, labelled right or wrong in an aspect.
 
-    (chosen, rejected), (better, worse) = pairs("train"), pairs("validation")
+    Raises:
+        DataError: no slice, or slices of one label alone.
+    """
 
-    def loss(indices: Sequence[int]) -> Any:
-        return pair_loss(model, [chosen[i] for i in indices], [rejected[i] for i in indices], encoder.pad_id)
+    sides = 1
 
-    lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
-    batches = LengthBucketedBatches(lengths, seed=training.seed, rows_per_batch=config.batch)
-    steps = config.steps(len(chosen))
-    apply_supervised_device_settings(model, config, 2 * max(lengths))
-    label = f"aspect {spec.aspect} seed {training.seed}"
-    pairs_in_order = list(zip(chosen, rejected, strict=True))
-    with (
-        name_file_in_numeric_errors(data / f"{spec.aspect}.train.jsonl"),
-        training.reused_for(pairs_in_order) as shared_checkpoints,
-    ):
-        history = train_resumably(
-            model, loss, batches, steps, config, lambda indices: float(len(indices)),
-            checkpoints=training.checkpoints, label=label, history_every=5, shared_checkpoints=shared_checkpoints,
-        )  # fmt: skip
-    e, _ = score_all(model, [*better, *worse], encoder.pad_id)
-    accuracy = pairwise_accuracy(e[: len(better)], e[len(better) :])
-    metrics = {name: float(accuracy[name]) for name in ("accuracy", "lower", "upper")}
-    return {**metrics, "pairs": float(len(better))}, history
+    def __init__(self, model: ScalarModel, spec: AspectModelSpec, data: Path, encoder: Encoder) -> None:
+        self.model, self.pad_id = model, encoder.pad_id
+        self.file, validation = (data / f"labelled.{split}.jsonl" for split in ("train", "validation"))
+        self.rows, self.held_out = (labelled_sequences(spec, encoder, file) for file in (self.file, validation))
+        kinds = {right for row in self.rows for right in row.right}
+        if len(kinds) < 2:
+            raise DataError(
+                f"every slice is {'right' if kinds == {True} else 'wrong'} in aspect '{spec.aspect}': nothing to learn",
+                file=str(self.file),
+                field="labels",
+                remedy="Give answers with errors and without",
+            )
+        self.target = _SliceLoss(model, self.rows, encoder.pad_id, spec.error_weight)
+
+    def measured(self) -> dict[str, float]:
+        logits = all_slice_logits(self.model, [row.sequence for row in self.held_out], self.pad_id)
+        said = [value > 0 for row in logits for value in row]
+        return classification_scores(said, [right for row in self.held_out for right in row.right])
+
+
+class _Pairs:
+    """Pairs of answers that differ in an aspect.
+
+    Raises:
+        DataError: no pair.
+    """
+
+    sides = 2
+
+    def __init__(self, model: ScalarModel, spec: AspectModelSpec, data: Path, encoder: Encoder) -> None:
+        self.model, self.pad_id = model, encoder.pad_id
+        self.file, validation = (data / f"{spec.aspect}.{split}.jsonl" for split in ("train", "validation"))
+        chosen, rejected = _whole_pairs(encoder, self.file)
+        self.better, self.worse = _whole_pairs(encoder, validation)
+        self.rows = list(zip(chosen, rejected, strict=True))
+        self.target = PairComparison(model, chosen, rejected, encoder.pad_id)
+
+    def measured(self) -> dict[str, float]:
+        count = len(self.better)
+        rewards, _ = score_all(self.model, [*self.better, *self.worse], self.pad_id)
+        accuracy = pairwise_accuracy(rewards[:count], rewards[count:])
+        return {name: float(accuracy[name]) for name in ("accuracy", "lower", "upper")} | {"pairs": float(count)}
+
+
+def _whole_pairs(encoder: Encoder, file: Path) -> list[list[SegmentedSequence]]:
+    """Returns the better and the worse answers of a file's pairs, each one segment."""
+    rows = read_jsonl(file)
+    if not rows:
+        raise DataError("holds no pair", file=str(file), remedy="Give pairs that differ in the aspect")
+    encoded = (encode(encoder, rows, side, file) for side in ("chosen", "rejected"))
+    return [[SegmentedSequence(s, [len(s.response) - 1]) for s in side] for side in encoded]
 
 
 main = command_line(train_aspect_model, several_processes=True)

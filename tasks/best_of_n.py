@@ -21,7 +21,7 @@ from tasks.params.evaluation import BestOfNSpec
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -84,7 +84,7 @@ def win_rates(
 
 
 def choose(
-    scale: Annotated[BestOfNSpec, Entry("sizes N, judges and template (YAML)")],
+    scale: Annotated[BestOfNSpec, PageEntry("sizes N, judges and template (YAML)")],
     data: Path,
     sft: Path,
     entropies: Path | None,

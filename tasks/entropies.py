@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tasks.params.backbone import EntropySpec
 from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 from tasks.scoring.entropies import response_entropies
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -42,7 +42,7 @@ def levels(train: torch.Tensor) -> dict[str, float]:
     return {"entropy_mean": float(train.mean()), **quantiles}
 
 
-def measure(spec: Annotated[EntropySpec, Entry("cutoffs (YAML)")], sft: Path, data: Path, result: Path) -> None:
+def measure(spec: Annotated[EntropySpec, PageEntry("cutoffs (YAML)")], sft: Path, data: Path, result: Path) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
     encoder = load_encoder(data, sft / "model")
     policy = load_policy(sft / "model", encoder)

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import DataError
@@ -31,19 +30,16 @@ from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
-from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.supervised.objectives import sft_loss
 from rlhf_core.testbed.oracle import first_error, minimal_edit
 from tasks.evaluating.solving import rewrite_row, wrong_solutions
 from tasks.params.pages import Address
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.running.artifacts import Stopped, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
-from tasks.running.stage import Entry, command_line, name_file_in_numeric_errors, read_spec, run_main
-from tasks.running.supervised import train_resumably
+from tasks.running.stage import PageEntry, command_line, read_spec, run_main
+from tasks.running.supervised import Likelihood, fit
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -115,30 +111,6 @@ def training_rows(material: Material, tasks: ModelTasks, seed: int) -> tuple[lis
     counts |= {"identity_rows": float(len(kept)), "too_long": float(sum(map(len, found.values())))}
     counts["too_long"] -= sum(map(len, fitting.values()))
     return [*fitting["locating"], *fitting["rewriting"]], counts
-
-
-def fit(
-    policy: Policy,
-    rows: list[EncodedSequence],
-    config: TrainingConfig,
-    seed: int,
-    checkpoints: RunCheckpoints,
-    name: str,
-) -> list[dict[str, float]]:
-    """Trains on both tasks mixed; returns the history."""
-    batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
-    steps = config.steps(len(rows))
-    apply_supervised_device_settings(policy.model, config, max(len(row) for row in rows))
-
-    def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        value, tokens = sft_loss(policy, [rows[i] for i in indices])
-        return value, tokens, {}
-
-    return train_resumably(
-        policy.model, loss, batches, steps, config,
-        weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
-        checkpoints=checkpoints, label=f"generative reward model {name} seed {seed}", history_every=10,
-    )  # fmt: skip
 
 
 def quality(
@@ -267,7 +239,7 @@ def fidelity_metrics(scored: Sequence[dict[str, Any]], material: Material, encod
 
 def train_generative_model(
     spec_path: Annotated[Address, "generative reward model (YAML)"],
-    scale: Annotated[GenerativeModelScale, Entry("training settings (YAML)")],
+    scale: Annotated[GenerativeModelScale, PageEntry("training settings (YAML)")],
     data: Path,
     sft: Annotated[Path, "result of `sft` that it starts from"],
     samples: Annotated[Path, "result of `samples`"],
@@ -287,8 +259,15 @@ def train_generative_model(
     drawn = read_jsonl(file)
     material = gather(data, drawn, file, teacher, scale.held_out, seed)
     rows, metrics = training_rows(material, tasks, seed)
-    with name_file_in_numeric_errors(teacher / "rewrites.jsonl"):
-        history = fit(model, rows, training, seed, checkpoints, Address(spec_path).name)
+    history = fit(
+        model.model,
+        Likelihood(model, rows),
+        training,
+        seed=seed,
+        checkpoints=checkpoints,
+        label=f"generative reward model {Address(spec_path).name} seed {seed}",
+        file=teacher / "rewrites.jsonl",
+    )
     model.model.eval()
     said = correct(model, tasks, material.wrong, max_new_tokens=scale.max_new_tokens, batch=scale.batch)
     corrected = [

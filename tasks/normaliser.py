@@ -39,7 +39,7 @@ from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.machine import device
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -112,7 +112,7 @@ def _classifier_rewards(reward_model: Path, pairs: list[PreferencePair]) -> tupl
 
 
 def fit_normalisers(
-    scale: Annotated[NormaliserSpec, Entry("settings of the calibration set and the fit (YAML)")],
+    scale: Annotated[NormaliserSpec, PageEntry("settings of the calibration set and the fit (YAML)")],
     data: Path,
     sft: Path,
     entropies: Path | None,

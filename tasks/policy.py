@@ -52,7 +52,7 @@ from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, noting_di
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.result_rows import Metrics
-from tasks.running.stage import Entry, command_line, read_spec, run_main
+from tasks.running.stage import PageEntry, command_line, read_spec, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 7
@@ -64,7 +64,7 @@ PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 def train_policy(
     row_path: Annotated[Address, "row file (YAML)"],
     scale_path: Annotated[Address, "optimiser settings (YAML)"],
-    evaluation: Annotated[EvaluationConfig, Entry("evaluation spec (YAML)")],
+    evaluation: Annotated[EvaluationConfig, PageEntry("evaluation spec (YAML)")],
     inputs: PolicyInputs,
     seed: int,
     out: Path,

@@ -17,14 +17,14 @@ from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 
 
 def draw_pool(
-    scale: Annotated[PoolSpec, Entry("pool settings (YAML)")],
+    scale: Annotated[PoolSpec, PageEntry("pool settings (YAML)")],
     data: Path,
     sft: Path,
     seed: int,

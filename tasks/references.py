@@ -33,7 +33,7 @@ from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.machine import device
 from tasks.running.progress import progress
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 
@@ -131,7 +131,7 @@ def _loaded(
 
 
 def make_references(
-    scale: Annotated[ReferencesSpec, Entry("reference settings (YAML)")],
+    scale: Annotated[ReferencesSpec, PageEntry("reference settings (YAML)")],
     data: Path,
     sft: Path,
     reward_model: Path,

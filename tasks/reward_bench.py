@@ -17,7 +17,7 @@ from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores, s
 from tasks.params.evaluation import RewardBenchSpec
 from tasks.running.artifacts import write_json, write_jsonl
 from tasks.running.loading import load_world
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -64,7 +64,7 @@ def split_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
 
 
 def bench(
-    scale: Annotated[RewardBenchSpec, Entry("benchmark spec (YAML)")],
+    scale: Annotated[RewardBenchSpec, PageEntry("benchmark spec (YAML)")],
     data: Path,
     sft: Path,
     entropies: Path | None,

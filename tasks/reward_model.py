@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core import distributed
-from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
@@ -31,22 +30,20 @@ from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel, average_weights
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
-from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
-from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss, score_all, score_parts
+from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.rewards.preference_training import PLAIN_MEAN, score_all, score_parts
 from rlhf_core.segmentation import Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
-from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, name_file_in_numeric_errors, run_main
-from tasks.running.supervised import train_resumably
+from tasks.running.stage import command_line, run_main
+from tasks.running.supervised import PairComparison, fit
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import (
     SegmentedPairs,
@@ -121,17 +118,20 @@ def train_reward_model(
         # projections: queries and keys, where the aggregation is an attention
         options = {"heads": preference_loss.heads, "seed": training_seed, "projections": aggregation.projections}
         model = ScalarModel.from_language_model(base, **options).to(device())
-        label = f"reward model {Address(spec_path).name} seed {seed}"
         pairs = splits["train"]
+        sides = pairs.sequences[: pairs.count], pairs.sequences[pairs.count :]
         training_inputs: list[Path | str] = [spec_path, scale_path, sft / "model"]
-        with (
-            name_file_in_numeric_errors(data / "preference.train.jsonl"),
-            reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed) as shared_checkpoints,
-        ):
-            history = fit(
-                model, pairs, encoder.pad_id, config, training_seed, label, checkpoints, preference_loss,
-                shared_checkpoints,
-            )  # fmt: skip
+        history = fit(
+            model,
+            PairComparison(model, *sides, encoder.pad_id, aggregation, preference_loss),
+            config,
+            seed=training_seed,
+            checkpoints=checkpoints,
+            label=f"reward model {Address(spec_path).name} seed {seed}",
+            file=data / "preference.train.jsonl",
+            shared=reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed),
+            sides=2,
+        )
     metrics: dict[str, float] = {
         "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
         "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
@@ -196,47 +196,6 @@ def _spec_of_merged(merge_spec: MergeSpec, merged_models: Sequence[Path], where:
                 )
     known = {name: trained[0][name] for name in ("segmenter", "aggregation", "loss")}
     return RewardModelSpec(merge_spec.title, merge_spec.backbone, end_token=bool(trained[0].get("end_token")), **known)
-
-
-def fit(
-    model: ScalarModel,
-    pairs: SegmentedPairs,
-    pad_id: int,
-    config: TrainingConfig,
-    seed: int,
-    label: str,
-    checkpoints: RunCheckpoints,
-    preference_loss: PreferenceLoss = BRADLEY_TERRY,
-    shared_checkpoints: RunCheckpoints | None = None,
-) -> list[dict[str, float]]:
-    """Trains a reward model on preference pairs and returns the history of the training.
-
-    Args:
-        model: trained in place.
-        pairs: to train on.
-        pad_id: of the tokenizer.
-        config: of the training.
-        seed: of the order of pairs.
-        label: names the training where it shows its progress.
-        checkpoints: of this stage, from which an interrupted training goes on.
-        preference_loss: of the pairs of a microbatch.
-        shared_checkpoints: where stages of a study with equal inputs find and leave the finished training; None
-            outside a study.
-    """
-    chosen, rejected = pairs.sequences[: pairs.count], pairs.sequences[pairs.count :]
-    lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
-    batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
-    steps = config.steps(pairs.count)
-    apply_supervised_device_settings(model, config, 2 * max(lengths))  # a pair is two sequences, padded alike
-
-    def batch_loss(indices: Any) -> Any:
-        sides = [chosen[i] for i in indices], [rejected[i] for i in indices]
-        return pair_loss(model, *sides, pad_id, pairs.aggregation, preference_loss)
-
-    return train_resumably(
-        model, batch_loss, batches, steps, config, weight=lambda indices: float(len(indices)),
-        checkpoints=checkpoints, label=label, history_every=5, shared_checkpoints=shared_checkpoints,
-    )  # fmt: skip
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:

@@ -25,7 +25,7 @@ from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -112,7 +112,7 @@ def statistics(samples: Sequence[SampledSolution], eos_id: int) -> dict[str, flo
 
 
 def make_samples(
-    spec: Annotated[SamplesSpec, Entry("sampling settings (YAML)")],
+    spec: Annotated[SamplesSpec, PageEntry("sampling settings (YAML)")],
     data: Path,
     sft: Path,
     seed: int,

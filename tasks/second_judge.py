@@ -17,7 +17,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -38,7 +38,7 @@ def answers_of(policy: Path, benchmark: str) -> dict[str, Generation]:
 
 def judge_policies(
     row_path: Annotated[Address, "row file (YAML)"],
-    scale: Annotated[SecondJudgeSpec, Entry("judge settings (YAML)")],
+    scale: Annotated[SecondJudgeSpec, PageEntry("judge settings (YAML)")],
     data: Path,
     policies: Annotated[tuple[Path, ...], "results of `policy`: the one that is judged, then its opponents"],
     result: Path,

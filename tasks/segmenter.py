@@ -27,7 +27,7 @@ from tasks.params.backbone import SegmenterSpec
 from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.machine import device
 from tasks.running.progress import progress
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -61,7 +61,9 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
     return found
 
 
-def make_segmenter(spec: Annotated[SegmenterSpec, Entry("segmenter spec (YAML)")], data: Path, result: Path) -> None:
+def make_segmenter(
+    spec: Annotated[SegmenterSpec, PageEntry("segmenter spec (YAML)")], data: Path, result: Path
+) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
     folder = result / "model"
     if spec.source == "train" and spec.training is not None:

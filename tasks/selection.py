@@ -36,7 +36,7 @@ from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -121,8 +121,8 @@ def _compare(
 
 
 def select(
-    spec: Annotated[SelectionEntry, Entry("selection file (YAML)")],
-    scale: Annotated[SelectionScale, Entry("how much is compared (YAML)")],
+    spec: Annotated[SelectionEntry, PageEntry("selection file (YAML)")],
+    scale: Annotated[SelectionScale, PageEntry("how much is compared (YAML)")],
     aspect: Annotated[tuple[Address, ...], "aspects (YAML), in the selection's order"],
     data: Path,
     sft: Path,

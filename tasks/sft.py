@@ -7,15 +7,12 @@ is fine-tuned only when its spec has a `training` section. In tables the result 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.models.device import granted
 from rlhf_core.models.device_settings import StatedSettings, resolve
 from rlhf_core.models.hub_folder import check_architecture_runs
@@ -30,7 +27,7 @@ from rlhf_core.models.loading import (
 )
 from rlhf_core.models.policy import policy_of
 from rlhf_core.stepper import deepspeed_config
-from rlhf_core.supervised.objectives import mean_nll, sft_loss
+from rlhf_core.supervised.objectives import mean_nll
 from tasks.evaluating.benchmarks import write_benchmarks
 from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec
@@ -39,12 +36,11 @@ from tasks.params.pages import Address
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import Entry, command_line, name_file_in_numeric_errors, read_spec, run_main
-from tasks.running.supervised import train_resumably
+from tasks.running.stage import PageEntry, command_line, read_spec, run_main
+from tasks.running.supervised import Likelihood, fit
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
@@ -61,7 +57,7 @@ def drawn_examples(rows: list[dict[str, Any]], limit: int | None) -> list[dict[s
 
 def fine_tune(
     spec_path: Annotated[Address, "backbone spec (YAML)"],
-    evaluation: Annotated[EvaluationConfig, Entry("evaluation spec (YAML)")],
+    evaluation: Annotated[EvaluationConfig, PageEntry("evaluation spec (YAML)")],
     data: Path,
     tokenizer: Path,
     seed: int,
@@ -95,31 +91,17 @@ def fine_tune(
         warn_too_few_rows(spec.examples, len(known), "examples", data / "sft.jsonl")
         examples = drawn_examples(known, spec.examples)
         sequences = encode(encoder, examples, "response", data / "sft.jsonl")
-        batches = LengthBucketedBatches([len(s) for s in sequences], seed=seed, rows_per_batch=training.batch)
-        steps = training.steps(len(sequences))
-        apply_supervised_device_settings(model, training, max(len(s) for s in sequences))
-
-        def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-            value, tokens = sft_loss(policy, [sequences[i] for i in indices])
-            return value, tokens, {}
-
-        with (
-            name_file_in_numeric_errors(data / "sft.jsonl"),
+        history = fit(
+            model,
+            Likelihood(policy, sequences),
+            training,
+            seed=seed,
+            checkpoints=checkpoints,
+            label=f"sft {Address(spec_path).name} seed {seed}",
+            file=data / "sft.jsonl",
             # the key has the sequences in place of the data: stages whose data differs elsewhere share the training
-            reuse_training(STAGE, VERSION, [spec_path, tokenizer], sequences, seed) as shared_checkpoints,
-        ):
-            history = train_resumably(
-                model,
-                loss,
-                batches,
-                steps,
-                training,
-                weight=lambda indices: float(sum(len(sequences[i].response) for i in indices)),
-                checkpoints=checkpoints,
-                label=f"sft {Address(spec_path).name} seed {seed}",
-                history_every=10,
-                shared_checkpoints=shared_checkpoints,
-            )
+            shared=reuse_training(STAGE, VERSION, [spec_path, tokenizer], sequences, seed),
+        )
     model.eval()
     validation = data / "sft.validation.jsonl"
     held_out = encode(encoder, read_jsonl(validation), "response", validation)

@@ -24,7 +24,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, record_folder, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import VerifiedRewrite
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -83,7 +83,7 @@ def _steps(wrong: WrongSolution) -> bool:
 
 
 def make_rewrites(
-    spec: Annotated[TeacherSpec, Entry("teacher spec (YAML)")],
+    spec: Annotated[TeacherSpec, PageEntry("teacher spec (YAML)")],
     data: Path,
     sft: Path,
     samples: Annotated[Path, "result of `samples`"],

@@ -10,13 +10,15 @@ from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_l
 from rlhf_core.models.loading import load_tokenizer
 from tasks.params.backbone import TokenizerSpec
 from tasks.running.artifacts import read_json, read_jsonl, write_json
-from tasks.running.stage import Entry, command_line, run_main
+from tasks.running.stage import PageEntry, command_line, run_main
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 
 
-def make_tokenizer(spec: Annotated[TokenizerSpec, Entry("tokenizer spec (YAML)")], data: Path, result: Path) -> None:
+def make_tokenizer(
+    spec: Annotated[TokenizerSpec, PageEntry("tokenizer spec (YAML)")], data: Path, result: Path
+) -> None:
     """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
     template = chat_template(read_json(data / "data.json")["template"])
     if spec.vocabulary is None:

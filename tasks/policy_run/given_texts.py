@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
 from rlhf_core.stepper import freeze
@@ -18,10 +18,8 @@ from tasks.policy_run.run import Learn, PolicyRun, RowTraining, question_accurac
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_jsonl
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.result_rows import Metrics
-from tasks.running.stage import name_file_in_numeric_errors
-from tasks.running.supervised import train_resumably
+from tasks.running.supervised import fit
 
 
 @dataclass
@@ -55,10 +53,9 @@ def by_given_texts(row: RowTraining) -> Learn:
     def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
         preference = row.inputs.data / "preference.train.jsonl"
         file = preference if folders.samples is None else folders.samples / SAMPLES_FILE
-        with name_file_in_numeric_errors(file):
-            sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
-            freeze(run.reference.model)
-            return run_supervised(run, row, training, learned, sources, checkpoints), None
+        sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
+        freeze(run.reference.model)
+        return run_supervised(run, row, training, learned, sources, file, checkpoints), None
 
     return learn
 
@@ -69,17 +66,16 @@ def run_supervised(
     training: TrainingConfig,
     learned: SupervisedRecipe,
     sources: Sources,
+    file: Path,
     checkpoints: RunCheckpoints,
 ) -> Metrics:
     """Trains on what a supervised recipe makes of its sources; returns summary metrics."""
     kind, scale = str(row.recipe.optimiser["kind"]).rpartition(":")[2], row.scale
     examples = learned.examples(sources, run.encoder)
     target = objective(examples, run.policy, run.reference)
-    batches = LengthBucketedBatches(target.lengths, seed=row.seed, rows_per_batch=training.batch)
     steps = training.steps(len(target.lengths))
     each = 1 if isinstance(examples, Weighted) else 2
     frozen = [] if run.adapter is not None or each == 1 else [run.reference.model]
-    apply_supervised_device_settings(run.policy.model, training, each * max(target.lengths), frozen)
     if learned.opening:
         run.evaluator.encoder = Opened.of(run.encoder, learned.opening)
 
@@ -87,11 +83,18 @@ def run_supervised(
         due = scale.evaluated(step, steps, last=True)
         return question_accuracies(run.evaluator, run.policy, scale.checkpoint_prompts) if due else {}
 
-    run.history = train_resumably(
-        run.policy.model, target.loss, batches, steps, training, target.weight,
-        checkpoints=checkpoints, label=f"{kind} {row.recipe.title} seed {row.seed}", history_every=target.every,
+    run.history = fit(
+        run.policy.model,
+        target,
+        training,
+        seed=row.seed,
+        checkpoints=checkpoints,
+        label=f"{kind} {row.recipe.title} seed {row.seed}",
+        file=file,
+        sides=each,
+        frozen=frozen,
         measured=measured,
-    )  # fmt: skip
+    )
     last = run.history[-1]
     summary = {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
     if isinstance(examples, Weighted):

@@ -2,7 +2,7 @@
 
 A stage is a typed function in a module of its own:
 
-    def draw_pool(scale: Annotated[PoolSpec, Entry("pool settings (YAML)")], data: Path, sft: Path, result: Path): ...
+    def draw_pool(scale: Annotated[PoolSpec, PageEntry("pool settings (YAML)")], data: Path, result: Path): ...
 
     main = command_line(draw_pool)
 
@@ -56,7 +56,7 @@ FUNCTION_FAILED = 1
 Spec = TypeVar("Spec")
 
 
-class Entry(str):
+class PageEntry(str):
     """The help text of a parameter that is read from an entry of a settings page, as the type that is annotated."""
 
 
@@ -95,7 +95,7 @@ def _arguments(owner: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
 def _entries(owner: Callable[..., Any]) -> dict[str, Any]:
     """Returns the types of a function's parameters that are read from entries of settings pages."""
     hints = {name: get_args(hint) for name, hint, _ in _parameters(owner) if get_origin(hint) is Annotated}
-    return {name: parts[0] for name, parts in hints.items() if isinstance(parts[1], Entry)}
+    return {name: parts[0] for name, parts in hints.items() if isinstance(parts[1], PageEntry)}
 
 
 def _filled(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
         text = HELP.get(name)
         if get_origin(hint) is Annotated:
             hint, text = get_args(hint)[:2]
-        if isinstance(text, Entry):
+        if isinstance(text, PageEntry):
             hint = Address
         may_be_none = type(None) in get_args(hint)
         if may_be_none:

@@ -1,16 +1,107 @@
-"""A supervised run of a stage: the training loop with its progress, history and checkpoints."""
+"""A supervised run of a stage: what it minimises, and the training loop with its progress, history and checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
+from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.data.encoding import EncodedSequence
+from rlhf_core.models.policy import Policy
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.rewards.aggregation import Aggregation
+from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
+from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss
+from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.objectives import Objective, sft_loss
 from rlhf_core.supervised.training import Batches, Loss, train
 from rlhf_core.training_state import State, restoring
 from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.device_settings import apply_supervised_device_settings
 from tasks.running.progress import progress
+from tasks.running.stage import name_file_in_numeric_errors
+
+
+class Likelihood:
+    """-log p of responses, divided by the number of their tokens."""
+
+    every = 10
+
+    def __init__(self, policy: Policy, sequences: Sequence[EncodedSequence]) -> None:
+        self.policy, self.sequences = policy, sequences
+        self.lengths = [len(sequence) for sequence in sequences]
+
+    def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+        return *sft_loss(self.policy, [self.sequences[i] for i in rows]), {}
+
+    def weight(self, rows: Sequence[int]) -> float:
+        return float(sum(len(self.sequences[i].response) for i in rows))
+
+
+class PairComparison:
+    """A reward model's loss on pairs of responses, divided by the number of pairs."""
+
+    every = 5
+
+    def __init__(
+        self,
+        model: ScalarModel,
+        chosen: Sequence[SegmentedSequence],
+        rejected: Sequence[SegmentedSequence],
+        pad_id: int,
+        aggregation: Aggregation = PLAIN_MEAN,
+        preference_loss: PreferenceLoss = BRADLEY_TERRY,
+    ) -> None:
+        self.model, self.chosen, self.rejected, self.pad_id = model, chosen, rejected, pad_id
+        self.aggregation, self.preference_loss = aggregation, preference_loss
+        self.lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
+
+    def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+        sides = [self.chosen[i] for i in rows], [self.rejected[i] for i in rows]
+        return pair_loss(self.model, *sides, self.pad_id, self.aggregation, self.preference_loss)
+
+    def weight(self, rows: Sequence[int]) -> float:
+        return float(len(rows))
+
+
+def fit(
+    model: nn.Module,
+    target: Objective,
+    config: TrainingConfig,
+    *,
+    seed: int,
+    checkpoints: RunCheckpoints,
+    label: str,
+    file: Path,
+    shared: AbstractContextManager[RunCheckpoints | None] | None = None,
+    sides: int = 1,
+    frozen: Sequence[nn.Module] = (),
+    measured: Callable[[int], Mapping[str, float]] = lambda step: {},
+) -> list[dict[str, float]]:
+    """Trains a model on all rows of a target, with the settings of the device that it is on; returns the history.
+
+    Args:
+        model, config: trained in place, and how.
+        target: its loss over the rows.
+        seed: of the order of rows.
+        checkpoints, label, measured: see `train_resumably`.
+        file: of the rows, which an error of their numbers names.
+        shared: gives the checkpoints that stages share (`reuse_training`).
+        sides: sequences of a row: 2 of a pair, which are padded alike.
+        frozen: models that are held beside it.
+    """
+    batches = LengthBucketedBatches(target.lengths, seed=seed, rows_per_batch=config.batch)
+    apply_supervised_device_settings(model, config, sides * max(target.lengths), frozen)
+    with name_file_in_numeric_errors(file), shared or nullcontext() as shared_checkpoints:
+        return train_resumably(
+            model, target.loss, batches, config.steps(len(target.lengths)), config, target.weight,
+            checkpoints=checkpoints, label=label, history_every=target.every, measured=measured,
+            shared_checkpoints=shared_checkpoints,
+        )  # fmt: skip
 
 
 def train_resumably(
