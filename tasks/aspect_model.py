@@ -39,7 +39,7 @@ from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import encode, load_encoder
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, read_spec, run_main
+from tasks.running.stage import read_spec, stage
 from tasks.running.supervised import PairComparison, fit
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -190,8 +190,4 @@ def _whole_pairs(encoder: Encoder, file: Path) -> list[list[SegmentedSequence]]:
     return [[SegmentedSequence(s, [len(s.response) - 1]) for s in side] for side in encoded]
 
 
-main = command_line(train_aspect_model, several_processes=True)
-
-
-if __name__ == "__main__":
-    run_main(main, several_processes=True)
+main = stage(train_aspect_model, several_processes=True)

@@ -21,7 +21,7 @@ from tasks.params.evaluation import BestOfNSpec
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -123,8 +123,4 @@ def choose(
     write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
-main = command_line(choose)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(choose)

@@ -16,7 +16,7 @@ from typing import Annotated
 from tasks.graph.check import check_rows
 from tasks.graph.rows import row_addresses
 from tasks.running.artifacts import stage_output, write_json
-from tasks.running.stage import command_line, run_main
+from tasks.running.stage import stage
 
 STAGE = "check"
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -35,8 +35,4 @@ def check(
         write_json(result / "checked.json", {"paper": paper, "scale": results.name})
 
 
-main = command_line(check)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(check)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tasks.params.backbone import EntropySpec
 from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 from tasks.scoring.entropies import response_entropies
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -64,8 +64,4 @@ def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {f"{split}.values": torch.cat(values), f"{split}.lengths": torch.tensor([len(v) for v in values])}
 
 
-main = command_line(measure)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(measure)

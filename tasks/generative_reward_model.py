@@ -38,7 +38,7 @@ from tasks.running.artifacts import Stopped, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
-from tasks.running.stage import PageEntry, command_line, read_spec, run_main
+from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import Likelihood, fit
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -322,8 +322,4 @@ def require(metrics: Mapping[str, float], least: float, where: str) -> None:
         )
 
 
-main = command_line(train_generative_model)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(train_generative_model)

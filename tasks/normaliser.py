@@ -39,7 +39,7 @@ from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.machine import device
 from tasks.running.result_rows import PreferencePair
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -172,8 +172,4 @@ def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-main = command_line(fit_normalisers)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(fit_normalisers)

@@ -52,7 +52,7 @@ from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, noting_di
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.result_rows import Metrics
-from tasks.running.stage import PageEntry, command_line, read_spec, run_main
+from tasks.running.stage import PageEntry, read_spec, stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 7
@@ -223,8 +223,4 @@ def _write(
             write_jsonl(record / "evaluations.jsonl", watch.evaluations())
 
 
-main = command_line(train_policy, several_processes=True)
-
-
-if __name__ == "__main__":
-    run_main(main, several_processes=True)
+main = stage(train_policy, several_processes=True)

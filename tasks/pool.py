@@ -17,7 +17,7 @@ from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import PooledAnswers
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -68,8 +68,4 @@ def draw_pool(
     write_json(result / "metrics.json", metrics)
 
 
-main = command_line(draw_pool)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(draw_pool)

@@ -52,7 +52,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import write_json, write_jsonl
-from tasks.running.stage import command_line, run_main
+from tasks.running.stage import stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
@@ -281,8 +281,4 @@ def make_sets(spec: DataSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     return MAKERS[type(spec)](spec, quarantine)
 
 
-main = command_line(prepare, models=False)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(prepare, models=False)

@@ -33,7 +33,7 @@ from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.machine import device
 from tasks.running.progress import progress
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
 
@@ -179,8 +179,4 @@ def make_references(
     )
 
 
-main = command_line(make_references)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(make_references)

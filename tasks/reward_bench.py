@@ -17,7 +17,7 @@ from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores, s
 from tasks.params.evaluation import RewardBenchSpec
 from tasks.running.artifacts import write_json, write_jsonl
 from tasks.running.loading import load_world
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -86,8 +86,4 @@ def bench(
     write_json(result / "metrics.json", reward_bench_scores(pairs) | split_scores(pairs))
 
 
-main = command_line(bench)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(bench)

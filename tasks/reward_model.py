@@ -42,7 +42,7 @@ from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import command_line, run_main
+from tasks.running.stage import stage
 from tasks.running.supervised import PairComparison, fit
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import (
@@ -287,8 +287,4 @@ def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
 
 
-main = command_line(train_reward_model, several_processes=True)
-
-
-if __name__ == "__main__":
-    run_main(main, several_processes=True)
+main = stage(train_reward_model, several_processes=True)

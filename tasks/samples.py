@@ -25,7 +25,7 @@ from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -130,8 +130,4 @@ def make_samples(
     write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
 
 
-main = command_line(make_samples)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(make_samples)

@@ -17,7 +17,7 @@ from tasks.params.pages import Address, read_settings
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -82,8 +82,4 @@ def judge_policies(
     write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
-main = command_line(judge_policies)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(judge_policies)

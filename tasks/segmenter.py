@@ -27,7 +27,7 @@ from tasks.params.backbone import SegmenterSpec
 from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.machine import device
 from tasks.running.progress import progress
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
@@ -133,8 +133,4 @@ def _load(spec: SegmenterSpec, folder: Path) -> dict[str, float]:
     return {"parameters": float(sum(p.numel() for p in splitter.model.model.parameters()))}
 
 
-main = command_line(make_segmenter)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(make_segmenter)

@@ -36,7 +36,7 @@ from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -210,8 +210,4 @@ def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-main = command_line(select)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(select)

@@ -39,7 +39,7 @@ from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
-from tasks.running.stage import PageEntry, command_line, read_spec, run_main
+from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import Likelihood, fit
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
@@ -123,8 +123,4 @@ def fine_tune(
     write_json(result / "metrics.json", {**metrics, **evaluated.metrics})
 
 
-main = command_line(fine_tune, several_processes=True)
-
-
-if __name__ == "__main__":
-    run_main(main, several_processes=True)
+main = stage(fine_tune, several_processes=True)

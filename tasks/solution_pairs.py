@@ -15,7 +15,7 @@ from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.stage import command_line, run_main
+from tasks.running.stage import stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -70,8 +70,4 @@ def pair_solutions(
     write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
 
 
-main = command_line(pair_solutions, models=False)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(pair_solutions, models=False)

@@ -24,7 +24,7 @@ from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json
-from tasks.running.stage import command_line, run_main
+from tasks.running.stage import stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 13
@@ -134,8 +134,4 @@ def make_tables(
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
 
 
-main = command_line(make_tables)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(make_tables)

@@ -24,7 +24,7 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, record_folder, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import VerifiedRewrite
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -104,8 +104,4 @@ def make_rewrites(
     write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
 
 
-main = command_line(make_rewrites)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(make_rewrites)

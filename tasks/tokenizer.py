@@ -10,7 +10,7 @@ from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_l
 from rlhf_core.models.loading import load_tokenizer
 from tasks.params.backbone import TokenizerSpec
 from tasks.running.artifacts import read_json, read_jsonl, write_json
-from tasks.running.stage import PageEntry, command_line, run_main
+from tasks.running.stage import PageEntry, stage
 
 #: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
@@ -37,8 +37,4 @@ def make_tokenizer(
     write_json(result / "metrics.json", {"vocabulary": len(tokenizer)})
 
 
-main = command_line(make_tokenizer, models=False)
-
-
-if __name__ == "__main__":
-    run_main(main)
+main = stage(make_tokenizer, models=False)

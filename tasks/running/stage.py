@@ -4,7 +4,7 @@ A stage is a typed function in a module of its own:
 
     def draw_pool(scale: Annotated[PoolSpec, PageEntry("pool settings (YAML)")], data: Path, result: Path): ...
 
-    main = command_line(draw_pool)
+    main = stage(draw_pool)
 
 The frame reads `scale` from the entry of a page that `--scale` names, opens the stage's output at `--out` with the
 digests of all inputs, and calls the function, which writes its files into the folder `result`.
@@ -306,6 +306,16 @@ def name_file_in_numeric_errors(data: Path) -> Iterator[None]:
         raise
     except NumericsError as error:
         raise NumericsError(f"file {data}: {error}") from None
+
+
+def stage(
+    function: Callable[..., None], *, models: bool = True, several_processes: bool = False
+) -> Callable[[list[str] | None], None]:
+    """Returns the `main` of a stage's module, as `command_line` does; where the module is the program, runs it."""
+    main = command_line(function, models=models, several_processes=several_processes)
+    if function.__module__ == "__main__":
+        run_main(main, several_processes=several_processes)
+    return main
 
 
 def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -101,53 +100,13 @@ def with_row(changes: Row) -> Callable[[Folder], None]:
     return spoil
 
 
-def with_line(line: bytes) -> Callable[[Folder], None]:
-    """Replaces the third training line."""
-
-    def spoil(folder: Folder) -> None:
-        lines = folder.file("train").read_bytes().splitlines()
-        lines[2] = line
-        folder.file("train").write_bytes(b"\n".join(lines) + b"\n")
-
-    return spoil
-
-
-def without_file(folder: Folder) -> None:
-    folder.file("train").unlink()
-
-
-def as_folder(folder: Folder) -> None:
-    folder.file("train").unlink()
-    folder.file("train").mkdir()
-
-
-def in_utf16(folder: Folder) -> None:
-    folder.file("train").write_bytes(folder.file("train").read_text().encode("utf-16"))
-
-
-def cut_gzip(folder: Folder) -> None:
-    folder.file("train").unlink()
-    (folder.data / "pairs.train.jsonl.gz").write_bytes(b"\x1f\x8b\x08\x00\x00")
-
-
+#: Faults of all kinds are those of `tests/rlhf_core/data`; here one of a file and one of a row meet the stage.
 FAULTS: dict[str, tuple[Callable[[Folder], None], str]] = {
-    "missing file": (without_file, r"files: the data set 'pairs' has no split 'train'\. .*Available: test"),
-    "unreadable file": (as_folder, r"file .*pairs.train.jsonl: cannot be read \(Is a directory\)\. Check the path"),
-    "empty file": (lambda folder: folder.write("train", []), r"file .*pairs.train.jsonl: the file is empty\. It needs"),
-    "cut archive": (cut_gzip, r"pairs.train.jsonl.gz: the gzip stream is damaged.*Copy or download"),
-    "UTF-16": (in_utf16, r"file .*pairs.train.jsonl, row 1: .*UTF-16.* not UTF-8\. Convert it"),
-    "wrong encoding": (
-        with_line('{"id": "é"}'.encode("latin-1")),
-        r"file .*pairs.train.jsonl, row 3: not UTF-8\. 1 of 20.*orrect",
+    "missing file": (
+        lambda folder: folder.file("train").unlink(),
+        r"files: the data set 'pairs' has no split 'train'\. .*Available: test",
     ),
-    "broken JSON": (with_line(b'{"id": "pair-2", "prompt": '), r"row 3: broken JSON\. .*orrect"),
-    "not an object": (with_line(b"[1, 2]"), r"row 3: not a JSON object\. .*orrect"),
-    "missing field": (with_row({"rejected": None}), r"row 3, field 'rejected': missing\. .*orrect"),
     "empty field": (with_row({"prompt": " "}), r"row 3, field 'prompt': empty\. .*orrect"),
-    "field of another type": (with_row({"chosen": 7}), r"row 3, field 'chosen': not text\. .*orrect"),
-    "identical responses": (with_row({"chosen": "I do not know."}), r"row 3, field 'rejected': identical responses\."),
-    "duplicate id": (with_row({"id": "pair-0"}), r"row 3, field 'id': duplicate id\. .*orrect"),
-    "label not a number": (with_row({"label": math.nan}), r"row 3, field 'label': not finite\. .*orrect"),
 }
 
 
@@ -161,10 +120,9 @@ def test_bad_data_are_refused_and_the_next_run_works(
     assert re.search(message, error)
     assert str(folder.data) in error
     assert folder.leftovers() <= {"quarantine"}
-    if fault == "empty field":
-        folder.write("train", pairs(20))
-        assert (folder.prepare() / "data.json").exists()
-        assert folder.leftovers() == {"result", "record"}
+    folder.write("train", pairs(20))
+    assert (folder.prepare() / "data.json").exists()
+    assert folder.leftovers() == {"result", "record"}
 
 
 def test_a_refusal_leaves_its_bad_rows_where_it_says(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
