@@ -26,32 +26,24 @@ def assistant(text: str) -> dict[str, str]:
 HUMAN = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: Who are you?\n\nAssistant:"
 DIALOGUE = [user("Hi"), assistant("Hello."), user("Who are you?")]
 COMPLETIONS = [{"response": f"answer {score}", "overall_score": score} for score in (3.0, 8.5, 1.0)]
-#: A row of each format, and the prompt, chosen and rejected that it stands for.
-ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
-    "TRL's plain pair": ({"prompt": "Why?", "chosen": "So.", "rejected": "No."}, ("Why?", "So.", "No.")),
+#: What the rows of formats stand for, where nothing else is said.
+PAIR = ("Why?", "So.", "No.")
+SAID = {"chosen": [assistant("So.")], "rejected": [assistant("No.")]}
+WHOLE = {"chosen": [user("Why?"), assistant("So.")], "rejected": [user("Why?"), assistant("No.")]}
+#: A row of each format; where it stands for another pair than PAIR, beside its prompt, chosen and rejected.
+ROWS: dict[str, Any] = {
+    "TRL's plain pair": {"prompt": "Why?", "chosen": "So.", "rejected": "No."},
     "TRL's plain pair, implicit prompt": (
-        {"chosen": "The sky is blue.", "rejected": "The sky is green."},
-        ("The sky is", "blue.", "green."),
+        {"chosen": "The sky is blue.", "rejected": "The sky is green."}, ("The sky is", "blue.", "green.")
     ),
-    "TRL's conversational pair": (
-        {"prompt": [user("Why?")], "chosen": [assistant("So.")], "rejected": [assistant("No.")]},
-        ("Why?", "So.", "No."),
-    ),
-    "TRL's conversational pair, implicit prompt": (
-        {"chosen": [user("Why?"), assistant("So.")], "rejected": [user("Why?"), assistant("No.")]},
-        ("Why?", "So.", "No."),
-    ),
-    "UltraFeedback, binarised": (
-        {
-            "prompt": "Why?", "prompt_id": "f0", "messages": [user("Why?"), assistant("So.")], "score_chosen": 8.0,
-            "chosen": [user("Why?"), assistant("So.")], "rejected": [user("Why?"), assistant("No.")],
-        },
-        ("Why?", "So.", "No."),
-    ),
+    "TRL's conversational pair": {"prompt": [user("Why?")], **SAID},
+    "TRL's conversational pair, implicit prompt": WHOLE,
+    "UltraFeedback, binarised": {
+        "prompt": "Why?", "prompt_id": "f0", "messages": WHOLE["chosen"], "score_chosen": 8.0, **WHOLE
+    },
     "UltraFeedback": ({"instruction": "Why?", "completions": COMPLETIONS}, ("Why?", "answer 8.5", "answer 1.0")),
     "HH-RLHF": (
-        {"chosen": f"{HUMAN} A helper.", "rejected": f"{HUMAN} Nobody."},
-        (HUMAN.strip(), "A helper.", "Nobody."),
+        {"chosen": f"{HUMAN} A helper.", "rejected": f"{HUMAN} Nobody."}, (HUMAN.strip(), "A helper.", "Nobody.")
     ),
     "a table's pair, empty columns": (
         {"prompt": None, "system": None, "chosen": "The sky is blue.", "rejected": "The sky is green."},
@@ -65,62 +57,32 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
         {"system": "Be kind.", "question": "Why?", "chosen": "So.", "rejected": "No."},
         ("System: Be kind.\n\nHuman: Why?\n\nAssistant:", "So.", "No."),
     ),
-    "ShareGPT": (
-        {
-            "conversations": [{"from": "human", "value": "Why?"}], "chosen": {"from": "gpt", "value": "So."},
-            "rejected": {"from": "gpt", "value": "No."},
-        },
-        ("Why?", "So.", "No."),
-    ),
-    "OpenAI": (
-        {
-            "input": {"messages": [user("Why?")], "tools": []}, "preferred_output": [assistant("So.")],
-            "non_preferred_output": [assistant("No.")],
-        },
-        ("Why?", "So.", "No."),
-    ),
-    "contents in parts": (
-        {
-            "prompt": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], "chosen": [assistant("So.")],
-            "rejected": [assistant("No.")],
-        },
-        ("Why?", "So.", "No."),
-    ),
-    "SHP": (
-        {"post_id": "x", "history": "Why?", "human_ref_A": "No.", "human_ref_B": "So.", "labels": 0, "score_A": 1},
-        ("Why?", "So.", "No."),
-    ),
-    "PKU-SafeRLHF": (
-        {"prompt": "Why?", "response_0": "No.", "response_1": "So.", "better_response_id": 1, "safer_response_id": 0},
-        ("Why?", "So.", "No."),
-    ),
-    "WebGPT": (
-        {"question": {"full_text": "Why?"}, "answer_0": "No.", "answer_1": "So.", "score_0": -0.5, "score_1": 0.5},
-        ("Why?", "So.", "No."),
-    ),
-    "HelpSteer2": (
-        {"prompt": "Why?", "response_1": "So.", "response_2": "No.", "preference_strength": -2},
-        ("Why?", "So.", "No."),
-    ),
-    "HelpSteer3": (
-        {"context": [user("Why?")], "response1": "No.", "response2": "So.", "overall_preference": 3},
-        ("Why?", "So.", "No."),
-    ),
-    "AlpacaFarm": (
-        {"instruction": "Why?", "input": "", "output_1": "No.", "output_2": "So.", "preference": 2},
-        ("Why?", "So.", "No."),
-    ),
-    "an arena": (
-        {
-            "conversation_a": [user("Why?"), assistant("No.")], "conversation_b": [user("Why?"), assistant("So.")],
-            "winner": "model_b", "language": "English",
-        },
-        ("Why?", "So.", "No."),
-    ),
-    "an arena's votes": (
-        {"prompt": "Why?", "response_a": "So.", "response_b": "No.", "winner_model_a": 1, "winner_model_b": 0},
-        ("Why?", "So.", "No."),
-    ),
+    "ShareGPT": {
+        "conversations": [{"from": "human", "value": "Why?"}],
+        "chosen": {"from": "gpt", "value": "So."}, "rejected": {"from": "gpt", "value": "No."},
+    },
+    "OpenAI": {
+        "input": {"messages": [user("Why?")], "tools": []},
+        "preferred_output": SAID["chosen"], "non_preferred_output": SAID["rejected"],
+    },
+    "contents in parts": {"prompt": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], **SAID},
+    "SHP": {"post_id": "x", "history": "Why?", "human_ref_A": "No.", "human_ref_B": "So.", "labels": 0, "score_A": 1},
+    "PKU-SafeRLHF": {
+        "prompt": "Why?", "response_0": "No.", "response_1": "So.", "better_response_id": 1, "safer_response_id": 0
+    },
+    "WebGPT": {
+        "question": {"full_text": "Why?"}, "answer_0": "No.", "answer_1": "So.", "score_0": -0.5, "score_1": 0.5
+    },
+    "HelpSteer2": {"prompt": "Why?", "response_1": "So.", "response_2": "No.", "preference_strength": -2},
+    "HelpSteer3": {"context": [user("Why?")], "response1": "No.", "response2": "So.", "overall_preference": 3},
+    "AlpacaFarm": {"instruction": "Why?", "input": "", "output_1": "No.", "output_2": "So.", "preference": 2},
+    "an arena": {
+        "conversation_a": WHOLE["rejected"], "conversation_b": WHOLE["chosen"], "winner": "model_b",
+        "language": "English",
+    },
+    "an arena's votes": {
+        "prompt": "Why?", "response_a": "So.", "response_b": "No.", "winner_model_a": 1, "winner_model_b": 0
+    },
     "Nectar": (
         {
             "prompt": "\n\nHuman: Why?\n\nAssistant: ", "turns": 1, "num_responses": 3,
@@ -131,15 +93,16 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
         },
         ("\n\nHuman: Why?\n\nAssistant: ", "So.", "No."),
     ),
-    "Stack Exchange": (
-        {"question": "Why?", "answers": [{"text": "No.", "pm_score": 0}, {"text": "So.", "pm_score": 4}]},
-        ("Why?", "So.", "No."),
-    ),
-    "Stack Exchange, paired": (
-        {"question": "Why?", "response_j": "So.", "response_k": "No."}, ("Why?", "So.", "No."),
-    ),
-    "other names": ({"question": "Why?", "preferred": "So.", "dispreferred": "No."}, ("Why?", "So.", "No.")),
+    "Stack Exchange": {"question": "Why?", "answers": [{"text": "No.", "pm_score": 0}, {"text": "So.", "pm_score": 4}]},
+    "Stack Exchange, paired": {"question": "Why?", "response_j": "So.", "response_k": "No."},
+    "other names": {"question": "Why?", "preferred": "So.", "dispreferred": "No."},
 }  # fmt: skip
+
+
+def row_of(name: str) -> dict[str, Any]:
+    """The row of a format."""
+    found: dict[str, Any] = ROWS[name][0] if isinstance(ROWS[name], tuple) else ROWS[name]
+    return found
 
 
 def write(file: Path, *rows: Any) -> Path:
@@ -154,9 +117,9 @@ def records(file: Path, **columns: str) -> list[Record]:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_each_format_becomes_a_record(tmp_path: Path, name: str) -> None:
-    row, expected = ROWS[name]
-    found = read_pairs(write(tmp_path / "pairs.jsonl", row), {})[1]
+    found = read_pairs(write(tmp_path / "pairs.jsonl", row_of(name)), {})[1]
     [(_, record)] = found.rows
+    expected = ROWS[name][1] if isinstance(ROWS[name], tuple) else PAIR
     assert (record["prompt"], record["chosen"], record["rejected"]) == expected
     assert not find_faults(found.rows, record_type("preference"))
     assert (record["id"], record["source"]) == ("pairs-000001", "pairs.jsonl")
@@ -188,9 +151,9 @@ def test_columns_of_parquet_that_json_has_not_are_texts(tmp_path: Path) -> None:
 def test_a_dialogue_of_nectar_is_taken_apart(tmp_path: Path) -> None:
     from rlhf_core.data.encoding import messages_of
 
-    [record] = records(write(tmp_path / "pairs.jsonl", ROWS["Nectar"][0]))
+    [record] = records(write(tmp_path / "pairs.jsonl", row_of("Nectar")))
     assert messages_of(record) == [user("Why?")]
-    [record] = records(write(tmp_path / "pairs.jsonl", ROWS["SHP"][0]))
+    [record] = records(write(tmp_path / "pairs.jsonl", row_of("SHP")))
     assert messages_of(record) == [user("Why?")], "its history is the prompt"
 
 
@@ -217,7 +180,7 @@ def test_a_table_json_lines_under_another_name_and_arrow_are_read(tmp_path: Path
 def test_messages_in_a_table_are_read(tmp_path: Path) -> None:
     from csv import writer
 
-    row = ROWS["TRL's conversational pair"][0]
+    row = row_of("TRL's conversational pair")
     for written in (json.dumps, repr):
         with (tmp_path / "pairs.csv").open("w", newline="") as stream:
             writer(stream).writerows([list(row), [written(value) for value in row.values()]])
@@ -248,19 +211,16 @@ def test_a_file_that_cannot_be_read_is_one_message(tmp_path: Path, name: str, co
 def test_a_row_that_prefers_no_answer_is_left_out_and_one_without_a_verdict_is_a_fault(
     tmp_path: Path, name: str
 ) -> None:
-    row, equal = ROWS[name][0], dict(ROWS[name][0])
+    row = row_of(name)
     same = {
         "WebGPT": {"score_0": 0.5},
         "HelpSteer2": {"preference_strength": 0},
         "an arena": {"winner": "tie (bothbad)"},
-    }
-    same |= {
         "Nectar": {"answers": [{**one, "rank": 1.0} for one in row.get("answers", ())]},
         "UltraFeedback": {"completions": [{**one, "overall_score": 2} for one in row.get("completions", ())]},
         "SHP": {"labels": 7},
     }
-    equal |= same[name]
-    lines = read_pairs(write(tmp_path / "pairs.jsonl", row, row, equal), {})[1]
+    lines = read_pairs(write(tmp_path / "pairs.jsonl", row, row, {**row, **same[name]}), {})[1]
     faults = [*lines.broken, *find_faults(lines.rows, record_type("preference"))]
     said = "no verdict that says which answer is better" if name == "SHP" else "no answer is preferred"
     assert [(fault.row, fault.reason) for fault in faults] == [(3, said)]
@@ -288,33 +248,20 @@ def test_an_unknown_format_shows_the_first_row_and_what_was_expected(tmp_path: P
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ({"rejected": [user("No.")]}, "rejected does not end with a text of the assistant"),
+        ({"chosen": [user("Who?"), assistant("So.")]}, "do not continue the same dialogue"),
+        ({"prompt": [assistant("Why?")]}, "does not end with a message of the user"),
         (
-            {"prompt": [user("Why?")], "chosen": [assistant("So.")], "rejected": [user("No.")]},
-            "rejected does not end with a text of the assistant",
-        ),
-        (
-            {"prompt": [user("Why?")], "chosen": [user("Who?"), assistant("So.")], "rejected": [assistant("No.")]},
-            "do not continue the same dialogue",
-        ),
-        (
-            {"prompt": [assistant("Why?")], "chosen": [assistant("So.")], "rejected": [assistant("No.")]},
-            "does not end with a message of the user",
-        ),
-        (
-            {
-                "prompt": [user("Why?"), {"role": "tool", "content": "42"}],
-                "chosen": [assistant("So.")],
-                "rejected": [assistant("No.")],
-            },
+            {"prompt": [user("Why?"), {"role": "tool", "content": "42"}]},
             "a message of tool is not a text of system, user or assistant",
         ),
-        ({"prompt": "Why?", "chosen": "So.", "rejected": "No."}, "not in the format of the file's other rows"),
-        ({"prompt": [user("Why?")], "chosen": [assistant("So.")], "rejected": [assistant("So. ")]}, "identical"),
+        (row_of("TRL's plain pair"), "not in the format of the file's other rows"),
+        ({"rejected": [assistant("So. ")]}, "identical"),
     ],
 )
 def test_a_row_that_does_not_fit_its_file_is_a_fault(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
-    good = ROWS["TRL's conversational pair"][0]
-    lines = read_pairs(write(tmp_path / "pairs.jsonl", good, wrong), {})[1]
+    good = row_of("TRL's conversational pair")
+    lines = read_pairs(write(tmp_path / "pairs.jsonl", good, {**good, **wrong}), {})[1]
     faults = [*lines.broken, *find_faults(lines.rows, record_type("preference"))]
     assert [fault.row for fault in faults] == [2]
     assert said in faults[0].reason

@@ -323,17 +323,6 @@ def test_a_row_below_its_sft_model_at_its_best_is_broken() -> None:
     assert (row.at_best, row.broken) == (51.0, False), "step 2 is best of the steps that both runs have"
 
 
-def test_a_choice_at_the_edge_of_what_was_tried_is_flagged() -> None:
-    record = filled(METRICS)
-    tried = [trial["point"]["kl_coef"] for trial in record["rows"]["segment"]["trials"]]
-    highest = tried.index(max(tried))
-    values = [40.0] * 4
-    values[highest] = 60.0
-    row = tuned_rows(filled({**METRICS, "segment": values}))["segment"]
-    assert row.edges["kl_coef"] == "high"
-    assert "kl_coef is the highest tried" in row.flags
-
-
 # --- the study's file --------------------------------------------------------------------------------------------
 
 TEXT = """\
