@@ -1,7 +1,10 @@
 """A paper's flow: brings its stages up to date, then writes its tables, its MLflow runs and the report.
 
-A paper is any folder of params/ with rows, such as one of the five papers, the demo, the laboratory or your own.
+A paper is any folder of params/ with rows, such as one of the five papers, the demo, the laboratory or your own. The
+suite is the demo; in full, or at another scale, it is those of the five papers that have rows there.
 
+    python -m flows.paper suite                               the demo
+    python -m flows.paper suite --full --seeds 0              every row of the five papers at one seed
     python -m flows.paper segment                             the paper's headline rows
     python -m flows.paper segment --full                      every row of the paper, three seeds
     python -m flows.paper my-project --rows one --seeds 0     one row of params/my-project/rows.yaml and what it needs
@@ -36,7 +39,6 @@ from flows.stage_run import stage_environment
 from flows.working_tree import mark_processes_for_clean_up
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import printed_tables
-from tasks.commands.processes import flow_of
 from tasks.dvc import pipelines
 from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
 from tasks.graph.laboratory import LABORATORY
@@ -196,7 +198,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
 
         Args:
             full: every row and seed; without it, at testbed, only the paper's rows of the demo or demo-all, if any.
-            rows: only these rows, with the models they need.
+            rows: only these rows, with the models they need; the suite takes none.
             seeds: only these seeds.
             scale: size of models and data.
             report: write the report page afterwards, and the tables so far if the tables stage did not finish.
@@ -211,8 +213,9 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
     return run
 
 
-#: A deployment loads its flow as an attribute of this module.
-globals().update({name: paper_flow(name, title) for name, title in PAPERS.items()})
+#: Titles of all flows that deployments have; a deployment loads its flow as an attribute of this module.
+TITLES = {**PAPERS, SUITE: "The demo, or in full the five papers with shared stages run once"}
+globals().update({name: paper_flow(name, title) for name, title in TITLES.items()})
 
 
 def end_on_signal(number: int, _: object) -> None:
@@ -233,8 +236,9 @@ def interrupted() -> int:
 def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
     """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
     a user's error, 130 for Ctrl-C."""
-    call = " ".join(["python", "-m", *flow_of(paper)])
-    parser = argparse.ArgumentParser(prog=call, description=f"The flow of the paper {paper}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m flows.paper {paper}", description=f"The flow of the paper {paper}"
+    )
     parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
     parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
@@ -244,6 +248,8 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
     parser.add_argument("--pool", default="", help="run the stages in this Prefect work pool")
     parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
     options = parser.parse_args(arguments)
+    if paper == SUITE and options.rows:
+        parser.error("the suite takes no rows; run a paper for some of its rows")
     signal.signal(signal.SIGTERM, end_on_signal)
     mark_processes_for_clean_up(Path.cwd())  # if this run is killed, the next one ends what it has started
     try:
@@ -282,4 +288,4 @@ def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] 
 
 if __name__ == "__main__":
     name, *rest = sys.argv[1:] or [""]
-    sys.exit(command_line(paper_flow(name, PAPERS.get(name, f"The rows of {name}")), name, rest))
+    sys.exit(command_line(paper_flow(name, TITLES.get(name, f"The rows of {name}")), name, rest))

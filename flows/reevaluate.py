@@ -73,7 +73,7 @@ def _address(model: Registered) -> str:
 
 def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, grant: Grant) -> dict[str, Any]:
     """Runs `tasks.reevaluation.evaluate` as stages are run: with the code of `root` if that is a checkout, else with
-    the installed package; its log is kept and its memory watched."""
+    the installed package; its log is kept."""
     call = ["python", "-P", "-m", "tasks.reevaluation.evaluate", "--settings", str(settings_path), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
@@ -84,7 +84,6 @@ def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, 
         name=file_name(_address(model)),
         out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
         environment=grant.environment(),
-        memory_gb=grant.memory_gb,
         packages=root if is_checkout(root) else PROJECT,
     )
     run_command(root, command, running=RunningStages(), log=get_run_logger().info)

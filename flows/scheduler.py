@@ -168,7 +168,7 @@ def stage_task(
     else:
         assert results is not None
         with shared(grant, lambda: running.cancelled) as own:
-            command = Command.of(stage, own.environment(), own.memory_gb)
+            command = Command.of(stage, own.environment())
             done = run_stage(root, command, results, running=running, log=log.info, server=server)
     alarms = alarms_of(root / stage.out / "result")
     name, message = (ALARM_STATE, alarm_text(alarms)) if alarms else (None, done.outcome)

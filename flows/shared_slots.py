@@ -1,17 +1,14 @@
 """Slots that all runs of a machine share: Prefect limits, one of all cores, one of its memory, one per GPU.
 
-    python -m flows.shared_slots    creates those of this machine under the name REWARDSMITH_SLOTS
-
-`rewardsmith up` creates them, the command where something else starts the worker. A stage on a platform holds them by
-Prefect's `concurrency`, which renews them: what a killed run held is free again after a minute. A limit that is missing
-stops the stage.
+`rewardsmith up` creates them; where something else starts the worker, `python -m flows.deployments` does, under the
+name REWARDSMITH_SLOTS. A stage on a platform holds them by Prefect's `concurrency`, which renews them: what a killed
+run held is free again after a minute. A limit that is missing stops the stage.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,7 +23,7 @@ from tasks.running import machine
 POLL_SECONDS = 1.0
 #: Seconds for which a killed process still holds its slots; Prefect accepts no less.
 LEASE_SECONDS = 60.0
-REMEDY = "Run `rewardsmith up`, or next to a worker in a container `python -m flows.shared_slots`, which creates it"
+REMEDY = "Run `rewardsmith up`, or next to a worker in a container `python -m flows.deployments`, which creates it"
 
 
 def limits(name: str, slots: Slots) -> dict[str, int]:
@@ -108,23 +105,3 @@ def _take(limit: str, count: int, held: ExitStack) -> bool:
             f"the limit '{limit}' does not exist on the Prefect server, so nothing would keep jobs apart. {REMEDY}"
         ) from None
     return True
-
-
-def main() -> int:
-    """Creates the limits of a machine whose worker something else starts."""
-    from prefect.client.orchestration import get_client
-
-    name = os.environ.get("REWARDSMITH_SLOTS")
-    if not name:
-        print(
-            "error: REWARDSMITH_SLOTS is not set; it names this machine's slots, also for the worker", file=sys.stderr
-        )
-        return 2
-    with get_client(sync_client=True) as client:
-        for limit, count in make_limits(client, name).items():
-            print(f"{limit}: {count}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

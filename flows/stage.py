@@ -108,7 +108,7 @@ def stage(
             prepare(root, address, remote=remote, given=given, key=key)
             with granted(needs) as grant, closing(StageResults(root, [address])) as results:
                 words, environment = results.command(address), grant.environment()
-                command = Command(words, address, name, out, environment, grant.memory_gb)
+                command = Command(words, address, name, out, environment)
                 done = run_stage(root, command, results, running=RunningStages(), log=log.info)
             push(root, address, remote=remote, commit=code["commit"])
     except RewardsmithError as failure:

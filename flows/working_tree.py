@@ -103,26 +103,6 @@ def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
             time.sleep(0.1)
 
 
-def group_memory_gb(pid: int) -> float:
-    """Returns the GiB that the processes of a group hold; pages that several processes share count once (on Linux)."""
-    total = 0
-    for process in psutil.process_iter():
-        try:
-            if _group(process.pid) == pid:
-                total += _held(process)
-        except psutil.Error:
-            continue
-    return total / 2**30
-
-
-def _held(process: psutil.Process) -> int:
-    """Returns the bytes of memory of a process: its proportional set size, its resident set where that is unknown."""
-    try:
-        return int(process.memory_full_info().pss)
-    except (AttributeError, psutil.AccessDenied):
-        return int(process.memory_info().rss)
-
-
 def _group(pid: int) -> int | None:
     """Returns a process's group; None for one whose leader is outside this container, where every signal to 0 is one's
     own."""

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -148,7 +147,7 @@ def _update_platform(settings: Settings) -> list[str]:
     words."""
     from prefect.client.orchestration import get_client
 
-    from flows.deployments import apply
+    from flows.deployments import apply, make_pool
     from flows.run_notes import crash_dead_runs, crash_silent_runs
     from flows.shared_slots import make_limits
 
@@ -159,25 +158,6 @@ def _update_platform(settings: Settings) -> list[str]:
         done = crash_dead_runs(client, settings.folder) + end_orphans(settings.root)
         apply(settings.root, client)
     return done
-
-
-def make_pool(client: Any) -> None:
-    """Makes the work pool, and its queue of the runs that share the working tree: one at a time, the others wait."""
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists
-
-    from flows.deployments import TREE_QUEUE
-
-    try:
-        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-    except ObjectAlreadyExists:
-        client.read_work_pool(POOL)
-    try:
-        client.create_work_queue(name=TREE_QUEUE, work_pool_name=POOL, concurrency_limit=1)
-    except ObjectAlreadyExists:
-        known = client.read_work_queue_by_name(TREE_QUEUE, work_pool_name=POOL)
-        if known.concurrency_limit != 1:
-            client.update_work_queue(known.id, concurrency_limit=1)
 
 
 def _wait_for_worker(settings: Settings, start: datetime) -> None:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tasks.graph.names import SUITE
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
 from tasks.running.variables import refuse_unusable_prefect
@@ -68,16 +67,10 @@ def run_flow(
     paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
 ) -> int:
     """Runs a paper's flow, or the suite's, in a process of its own; returns its exit status."""
-    module, *words = flow_of(paper)
-    words += ["--scale", scale, *options]
+    words = [paper, "--scale", scale, *options]
     words += ["--rows", *rows] if rows else []
     words += ["--seeds", *map(str, seeds)] if seeds else []
-    return run_module(module, words, verbose=verbose)
-
-
-def flow_of(paper: str) -> list[str]:
-    """Returns the module of the flow of a paper, a study or the suite, and the words that name it there."""
-    return ["flows.suite"] if paper == SUITE else ["flows.paper", paper]
+    return run_module("flows.paper", words, verbose=verbose)
 
 
 def run_quietly(*arguments: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, refuse_empty_name
-from tasks.commands.processes import flow_of, run_flow, run_module, show_progress
+from tasks.commands.processes import run_flow, run_module, show_progress
 from tasks.graph.names import ALL, REHEARSED, SUITE, rehearsed_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
@@ -172,7 +172,7 @@ def _run_small(
     rehearsal = write_tree(root, scale, given, replies)
     asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(rows))
     refuse_rows(rehearsal.tree, rehearsal.name, asked)
-    words = [*flow_of(paper), "--scale", rehearsal.name, *(["--full"] if paper == SUITE else [])]
+    words = ["flows.paper", paper, "--scale", rehearsal.name, *(["--full"] if paper == SUITE else [])]
     words += ["--rows", *rows] if rows else []
     show_progress(verbose)
     with endpoints(said) as served:

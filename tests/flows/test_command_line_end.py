@@ -33,13 +33,17 @@ def test_a_run_that_ended_well_does_so_though_the_server_gives_its_state_without
     assert capsys.readouterr().out == "2 ran\nthe run ended well; its stages are listed above\n"
 
 
-@pytest.mark.parametrize(
-    ("paper", "call"), [("par", "flows.paper par"), ("suite", "flows.suite"), ("study", "flows.paper study")]
-)
-def test_help_shows_the_papers_own_call(paper: str, call: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("paper", ["par", "suite", "study"])
+def test_help_shows_the_papers_own_call(paper: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         module.command_line(lambda **_: "", paper, ["--help"])
-    assert f"usage: python -m {call} [" in " ".join(capsys.readouterr().out.split())
+    assert f"usage: python -m flows.paper {paper} [" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_suite_takes_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        module.command_line(lambda **_: "", "suite", ["--rows", "bandit"])
+    assert "the suite takes no rows" in capsys.readouterr().err
 
 
 def test_a_run_that_failed_is_an_error_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

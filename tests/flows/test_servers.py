@@ -18,12 +18,10 @@ from uuid import uuid4
 import prefect.runtime
 import psutil
 import pytest
-import yaml
 
 import flows.servers.__main__ as servers
 from flows import deployments, run_notes
 from flows.servers import databases, page, processes, settings, stores
-from flows.stage_run import MemoryWatch, explain_failure
 from flows.working_tree import end_group
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.graph import rows
@@ -415,30 +413,14 @@ def test_a_run_that_does_not_end_when_asked_is_killed_and_one_that_is_gone_is_no
     run_notes.end_process(process)
 
 
-def test_prefect_yaml_is_current_and_names_every_paper() -> None:
-    assert deployments.main(["--root", str(PROJECT), "--check"]) == 0, "run `python -m flows.deployments`"
-    content = yaml.safe_load((PROJECT / "prefect.yaml").read_text())
-    flows = {entry["entrypoint"].partition(":")[2] for entry in content["deployments"]}
+def test_every_paper_has_a_deployment() -> None:
+    made = deployments.deployments(PROJECT)
     testbed = Scale(PROJECT, "testbed")
     papers = {name for name in rows.papers(PROJECT) if any(map(testbed.has, rows.load_rows(PROJECT, name).values()))}
-    assert flows == {*papers, "suite", "recipe", "reevaluate"} - {"demo"}, "the suite without `full` is the demo"
-    (suite,) = (entry for entry in content["deployments"] if entry["entrypoint"].endswith(":suite"))
-    assert suite["parameters"] == {"full": True}, "the suite trains the matrix, not the demo's rows"
-    scheduled = [entry for entry in content["deployments"] if "schedules" in entry]
-    assert scheduled[0]["concurrency_limit"]["collision_strategy"] == "CANCEL_NEW"
-
-
-def test_a_stage_that_outgrows_its_memory_is_ended_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.stage_run.MEMORY_SECONDS", 0.05)
-    code = "import time; held = b'x' * 300_000_000; time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    watch = MemoryWatch(process.pid, 0.1)
-    process.wait(30)
-    failure = watch.explained("policy-x", explain_failure("policy-x", process.returncode, ""))
-    assert watch.outgrown
-    assert not failure.retry
-    assert "stage policy-x outgrew its memory: it held" in str(failure)
-    assert "`resources` in params/scales/<scale>/stages.yaml" in str(failure)
+    assert {one.flow for one in made} == {*papers, "suite", "recipe", "reevaluate"} - {"demo"}
+    (suite,) = (one for one in made if one.flow == "suite")
+    assert suite.parameters == {"full": True}, "the suite trains the matrix, not the demo's rows"
+    assert [one.overlapping for one in made if one.schedule] == ["CANCEL_NEW"]
 
 
 class Health(http.server.BaseHTTPRequestHandler):
@@ -453,7 +435,6 @@ class Health(http.server.BaseHTTPRequestHandler):
 
 
 def test_a_deployment_whose_version_is_no_commit_is_not_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`prefect deploy` makes a version of its own where the repository has no remote."""
     from flows.deployments import refuse_edited_tree
 
     monkeypatch.setattr(prefect.runtime.deployment, "id", str(uuid4()), raising=False)
