@@ -71,10 +71,10 @@ def _end_temporary_servers(root: Path) -> int:
 def running_groups(root: Path) -> dict[int, dict[str, Any]]:
     """Returns the living process groups that are noted in a tree, each with its note."""
     notes = map(read_private, (root / WORK / RUNNING).glob("*.json"))
-    return {int(note["group"]["pid"]): note for note in notes if note and _lives(note["group"])}
+    return {int(note["group"]["pid"]): note for note in notes if note and group_lives(note["group"])}
 
 
-def _lives(leader: Mapping[str, Any]) -> bool:
+def group_lives(leader: Mapping[str, Any]) -> bool:
     """Returns whether a noted group has living processes; no other process gets its id while it has."""
     if leader.get("boot") not in (None, boot_id()):
         return False
