@@ -33,7 +33,7 @@ from rlhf_core.recipe import OPTIMISER_KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.choices import SHAPINGS
 from tasks.dvc import stale
-from tasks.dvc.pipelines import ROOT_FILE
+from tasks.dvc.internals import ROOT_FILE
 from tasks.graph import dvc_files
 from tasks.graph.check import refuse_rows
 from tasks.graph.results import stopped

@@ -1,7 +1,7 @@
 """The flow of one stage, which a worker of a work pool runs for a coordinator (`flows/work_pool.py`).
 
 The stage runs in the worker's clone, which REWARDSMITH_TREE names, within the machine's slots. Its inputs come from the
-DVC remote and its result goes there; a result whose code changed while it was made does not.
+DVC remote and its result goes there.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from flows.slots import Grant, Slots
 from flows.stage_run import Command, RunningStages, StageFailed, run_stage
 from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.remote import Remote, RemoteFailed
+from tasks.dvc.remote import RemoteFailed
 from tasks.dvc.stage_results import StageResults
 from tasks.graph import dvc_files as graph
 from tasks.running import machine
-from tasks.running.commit import changed_since, listed
 from tasks.running.exclusive import in_turn
 
 #: Names the clone of a machine's worker, in its environment; the working directory without it, as in containers.
@@ -49,11 +48,11 @@ def granted(needs: Mapping[str, float]) -> Iterator[Grant]:
         yield given
 
 
-def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, str], key: str) -> None:
-    """Brings this clone into the state that the stage needs: its pipeline files, and its inputs' digests in dvc.lock.
+def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, Any], key: str) -> None:
+    """Brings this clone into the state that the stage needs: its pipeline files, and its inputs.
 
     Args:
-        given: names of the results that the stage reads, by address (`Remote.result_name`).
+        given: the results that the stage reads, by address (`StageResults.entry`).
         key: of the stage's result, from the coordinator.
 
     Raises:
@@ -64,17 +63,13 @@ def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, str], 
         end_orphans(root)
         if folders := [Path(file).parent for file in sorted(files) if file]:
             graph.write(root, folders)
-        with closing(Remote(root, remote)) as store:
-            store.load([address, *given])
-            for one, name in given.items():
-                store.take_over(one, name)
-            store.write_locks()
-            if (own := store.key(address)) != key:
+        with closing(StageResults(root, [address, *given], remote)) as results:
+            results.take_inputs(given)
+            if (own := results.key(address)) != key:
                 raise RewardsmithError(
                     f"stage {address} has the key {own[:10]} in this worker's clone and {key[:10]} in the run's: a "
                     "file that it reads differs. Commit it, and bring both clones to that commit"
                 )
-            store.pull_inputs(address)
 
 
 @flow(name="stage", flow_run_name="{address}", persist_result=False)
@@ -84,7 +79,7 @@ def stage(
     out: str,
     needs: dict[str, float],
     remote: str,
-    given: dict[str, str],
+    given: dict[str, Any],
     key: str,
     code: dict[str, Any],
 ) -> State[Any]:
@@ -96,7 +91,7 @@ def stage(
         out: the stage's output directory.
         needs: cores, GPUs and memory.
         remote: the DVC remote of the run.
-        given: names of the results that the stage reads, by address.
+        given: the results that the stage reads, by address.
         key: of the stage's result.
         code: commit and versions of the run.
     """
@@ -106,30 +101,11 @@ def stage(
         with note_running_process(root):
             SameCode.of(root).check(code)
             prepare(root, address, remote=remote, given=given, key=key)
-            with granted(needs) as grant, closing(StageResults(root, [address])) as results:
-                words, environment = results.command(address), grant.environment()
-                command = Command(words, address, name, out, environment)
+            with granted(needs) as grant, closing(StageResults(root, [address], remote)) as results:
+                command = Command(results.command(address), address, name, out, grant.environment())
                 done = run_stage(root, command, results, running=RunningStages(), log=log.info)
-            push(root, address, remote=remote, commit=code["commit"])
+                results.push([address])
     except RewardsmithError as failure:
         passing = isinstance(failure, RemoteFailed) or (isinstance(failure, StageFailed) and failure.retry)
         return Failed(message=str(failure), name=PASSING if passing else "Failed")
     return Completed(message=done.outcome)
-
-
-def push(root: Path, address: str, *, remote: str, commit: str) -> None:
-    """Pushes a stage's result to the remote.
-
-    Raises:
-        RewardsmithError: code or parameters changed while the stage ran; the result is discarded.
-        RemoteFailed: the remote does not take it.
-    """
-    with closing(Remote(root, remote)) as store:
-        store.load([address])
-        if changed := changed_since(root, commit):
-            store.discard(address)
-            raise RewardsmithError(
-                f"{listed(changed)} changed while stage {address} ran, so its result is discarded and was not pushed. "
-                "Commit the change, then run the same command again"
-            )
-        store.push([address])

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from tasks.dvc.lock_files import readable_lock
+from tasks.dvc.internals import readable_lock
 from tasks.running.platform_state import alive, boot_id, is_same_process, note_of, read_private, write_private
 
 WORK, RUNNING = ".work", "running"

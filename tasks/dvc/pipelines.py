@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published import printed_tables
+from tasks.dvc.internals import ROOT_FILE
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
@@ -21,8 +22,6 @@ from tasks.params.scales import scale_names
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RowsAndSeeds, run_settings
 from tasks.running.exclusive import only_scheduler
-
-ROOT_FILE = "dvc.yaml"
 
 
 def pipeline_files(
