@@ -2,23 +2,12 @@
 
 A paper is any folder of params/ with rows, such as one of the five papers, the demo, the laboratory or your own. The
 suite is the demo; in full, or at another scale, it is those of the five papers that have rows there.
-
-    python -m flows.paper suite                               the demo
-    python -m flows.paper suite --full --seeds 0              every row of the five papers at one seed
-    python -m flows.paper segment                             the paper's headline rows
-    python -m flows.paper segment --full                      every row of the paper, three seeds
-    python -m flows.paper my-project --rows one --seeds 0     one row of params/my-project/rows.yaml and what it needs
-
-Without PREFECT_API_URL a temporary Prefect server is started for the run.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import signal
-import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -27,7 +16,6 @@ from typing import Any
 from prefect import Flow, flow, get_run_logger
 from prefect.artifacts import create_link_artifact
 from prefect.client.schemas.objects import State
-from prefect.exceptions import Abort, MissingResult
 
 from flows.deployments import PAPERS, refuse_edited_tree
 from flows.follow_ups import Call, follow_ups
@@ -36,20 +24,17 @@ from flows.same_code import require_prefect_server
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.slots import Grant
 from flows.stage_run import stage_environment
-from flows.working_tree import mark_processes_for_clean_up
-from rlhf_core.errors import RewardsmithError
+from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
 from tasks.dvc import pipelines
 from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
+from tasks.dvc.internals import ROOT_FILE
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.graph.stages import modules_of_files_never_run
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.fork_server import PROJECT, ForkServer
 from tasks.tracking.searches import experiment_link_written_since, link_to_runs
-
-#: Exit status of a run that Ctrl-C ended.
-INTERRUPTED = 128 + signal.SIGINT
 
 
 def link_page_and_report(create: Callable[..., object]) -> None:
@@ -218,74 +203,16 @@ TITLES = {**PAPERS, SUITE: "The demo, or in full the five papers with shared sta
 globals().update({name: paper_flow(name, title) for name, title in TITLES.items()})
 
 
-def end_on_signal(number: int, _: object) -> None:
-    """Ends the process in order, so that the temporary Prefect server ends, too. Prefect catches the signal first, and
-    then calls this handler."""
-    sys.exit(128 + number)
-
-
-def interrupted() -> int:
-    """Says how to continue an interrupted command; returns its exit status."""
-    print(
-        "interrupted; run the same command again to continue: a stage with a checkpoint goes on from there",
-        file=sys.stderr,
-    )
-    return INTERRUPTED
-
-
-def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
-    """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
-    a user's error, 130 for Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m flows.paper {paper}", description=f"The flow of the paper {paper}"
-    )
-    parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
-    parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
-    parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
-    parser.add_argument("--scale", default="testbed", help="testbed (default), hh, feedback, reasoning, small or paper")
-    parser.add_argument("--no-report", action="store_true", help="do not write the report page and the tables so far")
-    parser.add_argument("--no-sync", action="store_true", help="do not write the results into MLflow")
-    parser.add_argument("--pool", default="", help="run the stages in this Prefect work pool")
-    parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
-    options = parser.parse_args(arguments)
-    if paper == SUITE and options.rows:
-        parser.error("the suite takes no rows; run a paper for some of its rows")
-    signal.signal(signal.SIGTERM, end_on_signal)
-    mark_processes_for_clean_up(Path.cwd())  # if this run is killed, the next one ends what it has started
-    try:
-        if options.pool:
-            require_prefect_server()
-        # At testbed the suite without --full is the demo, whose stages are in the root's dvc.yaml. Before its first run
-        # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
-        # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
-        demo = paper == SUITE and options.scale == DEFAULT_SCALE and not options.full
-        files_to_scan = [pipelines.ROOT_FILE] if demo and not options.pool else []
-        server = ForkServer(Path.cwd(), stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
-        server.begin(modules_of_files_never_run(Path.cwd(), files_to_scan))
-        text = run_flow(
-            full=options.full,
-            rows=options.rows,
-            seeds=options.seeds,
-            scale=options.scale,
-            report=not options.no_report,
-            sync=not options.no_sync,
-            pool=options.pool,
-            remote=options.remote,
-        )
-    except (RunFailed, Abort) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return interrupted()
-    except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
-        text = "the run ended well; its stages are listed above"
-    print(text)
-    return 0
-
-
-if __name__ == "__main__":
-    name, *rest = sys.argv[1:] or [""]
-    sys.exit(command_line(paper_flow(name, TITLES.get(name, f"The rows of {name}")), name, rest))
+def run_paper(paper: str, *, scale: str = DEFAULT_SCALE, full: bool = False, pool: str = "", **parameters: Any) -> str:
+    """Runs a paper's flow from the command line; its parameters are those of `paper_flow`."""
+    if pool:
+        require_prefect_server()
+    if paper == SUITE and parameters.get("rows"):
+        raise RecipeError("the suite takes no rows; run a paper for some of its rows")
+    # At testbed the suite without --full is the demo, whose stages are in the root's dvc.yaml. Before its first run
+    # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
+    # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
+    demo = paper == SUITE and scale == DEFAULT_SCALE and not full and not pool
+    server = ForkServer(Path.cwd(), stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
+    server.begin(modules_of_files_never_run(Path.cwd(), [ROOT_FILE] if demo else []))
+    return paper_flow(paper, TITLES.get(paper, f"The rows of {paper}"))(scale=scale, full=full, pool=pool, **parameters)

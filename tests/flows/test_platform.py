@@ -408,7 +408,8 @@ def test_a_deployment_does_not_run_another_tree_than_it_was_pinned_to(platform: 
 
 
 def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:
-    done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
+    call = (sys.executable, "-P", "-m", "flows", "adopt", '{"name": "own"}')
+    done = command(*call, root=platform.root, PYTHONPATH=str(PROJECT))
     assert "params/segment/rows_own.yaml" in done.stdout
     (platform.root / "params/segment/rows_own.yaml").unlink()
     command(sys.executable, "-P", "-m", "tasks.graph.dvc_files", root=platform.root, PYTHONPATH=str(PROJECT))
