@@ -226,8 +226,8 @@ def main() -> int:
     """Makes pool, deployments and, under the name REWARDSMITH_SLOTS, the limits of this machine."""
     from prefect.client.orchestration import get_client
 
-    from flows.same_code import require_prefect_server
-    from flows.shared_slots import make_limits
+    from flows.slots import make_limits
+    from flows.stage import require_prefect_server
 
     require_prefect_server()
     with get_client(sync_client=True) as client:

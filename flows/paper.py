@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import Flow, flow, get_run_logger
+from prefect import Flow, flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 
 from flows.deployments import PAPERS, refuse_edited_tree
-from flows.follow_ups import Call, follow_ups
 from flows.run_notes import note_running_process
-from flows.same_code import require_prefect_server
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.slots import Grant
-from flows.stage_run import stage_environment
+from flows.stage import require_prefect_server
+from flows.stage_run import Command, RunningStages, StageFailed, run_command, stage_environment
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
 from tasks.dvc import pipelines
@@ -35,6 +36,40 @@ from tasks.graph.stages import modules_of_files_never_run
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.fork_server import PROJECT, ForkServer
 from tasks.tracking.searches import experiment_link_written_since, link_to_runs
+
+#: A module of the project and its arguments.
+Call = tuple[str, Sequence[str]]
+
+
+def follow_ups(root: Path, *calls: Call) -> list[str]:
+    """Runs modules side by side in a repository; returns what went wrong. Call it inside a flow."""
+    running = RunningStages()
+    futures = [follow_up.submit(*call, number, root, running) for number, call in enumerate(calls)]
+    try:
+        for future in futures:
+            future.wait()
+    finally:  # interrupted or cancelled: they lead groups of their own
+        running.end_all()
+    ended = [future.state for future in futures if not future.state.is_completed()]
+    return [str(state.result(raise_on_failure=False)) for state in ended]
+
+
+@task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
+def follow_up(module: str, arguments: Sequence[str], number: int, root: Path, running: RunningStages) -> None:
+    """Runs one module as a stage runs, with the code of this project.
+
+    Args:
+        number: of the call among those that run beside each other, for its log.
+
+    Raises:
+        RunFailed: it failed.
+    """
+    words = shlex.join(["python", "-P", "-m", module, *arguments])
+    command = Command(words, address=module, name=f"{module}-{number}", out=None, environment={})
+    try:
+        run_command(root, command, running=running, log=get_run_logger().info)
+    except StageFailed as error:
+        raise RunFailed(str(error).removeprefix("stage ")) from error
 
 
 def link_page_and_report(create: Callable[..., object]) -> None:

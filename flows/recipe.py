@@ -21,8 +21,7 @@ from prefect.runtime import deployment
 from pydantic import Field
 
 from flows.deployments import COMMIT
-from flows.follow_ups import follow_ups
-from flows.paper import link_page_and_report
+from flows.paper import follow_ups, link_page_and_report
 from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed, completed_state, run_stale
 from rlhf_core.credit import CREDITS

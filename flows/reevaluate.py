@@ -30,8 +30,7 @@ from flows.deployments import REEVALUATION_SETTINGS, refuse_edited_tree
 from flows.paper import link_page_and_report
 from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed
-from flows.shared_slots import shared
-from flows.slots import Grant, Slots
+from flows.slots import Grant, Slots, shared
 from flows.stage_run import Command, RunningStages, failure_note, run_command
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources

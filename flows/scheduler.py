@@ -31,8 +31,7 @@ from prefect.tasks import exponential_backoff
 from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
 from flows.run_notes import CancelWatch
-from flows.shared_slots import POLL_SECONDS, shared
-from flows.slots import Grant, Slots
+from flows.slots import POLL_SECONDS, Grant, Slots, shared
 from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage, stage_environment, stage_log
 from flows.work_pool import WorkPool
 from flows.working_tree import tidy

@@ -24,9 +24,8 @@ import httpx
 from prefect.deployments import run_deployment
 
 from flows.run_notes import BEATING, BEGIN_SECONDS, PASSING, crash_silent_runs
-from flows.same_code import SameCode, require_prefect_server
 from flows.slots import Grant, Slots
-from flows.stage import stage
+from flows.stage import SameCode, require_prefect_server, stage
 from flows.stage_run import (
     RunningStages,
     StageDone,

@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.same_code import SameCode, require_prefect_server
-from flows.shared_slots import make_limits
-from flows.stage import TREE
+from flows.slots import make_limits
+from flows.stage import TREE, SameCode, require_prefect_server
 from flows.work_pool import PROCESS
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError

@@ -113,7 +113,7 @@ def _update_platform(settings: Settings) -> list[str]:
 
     from flows.deployments import apply, make_pool
     from flows.run_notes import crash_dead_runs, crash_silent_runs
-    from flows.shared_slots import make_limits
+    from flows.slots import make_limits
 
     with get_client(sync_client=True) as client:
         make_pool(client)

@@ -363,8 +363,7 @@ def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(p
 
 
 def test_jobs_of_different_runs_see_disjoint_devices(platform: Platform, monkeypatch: Any) -> None:
-    from flows.shared_slots import shared
-    from flows.slots import Grant
+    from flows.slots import Grant, shared
 
     for name, value in platform.environment.items():
         monkeypatch.setenv(name, value)

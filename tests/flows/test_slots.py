@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.shared_slots import make_limits
-from flows.slots import Slots
+from flows.slots import Slots, make_limits
 from rlhf_core.errors import RewardsmithError
 
 

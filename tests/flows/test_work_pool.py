@@ -19,8 +19,7 @@ import yaml
 from prefect.client.schemas.objects import WorkQueue, WorkQueueStatus
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from flows.same_code import SameCode, check_clean, require_prefect_server
-from flows.stage import PASSING
+from flows.stage import PASSING, SameCode, check_clean, require_prefect_server
 from flows.stage_run import RunningStages, StageFailed, failure_note
 from flows.work_pool import ALL_GPUS, WorkPool, job_variables
 from flows.working_tree import running_groups
