@@ -28,7 +28,7 @@ from flows.stage_run import Command, RunningStages, StageFailed, run_command, st
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
 from tasks.dvc import pipelines
-from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
+from tasks.dvc.ended_runs import RunRequest, mark_request_done
 from tasks.dvc.internals import ROOT_FILE
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
@@ -141,7 +141,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         RunFailed: a stage failed, or the report or MLflow after the stages.
     """
     with note_running_process(root):
-        log, code_digest, began = get_run_logger(), loaded_code_digest(), time.time()
+        log, began = get_run_logger(), time.time()
         name, scale = request.paper, request.scale
         papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
         dvc_files = pipelines.asked_files(
@@ -173,7 +173,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
         # while code and files stay the same, `nothing_to_do` answers the same request without a run
-        mark_request_done(root, request, dvc_files, code_digest)
+        mark_request_done(root, request, dvc_files, began)
         return completed_state(summary)
 
 

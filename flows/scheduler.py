@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
@@ -201,10 +201,6 @@ class _Run:
         self.ended: queue.Queue[str] = queue.Queue()
         self.running = RunningStages()
         self.summary = summary or RunSummary()
-        self.bar: Any = None  # in Prefect's pages; `display` is on the terminal
-        self.shown_left = len(stale)
-        if stale:
-            self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
 
     def start_ready(self) -> None:
         """Starts the stages that can start."""
@@ -288,13 +284,6 @@ class _Run:
             stage_time(out, stage=address, outcome=outcome, cores=grant.cores, began=began, seconds=took)
         )
 
-    def _advance(self) -> None:
-        """Updates the progress bar in Prefect's pages, if a stage has ended since the last update."""
-        left = len(self.waiting) + len(self.grants)
-        if self.bar is not None and left != self.shown_left:
-            update_progress_artifact(self.bar, progress=100.0 * (1 - left / len(self.stale)))
-            self.shown_left = left
-
     def seconds_left(self) -> float | None:
         """Returns the expected seconds until the end, None if the time of a stage is unknown."""
         left = {a: stage for a, stage in self.stale.items() if a in self.waiting or a in self.grants}
@@ -319,9 +308,7 @@ class _Run:
             while self.waiting or self.grants:
                 cancelled.look()
                 self.start_ready()
-                self._advance()  # no stage waits for the server's answer
                 self.handle_one_end(log)
-            self._advance()
         finally:
             self.running.end_all()
             for future in self.futures.values():
