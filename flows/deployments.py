@@ -1,25 +1,23 @@
 """The deployments: one per paper, the suite, a single recipe as a form, and re-evaluation on a schedule.
 
-    python -m flows.deployments           writes prefect.yaml
-    python -m flows.deployments --check   exits with 1 when it is not current
+    python -m flows.deployments     brings the server of PREFECT_API_URL in line with this tree
 
-A paper of PAPERS that has rows in the tree has one. `rewardsmith up` brings the
-server in line with the same list; `prefect deploy --all` does it from prefect.yaml.
+A paper of PAPERS that has rows in the tree has one. `rewardsmith up` does the same, for the server that it starts.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rlhf_core.errors import RewardsmithError
+from rlhf_core.errors import RewardsmithError, prints_errors
+from tasks.graph.names import SUITE
 from tasks.graph.rows import papers
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import read_settings
@@ -27,7 +25,6 @@ from tasks.params.settings import typed
 from tasks.params.yaml_files import is_there
 from tasks.running.commit import changed_since, commit_of, listed
 
-FILE = "prefect.yaml"
 #: Folders of params/ with a deployment, and their titles.
 PAPERS = {
     "segment": "Segmenting Text and Learning Their Rewards",
@@ -43,12 +40,9 @@ POOL = "rewardsmith"
 SLUG = "schedule"
 #: The queue of what runs in the working tree itself: one run at a time.
 TREE_QUEUE = "tree"
-#: Name of every deployment before each was named for what it does; `apply` removes these.
-FORMER_NAME = "rewardsmith"
 REEVALUATION_SETTINGS = Path("params") / "reevaluation.yaml"
 #: A version that says at which commit a deployment was made.
 COMMIT = re.compile("[0-9a-f]{40}")
-HEADER = "# Written by `python -m flows.deployments` from params/ and params/reevaluation.yaml.\n"
 
 
 @dataclass(frozen=True)
@@ -75,14 +69,9 @@ class Deployment:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def entrypoint(self) -> str:
-        """Returns the entry point of the flow for prefect.yaml."""
-        return f"{self.module.rpartition('.')[0].replace('.', '/')}.py:{self.flow}"
-
-    @property
     def module(self) -> str:
         """Returns the name by which a worker imports the flow."""
-        return f"flows.{'paper' if self.flow in PAPERS else self.flow}.{self.flow}"
+        return f"flows.{'paper' if self.flow in (*PAPERS, SUITE) else self.flow}.{self.flow}"
 
 
 def reevaluation_settings(root: Path) -> ReevaluationSettings | None:
@@ -108,7 +97,7 @@ def deployments(root: Path) -> list[Deployment]:
     ]
     everything = "The five papers' matrix, shared work once, then the report"
     whole = {"full": True}
-    found.append(Deployment("train-everything", "suite", everything, ("suite",), queue=TREE_QUEUE, parameters=whole))
+    found.append(Deployment("train-everything", SUITE, everything, (SUITE,), queue=TREE_QUEUE, parameters=whole))
     found.append(Deployment("try-a-recipe", "recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
     if (settings := reevaluation_settings(root)) is not None:
         what = "Models of the registry, again on their benchmarks, where something changed"
@@ -118,30 +107,11 @@ def deployments(root: Path) -> list[Deployment]:
     return found
 
 
-def as_file(root: Path) -> dict[str, Any]:
-    """Returns the content of prefect.yaml."""
-    made = []
-    for one in deployments(root):
-        entry: dict[str, Any] = {
-            "name": one.name,
-            "description": one.description,
-            "tags": list(one.tags),
-            "entrypoint": one.entrypoint,
-            "parameters": dict(one.parameters),
-            "concurrency_limit": {"limit": one.limit, "collision_strategy": one.overlapping},
-            "work_pool": {"name": POOL, "work_queue_name": one.queue},
-        }
-        if one.schedule:
-            entry["schedules"] = [{**one.schedule, "active": True, "slug": SLUG}]
-        made.append(entry)
-    return {"name": "rewardsmith", "deployments": made}
-
-
 def refuse_edited_tree(root: Path) -> str:
     """Refuses a tree that was edited since the commit which the present run's deployment is pinned to.
 
     Returns:
-        the commit; empty for a run without a deployment, or with one by `prefect deploy`, whose version is any text.
+        the commit; empty for a run without a deployment, or of one that names no commit.
 
     Raises:
         RewardsmithError: names the changed code or parameters.
@@ -171,8 +141,6 @@ def apply(root: Path, client: Any) -> list[str]:
     for one in deployments(root):
         made: Flow[..., Any] = load_flow_from_entrypoint(one.module)
         before = _found(client, f"{made.name}/{one.name}")
-        if former := _found(client, f"{made.name}/{FORMER_NAME}"):
-            client.delete_deployment(former.id)
         schedules = _schedules(one, before.schedules if before else [])
         wanted = _wanted(one, root) | {"parameter_openapi_schema": form(root, made, watched)}
         same = before and all(getattr(before, key) == value for key, value in wanted.items())
@@ -238,25 +206,36 @@ def _schedules(one: Deployment, before: Sequence[Any]) -> list[Any]:
     return [*kept, DeploymentScheduleCreate(schedule=cron, active=active, slug=SLUG)]
 
 
-def render(root: Path) -> str:
-    """Returns the text of prefect.yaml."""
-    return HEADER + yaml.safe_dump(as_file(root), sort_keys=False, width=110)
+def make_pool(client: Any) -> None:
+    """Makes the work pool, and its queue of the runs that share the working tree: one at a time, the others wait."""
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+
+    with suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+    try:
+        client.create_work_queue(name=TREE_QUEUE, work_pool_name=POOL, concurrency_limit=1)
+    except ObjectAlreadyExists:
+        known = client.read_work_queue_by_name(TREE_QUEUE, work_pool_name=POOL)
+        if known.concurrency_limit != 1:
+            client.update_work_queue(known.id, concurrency_limit=1)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.deployments", description=__doc__.split("\n")[0])
-    parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when not current")
-    options = parser.parse_args(arguments)
-    path, text = options.root / FILE, render(options.root)
-    current = path.exists() and path.read_text(encoding="utf-8") == text
-    if options.check:
-        if not current:
-            print(f"{FILE} is not current; run `python -m flows.deployments`", file=sys.stderr)
-        return int(not current)
-    if not current:
-        path.write_text(text, encoding="utf-8")
-        print(f"wrote {FILE}")
+@prints_errors
+def main() -> int:
+    """Makes pool, deployments and, under the name REWARDSMITH_SLOTS, the limits of this machine."""
+    from prefect.client.orchestration import get_client
+
+    from flows.slots import make_limits
+    from flows.stage import require_prefect_server
+
+    require_prefect_server()
+    with get_client(sync_client=True) as client:
+        make_pool(client)
+        if name := os.environ.get("REWARDSMITH_SLOTS"):
+            make_limits(client, name)
+        for name in apply(Path.cwd().resolve(), client):
+            print(f"wrote {name}")
     return 0
 
 

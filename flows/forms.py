@@ -9,6 +9,7 @@ from typing import Any
 from prefect import Flow
 from prefect.utilities.callables import parameter_schema
 
+from tasks.graph.names import SUITE
 from tasks.graph.rows import backbone_names, paper_folder, papers, row_addresses
 from tasks.params.pages import entries
 from tasks.params.scales import scale_names
@@ -28,7 +29,8 @@ def form(root: Path, flow: Flow[..., Any], examples: Sequence[str] = ()) -> dict
         examples: of `models`, the registered models of a re-evaluation; the registry may have others.
     """
     schema: dict[str, Any] = parameter_schema(flow).model_dump_for_openapi()
-    fields = {name: field for name, field in schema["properties"].items() if name not in INTERNAL}
+    hidden = (*INTERNAL, "rows") if flow.name == SUITE else INTERNAL
+    fields = {name: field for name, field in schema["properties"].items() if name not in hidden}
     for name, known in _choices(root, flow.name).items():
         if name in fields:
             _listed(fields[name])["enum"] = known

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flows.stage_run import stage_environment
 from flows.working_tree import WORK
 from tasks.graph.stages import Stage
 from tasks.running.fork_server import PROJECT
@@ -32,33 +33,28 @@ class LiveTracker:
         self.root, self.paper, self.log = root, paper, log
         self.process: subprocess.Popen[str] | None = None
         self.output = root / WORK / "logs" / "live-runs.log"
-        self.lost = False
 
     def started(self, stage: Stage) -> None:
-        self._say("start", stage)
+        self._write("start", stage)
 
     def ended(self, stage: Stage) -> None:
-        self._say("end", stage)
+        self._write("end", stage)
 
-    def _say(self, word: str, stage: Stage) -> None:
-        if stage.kind not in TRACKED or self.lost:
-            return
-        process = self.process = self.process or self._begin()
-        assert process.stdin is not None
-        try:
-            process.stdin.write(f"{word} {stage.address}\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            self._warn()
+    def _write(self, word: str, stage: Stage) -> None:
+        if stage.kind in TRACKED:
+            self.process = self.process or self._begin()
+            assert self.process.stdin is not None
+            with suppress(BrokenPipeError):  # `close` says why it ended
+                self.process.stdin.write(f"{word} {stage.address}\n")
+                self.process.stdin.flush()
 
     def _begin(self) -> subprocess.Popen[str]:
         self.output.parent.mkdir(parents=True, exist_ok=True)
-        libraries = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
         with self.output.open("w", encoding="utf-8") as output:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "tasks.tracking.live", "--paper", self.paper],
                 cwd=self.root,
-                env={**os.environ, "PYTHONPATH": libraries},
+                env=stage_environment(PROJECT, {}),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -66,21 +62,18 @@ class LiveTracker:
                 start_new_session=True,
             )
 
-    def _warn(self) -> None:
-        self.lost = True
-        last = (self.output.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
-        self.log.warning("MLflow does not show the rest of this run before its end: %s", last.removeprefix("error: "))
-
     def close(self) -> None:
         """Ends the process after all that it was told."""
         if self.process is None:
             return
         assert self.process.stdin is not None
         try:
-            self.process.stdin.close()
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
             status = self.process.wait(timeout=SECONDS)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()
-        if status and not self.lost:
-            self._warn()
+        if status:
+            last = (self.output.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
+            self.log.warning("MLflow did not show all of this run while it ran: %s", last.removeprefix("error: "))

@@ -1,44 +1,35 @@
 """A paper's flow: brings its stages up to date, then writes its tables, its MLflow runs and the report.
 
-A paper is any folder of params/ with rows, such as one of the five papers, the demo, the laboratory or your own.
-
-    python -m flows.paper segment                             the paper's headline rows
-    python -m flows.paper segment --full                      every row of the paper, three seeds
-    python -m flows.paper my-project --rows one --seeds 0     one row of params/my-project/rows.yaml and what it needs
-
-Without PREFECT_API_URL a temporary Prefect server is started for the run.
+A paper is any folder of params/ with rows, such as one of the five papers, the demo, the laboratory or your own. The
+suite is the demo; in full, or at another scale, it is those of the five papers that have rows there.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import signal
-import sys
+import shlex
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import Flow, flow, get_run_logger
+from prefect import Flow, flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from prefect.exceptions import Abort, MissingResult
 
 from flows.deployments import PAPERS, refuse_edited_tree
-from flows.follow_ups import Call, follow_ups
 from flows.run_notes import note_running_process
-from flows.same_code import require_prefect_server
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.slots import Grant
-from flows.stage_run import stage_environment
-from flows.working_tree import mark_processes_for_clean_up
-from rlhf_core.errors import RewardsmithError
+from flows.stage import require_prefect_server
+from flows.stage_run import Command, RunningStages, StageFailed, run_command, stage_environment
+from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
-from tasks.commands.processes import flow_of
 from tasks.dvc import pipelines
-from tasks.dvc.ended_runs import RunRequest, loaded_code_digest, mark_request_done
+from tasks.dvc.ended_runs import RunRequest, mark_request_done
+from tasks.dvc.internals import ROOT_FILE
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.graph.stages import modules_of_files_never_run
@@ -46,8 +37,39 @@ from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.fork_server import PROJECT, ForkServer
 from tasks.tracking.searches import experiment_link_written_since, link_to_runs
 
-#: Exit status of a run that Ctrl-C ended.
-INTERRUPTED = 128 + signal.SIGINT
+#: A module of the project and its arguments.
+Call = tuple[str, Sequence[str]]
+
+
+def follow_ups(root: Path, *calls: Call) -> list[str]:
+    """Runs modules side by side in a repository; returns what went wrong. Call it inside a flow."""
+    running = RunningStages()
+    futures = [follow_up.submit(*call, number, root, running) for number, call in enumerate(calls)]
+    try:
+        for future in futures:
+            future.wait()
+    finally:  # interrupted or cancelled: they lead groups of their own
+        running.end_all()
+    ended = [future.state for future in futures if not future.state.is_completed()]
+    return [str(state.result(raise_on_failure=False)) for state in ended]
+
+
+@task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
+def follow_up(module: str, arguments: Sequence[str], number: int, root: Path, running: RunningStages) -> None:
+    """Runs one module as a stage runs, with the code of this project.
+
+    Args:
+        number: of the call among those that run beside each other, for its log.
+
+    Raises:
+        RunFailed: it failed.
+    """
+    words = shlex.join(["python", "-P", "-m", module, *arguments])
+    command = Command(words, address=module, name=f"{module}-{number}", out=None, environment={})
+    try:
+        run_command(root, command, running=running, log=get_run_logger().info)
+    except StageFailed as error:
+        raise RunFailed(str(error).removeprefix("stage ")) from error
 
 
 def link_page_and_report(create: Callable[..., object]) -> None:
@@ -119,7 +141,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         RunFailed: a stage failed, or the report or MLflow after the stages.
     """
     with note_running_process(root):
-        log, code_digest, began = get_run_logger(), loaded_code_digest(), time.time()
+        log, began = get_run_logger(), time.time()
         name, scale = request.paper, request.scale
         papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
         dvc_files = pipelines.asked_files(
@@ -151,7 +173,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
         # while code and files stay the same, `nothing_to_do` answers the same request without a run
-        mark_request_done(root, request, dvc_files, code_digest)
+        mark_request_done(root, request, dvc_files, began)
         return completed_state(summary)
 
 
@@ -196,7 +218,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
 
         Args:
             full: every row and seed; without it, at testbed, only the paper's rows of the demo or demo-all, if any.
-            rows: only these rows, with the models they need.
+            rows: only these rows, with the models they need; the suite takes none.
             seeds: only these seeds.
             scale: size of models and data.
             report: write the report page afterwards, and the tables so far if the tables stage did not finish.
@@ -211,75 +233,21 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
     return run
 
 
-#: A deployment loads its flow as an attribute of this module.
-globals().update({name: paper_flow(name, title) for name, title in PAPERS.items()})
+#: Titles of all flows that deployments have; a deployment loads its flow as an attribute of this module.
+TITLES = {**PAPERS, SUITE: "The demo, or in full the five papers with shared stages run once"}
+globals().update({name: paper_flow(name, title) for name, title in TITLES.items()})
 
 
-def end_on_signal(number: int, _: object) -> None:
-    """Ends the process in order, so that the temporary Prefect server ends, too. Prefect catches the signal first, and
-    then calls this handler."""
-    sys.exit(128 + number)
-
-
-def interrupted() -> int:
-    """Says how to continue an interrupted command; returns its exit status."""
-    print(
-        "interrupted; run the same command again to continue: a stage with a checkpoint goes on from there",
-        file=sys.stderr,
-    )
-    return INTERRUPTED
-
-
-def command_line(run_flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
-    """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
-    a user's error, 130 for Ctrl-C."""
-    call = " ".join(["python", "-m", *flow_of(paper)])
-    parser = argparse.ArgumentParser(prog=call, description=f"The flow of the paper {paper}")
-    parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
-    parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
-    parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
-    parser.add_argument("--scale", default="testbed", help="testbed (default), hh, feedback, reasoning, small or paper")
-    parser.add_argument("--no-report", action="store_true", help="do not write the report page and the tables so far")
-    parser.add_argument("--no-sync", action="store_true", help="do not write the results into MLflow")
-    parser.add_argument("--pool", default="", help="run the stages in this Prefect work pool")
-    parser.add_argument("--remote", default="", help="the DVC remote by which the pool's results come")
-    options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, end_on_signal)
-    mark_processes_for_clean_up(Path.cwd())  # if this run is killed, the next one ends what it has started
-    try:
-        if options.pool:
-            require_prefect_server()
-        # At testbed the suite without --full is the demo, whose stages are in the root's dvc.yaml. Before its first run
-        # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
-        # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
-        demo = paper == SUITE and options.scale == DEFAULT_SCALE and not options.full
-        files_to_scan = [pipelines.ROOT_FILE] if demo and not options.pool else []
-        server = ForkServer(Path.cwd(), stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
-        server.begin(modules_of_files_never_run(Path.cwd(), files_to_scan))
-        text = run_flow(
-            full=options.full,
-            rows=options.rows,
-            seeds=options.seeds,
-            scale=options.scale,
-            report=not options.no_report,
-            sync=not options.no_sync,
-            pool=options.pool,
-            remote=options.remote,
-        )
-    except (RunFailed, Abort) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return interrupted()
-    except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
-        text = "the run ended well; its stages are listed above"
-    print(text)
-    return 0
-
-
-if __name__ == "__main__":
-    name, *rest = sys.argv[1:] or [""]
-    sys.exit(command_line(paper_flow(name, PAPERS.get(name, f"The rows of {name}")), name, rest))
+def run_paper(paper: str, *, scale: str = DEFAULT_SCALE, full: bool = False, pool: str = "", **parameters: Any) -> str:
+    """Runs a paper's flow from the command line; its parameters are those of `paper_flow`."""
+    if pool:
+        require_prefect_server()
+    if paper == SUITE and parameters.get("rows"):
+        raise RecipeError("the suite takes no rows; run a paper for some of its rows")
+    # At testbed the suite without --full is the demo, whose stages are in the root's dvc.yaml. Before its first run
+    # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
+    # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
+    demo = paper == SUITE and scale == DEFAULT_SCALE and not full and not pool
+    server = ForkServer(Path.cwd(), stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
+    server.begin(modules_of_files_never_run(Path.cwd(), [ROOT_FILE] if demo else []))
+    return paper_flow(paper, TITLES.get(paper, f"The rows of {paper}"))(scale=scale, full=full, pool=pool, **parameters)

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,18 +21,17 @@ from prefect.runtime import deployment
 from pydantic import Field
 
 from flows.deployments import COMMIT
-from flows.follow_ups import follow_ups
-from flows.paper import link_page_and_report
+from flows.paper import follow_ups, link_page_and_report
 from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed, completed_state, run_stale
 from rlhf_core.credit import CREDITS
-from rlhf_core.errors import RecipeError, RewardsmithError, hint, prints_errors
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import OPTIMISER_KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.choices import SHAPINGS
 from tasks.dvc import stale
-from tasks.dvc.pipelines import ROOT_FILE
+from tasks.dvc.internals import ROOT_FILE
 from tasks.graph import dvc_files
 from tasks.graph.check import refuse_rows
 from tasks.graph.results import stopped
@@ -151,12 +149,13 @@ def _page(paper: str, name: str) -> Path:
     return Path("params") / paper / f"rows_{name}.yaml"
 
 
-def adopt(root: Path, name: str) -> Path:
-    """Copies the page of a recipe that ran into the tree and brings the dvc.yaml files up to date; returns the page.
+def adopt(name: str) -> str:
+    """Copies the page of a recipe that ran into the tree and brings the dvc.yaml files up to date; returns a line.
 
     Raises:
         RecipeError: no recipe of that name ran here, or the tree has such a row.
     """
+    root = Path.cwd()
     known = {path.parent.name: read_settings(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
     if name not in known:
         raise RecipeError(
@@ -168,7 +167,7 @@ def adopt(root: Path, name: str) -> Path:
         raise RecipeError(f"{paper} has a row '{name}' already; give the recipe another name")
     shutil.copyfile(root / ".work" / "recipes" / name / source, root / source)
     dvc_files.write(root)
-    return source
+    return f"wrote {source}; commit it"
 
 
 def report_result(path: Path, scale: str, paper: str, name: str, seeds: list[int]) -> None:
@@ -260,14 +259,3 @@ def recipe(
                 raise RunFailed("; ".join(problems))
         report_result(path, DEFAULT_SCALE, paper, name, chosen)
     return completed_state(summary)
-
-
-@prints_errors
-def main() -> int:
-    """Adopts a recipe: `python -m flows.recipe NAME`."""
-    print(f"wrote {adopt(Path.cwd(), sys.argv[1])}; commit it")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

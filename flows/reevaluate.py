@@ -30,8 +30,7 @@ from flows.deployments import REEVALUATION_SETTINGS, refuse_edited_tree
 from flows.paper import link_page_and_report
 from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed
-from flows.shared_slots import shared
-from flows.slots import Grant, Slots
+from flows.slots import Grant, Slots, shared
 from flows.stage_run import Command, RunningStages, failure_note, run_command
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
@@ -73,7 +72,7 @@ def _address(model: Registered) -> str:
 
 def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, grant: Grant) -> dict[str, Any]:
     """Runs `tasks.reevaluation.evaluate` as stages are run: with the code of `root` if that is a checkout, else with
-    the installed package; its log is kept and its memory watched."""
+    the installed package; its log is kept."""
     call = ["python", "-P", "-m", "tasks.reevaluation.evaluate", "--settings", str(settings_path), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
@@ -84,7 +83,6 @@ def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, 
         name=file_name(_address(model)),
         out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
         environment=grant.environment(),
-        memory_gb=grant.memory_gb,
         packages=root if is_checkout(root) else PROJECT,
     )
     run_command(root, command, running=RunningStages(), log=get_run_logger().info)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
@@ -31,8 +31,7 @@ from prefect.tasks import exponential_backoff
 from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
 from flows.run_notes import CancelWatch
-from flows.shared_slots import POLL_SECONDS, shared
-from flows.slots import Grant, Slots
+from flows.slots import POLL_SECONDS, Grant, Slots, shared
 from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage, stage_environment, stage_log
 from flows.work_pool import WorkPool
 from flows.working_tree import tidy
@@ -168,7 +167,7 @@ def stage_task(
     else:
         assert results is not None
         with shared(grant, lambda: running.cancelled) as own:
-            command = Command.of(stage, own.environment(), own.memory_gb)
+            command = Command.of(stage, own.environment())
             done = run_stage(root, command, results, running=running, log=log.info, server=server)
     alarms = alarms_of(root / stage.out / "result")
     name, message = (ALARM_STATE, alarm_text(alarms)) if alarms else (None, done.outcome)
@@ -202,10 +201,6 @@ class _Run:
         self.ended: queue.Queue[str] = queue.Queue()
         self.running = RunningStages()
         self.summary = summary or RunSummary()
-        self.bar: Any = None  # in Prefect's pages; `display` is on the terminal
-        self.shown_left = len(stale)
-        if stale:
-            self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
 
     def start_ready(self) -> None:
         """Starts the stages that can start."""
@@ -289,13 +284,6 @@ class _Run:
             stage_time(out, stage=address, outcome=outcome, cores=grant.cores, began=began, seconds=took)
         )
 
-    def _advance(self) -> None:
-        """Updates the progress bar in Prefect's pages, if a stage has ended since the last update."""
-        left = len(self.waiting) + len(self.grants)
-        if self.bar is not None and left != self.shown_left:
-            update_progress_artifact(self.bar, progress=100.0 * (1 - left / len(self.stale)))
-            self.shown_left = left
-
     def seconds_left(self) -> float | None:
         """Returns the expected seconds until the end, None if the time of a stage is unknown."""
         left = {a: stage for a, stage in self.stale.items() if a in self.waiting or a in self.grants}
@@ -320,9 +308,7 @@ class _Run:
             while self.waiting or self.grants:
                 cancelled.look()
                 self.start_ready()
-                self._advance()  # no stage waits for the server's answer
                 self.handle_one_end(log)
-            self._advance()
         finally:
             self.running.end_all()
             for future in self.futures.values():

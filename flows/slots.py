@@ -1,12 +1,30 @@
-"""Slots: a core or a GPU is given to one stage at a time."""
+"""Slots: a core or a GPU is given to one stage at a time.
+
+A run hands out the slots of its machine. On a platform all runs of a machine share them: Prefect limits, one of all
+cores, one of its memory, one per GPU. `rewardsmith up` creates these; where something else starts the worker, `python
+-m flows.deployments` does, under the name REWARDSMITH_SLOTS. A stage holds them by Prefect's `concurrency`, which
+renews them: what a killed run held is free again after a minute. A limit that is missing stops the stage.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rlhf_core.errors import RewardsmithError
+from tasks.running import machine
+
+#: Seconds between looks at limits that other runs hold.
+POLL_SECONDS = 1.0
+#: Seconds for which a killed process still holds its slots; Prefect accepts no less.
+LEASE_SECONDS = 60.0
+REMEDY = "Run `rewardsmith up`, or next to a worker in a container `python -m flows.deployments`, which creates it"
 
 
 @dataclass(frozen=True)
@@ -66,3 +84,84 @@ class Slots:
             self._free_cores += grant.cores
             self._free_memory += grant.memory_gb
             self._free_gpus = sorted([*self._free_gpus, *grant.gpus], key=self.gpus.index)
+
+
+def limits(name: str, slots: Slots) -> dict[str, int]:
+    """Returns the limits of a machine by their names."""
+    found = {f"{name}-cores": slots.cores, f"{name}-memory-gb": max(1, int(slots.memory_gb))}
+    return found | {f"{name}-gpu-{gpu}": 1 for gpu in slots.gpus}
+
+
+def make_limits(client: Any, name: str) -> dict[str, int]:
+    """Creates this machine's limits on a Prefect server, or brings them to what it has; returns them."""
+    found = limits(name, Slots(machine.cores(), machine.gpus(), machine.memory_gb()))
+    for limit, count in found.items():
+        client.upsert_global_concurrency_limit_by_name(limit, count)
+    return found
+
+
+@contextmanager
+def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Grant]:
+    """Holds what a run grants, once no other run of this machine holds it; without a platform at once.
+
+    Args:
+        grant: of the run's own slots.
+        cancelled: says when to wait no longer.
+
+    Yields:
+        the grant with the GPUs that are held: any free ones serve.
+
+    Raises:
+        RewardsmithError: a limit is missing, or the run was cancelled.
+    """
+    name = os.environ.get("REWARDSMITH_SLOTS")
+    if not name:
+        yield grant
+        return
+    while not cancelled():
+        with ExitStack() as held:
+            if (given := _held(grant, name, held)) is not None:
+                yield given
+                return
+        time.sleep(POLL_SECONDS)
+    raise RewardsmithError("it waited for slots of this machine and was ended with its run")
+
+
+def _held(grant: Grant, name: str, held: ExitStack) -> Grant | None:
+    """Takes a grant's slots from the limits; returns None where other runs hold some of them."""
+    memory = min(math.ceil(grant.memory_gb), max(1, int(machine.memory_gb())))
+    wanted = {f"{name}-cores": grant.cores, f"{name}-memory-gb": memory}
+    if not all(_take(limit, count, held) for limit, count in wanted.items() if count):
+        return None
+    given: list[str] = []
+    for gpu in machine.gpus():
+        if len(given) < len(grant.gpus) and _take(f"{name}-gpu-{gpu}", 1, held):
+            given.append(gpu)
+    return replace(grant, gpus=tuple(given)) if len(given) == len(grant.gpus) else None
+
+
+def _take(limit: str, count: int, held: ExitStack) -> bool:
+    """Takes slots of a limit; returns whether there were any.
+
+    Raises:
+        RewardsmithError: there is no such limit.
+    """
+    import httpx
+    from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+    from prefect.concurrency.sync import concurrency
+
+    slots = concurrency(
+        limit, count, max_retries=0, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
+    )
+    try:
+        held.enter_context(slots)
+    except ConcurrencySlotAcquisitionError as error:
+        answer = getattr(error.__cause__, "response", None)
+        if answer is not None and answer.status_code == httpx.codes.LOCKED:
+            return False
+        if error.__cause__ is not None:
+            raise
+        raise RewardsmithError(
+            f"the limit '{limit}' does not exist on the Prefect server, so nothing would keep jobs apart. {REMEDY}"
+        ) from None
+    return True

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.working_tree import WORK, end_group, group_memory_gb, noted_group
+from flows.working_tree import WORK, end_group, noted_group
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.stage_results import RAN, DvcFailed, StageResults
 from tasks.graph.stages import Stage
@@ -36,8 +36,6 @@ PASSING = re.compile(
 PLAIN = re.compile(r"[\w./:=,@%+ -]+")
 #: Words of a full disk: the system's, SQLite's and a quota's.
 FULL = re.compile(r"No space left on device|database or disk is full|Disk quota exceeded")
-#: Seconds between looks at a stage's memory.
-MEMORY_SECONDS = 2.0
 #: Lines of the log kept in memory for the failure's message.
 TAIL = 60
 
@@ -90,46 +88,6 @@ class RunningStages:
             end.start()
         for end in ends:
             end.join()
-
-
-class MemoryWatch:
-    """Ends a stage that holds more memory than it declared, before it takes what others were promised.
-
-    Args:
-        pid: the stage's process group.
-        limit_gb: what it declared; 0 means it is only looked at.
-    """
-
-    def __init__(self, pid: int, limit_gb: float) -> None:
-        self.pid, self.limit_gb = pid, limit_gb
-        self.peak_gb, self.outgrown = 0.0, False
-        self.killed_before = machine.out_of_memory_kills()
-        self._end = threading.Event()
-        threading.Thread(target=self._look, daemon=True).start()
-
-    def _look(self) -> None:
-        while not self._end.wait(MEMORY_SECONDS):
-            self.peak_gb = max(self.peak_gb, group_memory_gb(self.pid))
-            if self.limit_gb and self.peak_gb > self.limit_gb:
-                self.outgrown = True
-                end_group(self.pid)
-                return
-
-    def close(self) -> None:
-        self._end.set()
-
-    def explained(self, address: str, failure: StageFailed) -> StageFailed:
-        """Returns the failure as one of memory, where it was one."""
-        remedy = (
-            "Declare more memory_gb under `resources` in params/scales/<scale>/stages.yaml, or make its batch smaller"
-        )
-        if self.outgrown:
-            text = f"it held {self.peak_gb:.1f} GiB of memory and declares {self.limit_gb:g}"
-        elif failure.exit_code in (-9, 137) and machine.out_of_memory_kills() > self.killed_before:
-            text = f"the system ran out of memory and ended it at about {self.peak_gb:.1f} GiB"
-        else:
-            return failure
-        return StageFailed(f"stage {address} outgrew its memory: {text}. {remedy}", exit_code=137, retry=False)
 
 
 def explain_failure(address: str, status: int, tail: str) -> StageFailed:
@@ -203,24 +161,22 @@ class Command:
         words: as a shell reads them.
         address: for people, such as the stage as DVC names it.
         name: the address as a file name, for its log.
-        out: its output directory.
+        out: its output directory; None for a command whose failure is not noted.
         environment: variables of its cores and devices.
-        memory_gb: the memory that it declares; a command that holds more is ended. 0 means no bound.
         packages: the folder of the package that has the module.
     """
 
     words: str
     address: str
     name: str
-    out: str
+    out: str | None
     environment: Mapping[str, str]
-    memory_gb: float = 0.0
     packages: Path = PROJECT
 
     @classmethod
-    def of(cls, stage: Stage, environment: Mapping[str, str], memory_gb: float) -> Command:
+    def of(cls, stage: Stage, environment: Mapping[str, str]) -> Command:
         """Returns the command of a stage with what it was granted."""
-        return cls(stage.command, stage.address, stage.file_name, stage.out, environment, memory_gb)
+        return cls(stage.command, stage.address, stage.file_name, stage.out, environment)
 
 
 def run_stage(
@@ -270,14 +226,13 @@ def run_command(
         server: forks the process where it can.
 
     Raises:
-        StageFailed: it failed, or outgrew its memory.
+        StageFailed: it failed.
     """
     log_path = root / stage_log(command.name)
     log_path.parent.mkdir(parents=True, exist_ok=True)
     environment = stage_environment(command.packages, command.environment)
     process = _start(root, command.words, environment, server)
     running.add(process.pid)
-    memory = MemoryWatch(process.pid, command.memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
     try:
         with noted_group(root, command.name, process.pid), log_path.open("w", encoding="utf-8") as log_file:
@@ -291,7 +246,6 @@ def run_command(
     except OSError as error:
         raise _full_disk(command.address, error, str(log_path)) from None
     finally:
-        memory.close()
         running.remove(process.pid)
         if process.poll() is None:
             end_group(process.pid)
@@ -299,8 +253,7 @@ def run_command(
     if status != 0:
         if running.cancelled:
             raise StageFailed(f"stage {command.address} was ended with its run", exit_code=status, retry=False)
-        failure = memory.explained(command.address, explain_failure(command.address, status, "".join(tail)))
-        raise _noted(root, command, failure, log)
+        raise _noted(root, command, explain_failure(command.address, status, "".join(tail)), log)
 
 
 def _start(
@@ -331,6 +284,8 @@ def _full_disk(address: str, error: OSError, place: str) -> StageFailed:
 
 def _noted(root: Path, command: Command, failure: StageFailed, log: Callable[[str], None]) -> StageFailed:
     """Returns a failure after leaving its note, which a full disk may not take."""
+    if command.out is None:
+        return failure
     try:
         write_failure(root, command.name, address=command.address, out=command.out, failure=failure)
     except OSError as error:

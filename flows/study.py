@@ -1,10 +1,8 @@
 """Trains a study's worlds, each with every row of every cell, and writes a record for each world.
 
-    python -m flows.study credit --worlds 2     the next two worlds of studies/credit.yaml
-    python -m flows.study credit --pilot 100    a pilot, on a seed reserved for tuning (100 to 199)
-
 The same command continues an interrupted world. Worlds run in a fixed order, so nobody can choose which of them
-count. A world runs from committed code and settings; a pilot, which never counts, may run with uncommitted ones.
+count. A world runs from committed code and settings; a pilot, on a seed reserved for tuning, never
+counts and may run with uncommitted ones.
 
 A world is one independent draw of all that is random, from one seed. A dial is a setting of data, a stage or a policy
 that the study varies within each world, and a cell is one combination of levels of the dials. Twins are one row trained
@@ -14,20 +12,15 @@ with a DVC repository of its own (without git), which is deleted once the world'
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
 
-from flows.paper import end_on_signal, interrupted
 from flows.scheduler import RunFailed, run_stale
-from flows.working_tree import end_orphans, mark_processes_for_clean_up
-from rlhf_core.errors import RecipeError, RewardsmithError, prints_errors
+from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
@@ -137,29 +130,3 @@ def records_written(study: str, files: Sequence[Path], *, without_record: int, w
     """Returns the line that says which records were written, and how many of a study's worlds are left."""
     text = f"{study}: wrote {', '.join(map(str, files))}; commit them: git add reference/studies"
     return f"{text}; {without_record} of {worlds} worlds left" if without_record else text
-
-
-@prints_errors
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the flow from its arguments; returns the exit status: 1 for a run that failed, 2 for a user's error."""
-    parser = argparse.ArgumentParser(prog="python -m flows.study", description=__doc__.split("\n")[0])
-    parser.add_argument("name", help="the study, studies/<name>.yaml")
-    parser.add_argument("--worlds", type=int, default=1, metavar="N", help="how many worlds without a record")
-    parser.add_argument("--pilot", type=int, nargs="+", default=[], metavar="SEED", help="tuning seeds, run as pilots")
-    parser.add_argument("--keep", action="store_true", help="keep the worlds' trees and weights")
-    options = parser.parse_args(arguments)
-    if options.worlds < 1:
-        parser.error(f"--worlds is {options.worlds}; it must be at least 1")
-    signal.signal(signal.SIGTERM, end_on_signal)
-    root = Path.cwd()
-    end_orphans(root)  # stages run in trees of their own, whose clean-up does not find the server of a killed run
-    mark_processes_for_clean_up(root)  # if this run is killed, the next one ends what it has started
-    try:
-        print(study(options.name, options.worlds, options.pilot, options.keep))
-    except KeyboardInterrupt:
-        return interrupted()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,28 +1,18 @@
 """Tuning of a study's rows: the same points for every row of a kind of optimiser, in worlds of tuning seeds.
 
-    python -m flows.tune credit --trials 16 --seed 100 --seed 101
-    python -m flows.tune credit --write          put each row's best settings into studies/credit.yaml
-    python -m flows.tune credit-again --from credit   with the trials that another study has of its rows
-
 A trial is one row at one point; a point is one value for each setting of the search space. The same command continues
 an interrupted tuning; trials that are in reference/tuning/<study>.json are not run again.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from prefect import flow, get_run_logger
 
-from flows.paper import end_on_signal, interrupted
 from flows.scheduler import RunFailed, RunSummary, run_stale
-from flows.working_tree import end_orphans, mark_processes_for_clean_up
-from rlhf_core.errors import prints_errors
 from tasks.commands.study import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
@@ -185,40 +175,28 @@ def _tidy(root: Path, plan: TuningPlan, keep: bool) -> None:
         shutil.rmtree(root / WORK / plan.study, ignore_errors=True)
 
 
-@prints_errors
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Tunes from the arguments; returns the exit status: 1 for a run that failed, 2 for a user's error."""
-    parser = argparse.ArgumentParser(prog="python -m flows.tune", description=__doc__.split("\n")[0])
-    parser.add_argument("name", help="the study, studies/<name>.yaml")
-    parser.add_argument(
-        "--trials", type=int, metavar="N", help=f"points that each row is tried at, {TRIALS} unless given"
-    )
-    parser.add_argument("--seed", type=int, action="append", metavar="SEED", help="a tuning seed, 100 to 199")
-    parser.add_argument("--from", dest="other", metavar="STUDY", help="take over the trials that a study has of rows")
-    parser.add_argument("--write", action="store_true", help="put each row's best settings into the study's file")
-    parser.add_argument("--keep", action="store_true", help="keep the worlds' trees and weights")
-    options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, end_on_signal)
-    root = Path.cwd()
-    end_orphans(root)  # stages run in trees of their own, whose clean-up does not find the server of a killed run
-    mark_processes_for_clean_up(root)  # if this run is killed, the next one ends what it has started
-    try:
-        if options.other is not None:
-            taken = take_over_trials(root, options.name, options.other)
-            trials, seeds = options.trials or trials_of(taken), options.seed or taken["seeds"]
-        else:
-            trials, seeds = options.trials or TRIALS, options.seed or SEEDS
-        record = tune_study(root, options.name, trials, seeds, keep=options.keep)
-    except KeyboardInterrupt:
-        return interrupted()
+def tune_rows(
+    name: str,
+    trials: int | None = None,
+    seeds: Sequence[int] = (),
+    other: str | None = None,
+    write: bool = False,
+    keep: bool = False,
+) -> str | None:
+    """Tunes from the command line and prints the trials; see `tune`.
+
+    Args:
+        other: the study whose trials of the same rows are taken over first.
+        write: put each row's best settings into the study's file.
+    """
+    root, taken = Path.cwd(), None if other is None else take_over_trials(Path.cwd(), name, other)
+    trials = trials or (TRIALS if taken is None else trials_of(taken))
+    seeds = seeds or (SEEDS if taken is None else taken["seeds"])
+    record = tune_study(root, name, trials, seeds, keep=keep)
     rows = tuned_rows(record)
     print_tuning(rows, record)
-    if options.write:
-        file = study_file(root, options.name)
-        write_overrides(root, file, rows)
-        print(f"wrote each row's best settings into {file.name}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if not write:
+        return None
+    file = study_file(root, name)
+    write_overrides(root, file, rows)
+    return f"wrote each row's best settings into {file.name}"

@@ -12,23 +12,20 @@ travel by a DVC remote.
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from prefect.deployments import run_deployment
 
 from flows.run_notes import BEATING, BEGIN_SECONDS, PASSING, crash_silent_runs
-from flows.same_code import SameCode, require_prefect_server
 from flows.slots import Grant, Slots
-from flows.stage import stage
+from flows.stage import SameCode, require_prefect_server, stage
 from flows.stage_run import (
     RunningStages,
     StageDone,
@@ -37,10 +34,11 @@ from flows.stage_run import (
     write_failure,
 )
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.remote import Remote, RemoteFailed
-from tasks.dvc.stage_results import RAN, RESTORED, StageResults
+from tasks.dvc.remote import RemoteFailed
+from tasks.dvc.stage_results import RAN, StageResults
 from tasks.graph.stages import Stage
 
+Answer = TypeVar("Answer")
 #: Seconds between looks at a stage's flow run.
 LOOK_SECONDS = 2.0
 #: Seconds that a stage waits for a server or a remote that does not answer.
@@ -112,21 +110,20 @@ class WorkPool:
         self.client = get_client(sync_client=True)
         self.kind, self.places = self._find()
         self._check_workers([s for s in stages.values() if s.state == "run"])
-        logging.getLogger("dvc").setLevel(logging.WARNING)
-        self._lock = threading.RLock()  # of the remote, which is not made for threads
-        self.remote = Remote(root, remote)
+        self.results = StageResults(root, stages, remote)
         try:
-            self.remote.check()
-            self.remote.load(stages)
-            self.remote.push([a for a, s in stages.items() if s.state == "current"])
+            assert self.results.remote is not None
+            self.remote = self.results.remote.name
+            self.results.remote.check()
+            self.results.push([a for a, s in stages.items() if s.state == "current"])
             self.deployment = self._deploy()
         except BaseException:
-            self.remote.close()
+            self.close()
             raise
 
     def close(self) -> None:
         """Ends the use of the remote."""
-        self.remote.close()
+        self.results.close()
 
     def slots(self) -> Slots:
         """Returns the places for stages in flight."""
@@ -162,71 +159,31 @@ class WorkPool:
 
     def _result(self, address: str, running: RunningStages, log: Any) -> StageDone:
         """Brings one stage's result here."""
-        known = self._restored(address, running)
-        while known or self._learned(address, running):
-            if self._fetch_outputs(address, log):
-                return known or StageDone(address, RESTORED, 0.0)
-            known = None
-        with self._lock:
-            key = self.remote.key(address)
-        ended = self._end(self._flow_run(address, key, log), address, running)
-        state = ended.state
-        if state.is_completed() and self._learned(address, running) and self._fetch_outputs(address, log):
-            return StageDone(address, state.message or RAN, round(ended.total_run_time.total_seconds(), 2))
-        where = f"flow run {ended.name} in pool '{self.name}'"
+        if known := self._patiently(running, lambda: self.results.restored(address)):
+            self._patiently(running, lambda: self.results.push([address]))
+            return StageDone(address, known, 0.0)
+        run = self._flow_run(address, log)
+        while not (run.state and run.state.is_final()):
+            if running.cancelled:
+                raise StageFailed(f"stage {address} goes on in pool '{self.name}'", exit_code=1, retry=False)
+            time.sleep(LOOK_SECONDS)
+            run = self._patiently(running, partial(self.client.read_flow_run, run.id))
+        state, where = run.state, f"flow run {run.name} in pool '{self.name}'"
         if state.is_completed():
-            text = f"{where} is completed, and remote '{self.remote.name}' has no result of it"
+            if self._patiently(running, lambda: self.results.restored(address)):
+                return StageDone(address, state.message or RAN, round(run.total_run_time.total_seconds(), 2))
+            text = f"{where} is completed, and remote '{self.remote}' has no result of it"
             raise StageFailed(f"stage {address} failed: {text}", exit_code=1, retry=True)
         if state.is_failed():
             raise StageFailed(state.message or f"{where} failed", exit_code=1, retry=state.name == PASSING)
         lost = f"stage {address} was {'cancelled' if state.is_cancelled() else 'lost'}: {where}: {state.message}"
         raise StageFailed(lost, exit_code=1, retry=not state.is_cancelled())
 
-    def _restored(self, address: str, running: RunningStages) -> StageDone | None:
-        """Takes a result from this clone's cache, where DVC has it there, and pushes it."""
-        stale = self.stages[address]
-        if stale.state != "restore":
-            return None
-        with self._lock:
-            with closing(StageResults(self.root, [address])) as results:
-                outcome = results.restored(address)
-            if outcome is None:
-                return None
-            with closing(Remote(self.root, self.remote.name)) as remote:
-                remote.load([address])
-                remote.push([address])
-        done = StageDone(address, outcome, 0.0)
-        return done if self._learned(address, running) else None
-
-    def _learned(self, address: str, running: RunningStages) -> bool:
-        """Returns whether the remote has a stage's result; waits for a remote that does not answer."""
-        since = time.monotonic()
-        while True:
-            try:
-                with self._lock:
-                    return self.remote.learn(address)
-            except RemoteFailed as error:
-                self._wait(since, running, error)
-
-    def _fetch_outputs(self, address: str, log: Any) -> bool:
-        """Brings a known result into this clone, and its digests into dvc.lock; returns False for a result of another
-        stage or of other inputs, which is not used."""
-        with self._lock:
-            self.remote.write_locks()
-            self.remote.pull([address])
-            foreign = self.remote.drop_foreign(address)
-        if foreign:
-            log.warning(
-                "%s on remote '%s' is of another stage or of other inputs; its entry was removed",
-                ", ".join(foreign),
-                self.remote.name,
-            )
-        return not foreign
-
-    def _flow_run(self, address: str, key: str, log: Any) -> Any:
+    def _flow_run(self, address: str, log: Any) -> Any:
         """Returns the flow run of a stage: the one that is not over, else a new one."""
         from prefect.client.schemas.filters import FlowRunFilter
 
+        key = self.results.key(address)
         tag = f"{KEY}{key[:32]}"
         found = self.client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [tag]}}))
         for run in found:
@@ -234,52 +191,40 @@ class WorkPool:
                 log.info("%s is %s already: flow run %s", address, str(run.state.name).lower(), run.name)
                 return run
         one = self.stages[address]
-        with self._lock:
-            given = {above: self.remote.result_name(above) for above in one.upstream}
-            return run_deployment(
-                self.deployment,
-                parameters={
-                    "address": address,
-                    "name": one.file_name,
-                    "out": one.out,
-                    "needs": dict(one.needs),
-                    "remote": self.remote.name,
-                    "given": given,
-                    "key": key,
-                    "code": asdict(self.code),
-                },
-                flow_run_name=address,
-                timeout=0,
-                tags=[tag, f"commit:{self.code.commit[:10]}"],
-                idempotency_key=f"{key}-{len(found)}",
-                work_queue_name=self._queue(one),
-                job_variables=job_variables(self.kind, one.needs, self.code.commit),
-            )
+        return run_deployment(
+            self.deployment,
+            parameters={
+                "address": address,
+                "name": one.file_name,
+                "out": one.out,
+                "needs": dict(one.needs),
+                "remote": self.remote,
+                "given": {above: self.results.entry(above) for above in one.upstream},
+                "key": key,
+                "code": asdict(self.code),
+            },
+            flow_run_name=address,
+            timeout=0,
+            tags=[tag, f"commit:{self.code.commit[:10]}"],
+            idempotency_key=f"{key}-{len(found)}",
+            work_queue_name=self._queue(one),
+            job_variables=job_variables(self.kind, one.needs, self.code.commit),
+        )
 
-    def _end(self, run: Any, address: str, running: RunningStages) -> Any:
-        """Returns a flow run when it is over."""
-        since = time.monotonic()
-        while True:
-            try:
-                found = self.client.read_flow_run(run.id)
-                since = time.monotonic()
-                if found.state is not None and found.state.is_final():
-                    return found
-            except httpx.HTTPError as error:
-                self._wait(since, running, error)
-            if running.cancelled:
-                raise StageFailed(f"stage {address} goes on in pool '{self.name}'", exit_code=1, retry=False)
-            time.sleep(LOOK_SECONDS)
-
-    def _wait(self, since: float, running: RunningStages, error: Exception) -> None:
-        """Waits a moment for a server or remote that did not answer.
+    def _patiently(self, running: RunningStages, ask: Callable[[], Answer]) -> Answer:
+        """Returns the answer of a server or remote, which is asked again while it does not answer.
 
         Raises:
             StageFailed: it has been silent for LOST_SECONDS, or the coordinator ends.
         """
-        if running.cancelled or time.monotonic() - since > LOST_SECONDS:
-            raise StageFailed(str(error), exit_code=1, retry=False) from error
-        time.sleep(LOOK_SECONDS)
+        since = time.monotonic()
+        while True:
+            try:
+                return ask()
+            except (RemoteFailed, httpx.HTTPError) as error:
+                if running.cancelled or time.monotonic() - since > LOST_SECONDS:
+                    raise StageFailed(str(error), exit_code=1, retry=False) from error
+                time.sleep(LOOK_SECONDS)
 
     def _find(self) -> tuple[str, int]:
         """Returns the pool's type and its places.

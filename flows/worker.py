@@ -1,29 +1,24 @@
 """A worker of this machine for a Prefect work pool: `rewardsmith worker --pool NAME` in a clone.
 
-    python -m flows.worker --pool gpus
-
 Prefect's process worker takes the stages; this module gives it the clone, the machine's slots, and the queues of the
 clone's code. The clone belongs to the worker while it lives: no run begins there.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
 import socket
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.same_code import SameCode, require_prefect_server
-from flows.shared_slots import make_limits
-from flows.stage import TREE
+from flows.slots import make_limits
+from flows.stage import TREE, SameCode, require_prefect_server
 from flows.work_pool import PROCESS
 from flows.working_tree import tidy
-from rlhf_core.errors import RewardsmithError, prints_errors
+from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
 from tasks.running.exclusive import only_scheduler
 
@@ -64,8 +59,12 @@ def register(client: Any, pool: str, code: SameCode) -> list[str]:
     return queues
 
 
-def serve(root: Path, pool: str, limit: int) -> None:
+def serve(pool: str, limit: int | None = None) -> None:
     """Takes stages until a signal ends it; stages that run then go on to their end.
+
+    Args:
+        pool: the Prefect work pool; made if the server has none.
+        limit: stages at once; this machine's cores unless given.
 
     Raises:
         RewardsmithError: no server, a clone that is not committed, or another run or worker in it.
@@ -73,7 +72,10 @@ def serve(root: Path, pool: str, limit: int) -> None:
     from prefect.client.orchestration import get_client
     from prefect.workers.process import ProcessWorker
 
+    os.environ.setdefault("PREFECT_WORKER_QUERY_SECONDS", LOOK_SECONDS)
+    os.environ.setdefault("PREFECT_WORKER_ENABLE_CANCELLATION", "true")
     require_prefect_server()
+    root = Path.cwd().resolve()
     code = SameCode.of(root)
     os.environ.setdefault("REWARDSMITH_SLOTS", socket.gethostname())
     os.environ[TREE] = str(root)
@@ -83,25 +85,9 @@ def serve(root: Path, pool: str, limit: int) -> None:
         with get_client(sync_client=True) as client:
             queues = register(client, pool, code)
         name = f"{socket.gethostname()}-{os.getpid()}"
-        worker = ProcessWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit)
+        worker = ProcessWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit or machine.cores())
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         try:
             asyncio.run(worker.start())
         except KeyboardInterrupt:
             print(f"worker {name} stopped")
-
-
-@prints_errors
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.worker", description=__doc__.split("\n")[0])
-    parser.add_argument("--pool", required=True, help="the Prefect work pool; made if the server has none")
-    parser.add_argument("--limit", type=int, default=machine.cores(), help="stages at once (default: the cores)")
-    options = parser.parse_args(arguments)
-    os.environ.setdefault("PREFECT_WORKER_QUERY_SECONDS", LOOK_SECONDS)
-    os.environ.setdefault("PREFECT_WORKER_ENABLE_CANCELLATION", "true")
-    serve(Path.cwd().resolve(), options.pool, options.limit)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from tasks.dvc.lock_files import readable_lock
+from tasks.dvc.internals import readable_lock
 from tasks.running.platform_state import alive, boot_id, is_same_process, note_of, read_private, write_private
 
 WORK, RUNNING = ".work", "running"
@@ -71,10 +71,10 @@ def _end_temporary_servers(root: Path) -> int:
 def running_groups(root: Path) -> dict[int, dict[str, Any]]:
     """Returns the living process groups that are noted in a tree, each with its note."""
     notes = map(read_private, (root / WORK / RUNNING).glob("*.json"))
-    return {int(note["group"]["pid"]): note for note in notes if note and _lives(note["group"])}
+    return {int(note["group"]["pid"]): note for note in notes if note and group_lives(note["group"])}
 
 
-def _lives(leader: Mapping[str, Any]) -> bool:
+def group_lives(leader: Mapping[str, Any]) -> bool:
     """Returns whether a noted group has living processes; no other process gets its id while it has."""
     if leader.get("boot") not in (None, boot_id()):
         return False
@@ -101,26 +101,6 @@ def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
             except psutil.NoSuchProcess:
                 pass
             time.sleep(0.1)
-
-
-def group_memory_gb(pid: int) -> float:
-    """Returns the GiB that the processes of a group hold; pages that several processes share count once (on Linux)."""
-    total = 0
-    for process in psutil.process_iter():
-        try:
-            if _group(process.pid) == pid:
-                total += _held(process)
-        except psutil.Error:
-            continue
-    return total / 2**30
-
-
-def _held(process: psutil.Process) -> int:
-    """Returns the bytes of memory of a process: its proportional set size, its resident set where that is unknown."""
-    try:
-        return int(process.memory_full_info().pss)
-    except (AttributeError, psutil.AccessDenied):
-        return int(process.memory_info().rss)
 
 
 def _group(pid: int) -> int | None:

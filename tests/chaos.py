@@ -31,7 +31,7 @@ from uuid import UUID
 import psutil
 
 from flows.deployments import deployments
-from flows.shared_slots import LEASE_SECONDS
+from flows.slots import LEASE_SECONDS
 from flows.working_tree import running_groups
 from tasks.running.platform_state import FOLDER, STATE, alive, client_environment, read_private
 from tests import small_repository

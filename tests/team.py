@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import socket
@@ -51,12 +52,12 @@ class Team:
         command("git", "clone", "-q", str(self.origin), str(self.folder / name), root=self.folder)
         return self.folder / name
 
-    def start(self, root: Path, *words: str, seconds: str = "0") -> subprocess.Popen[str]:
-        """Starts a module in a clone, as a machine of its own."""
+    def start(self, root: Path, call: str, seconds: str = "0", **parameters: Any) -> subprocess.Popen[str]:
+        """Starts a call of the flows in a clone, as a machine of its own."""
         environment = {"PYTHONPATH": str(PROJECT), "STAND_IN_SECONDS": seconds, "REWARDSMITH_SLOTS": root.name}
         with (self.folder / f"{root.name}.log").open("a") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", *words],
+                [sys.executable, "-P", "-m", "flows", call, json.dumps(parameters)],
                 cwd=root,
                 env=clean_environment(**environment),
                 stdout=log,
@@ -68,14 +69,14 @@ class Team:
     def worker(self, root: Path, seconds: str = "0") -> subprocess.Popen[str]:
         """Starts a worker, and returns when it looks for stages."""
         before = self.log(root).count("started!")
-        process = self.start(root, "flows.worker", "--pool", POOL, "--limit", "1", seconds=seconds)
+        process = self.start(root, "worker", seconds=seconds, pool=POOL, limit=1)
         wait_for(lambda: self.log(root).count("started!") > before or process.poll() is not None)
         assert process.poll() is None, self.log(root)
         wait_for(lambda: any(queue["status"] == "READY" for queue in ask("work_queues", {}) if queue["description"]))
         return process
 
     def coordinator(self, root: Path) -> subprocess.Popen[str]:
-        return self.start(root, "flows.paper", "segment", "--no-report", "--no-sync", "--pool", POOL)
+        return self.start(root, "paper", paper="segment", report=False, sync=False, pool=POOL)
 
     def log(self, root: Path) -> str:
         path = self.folder / f"{root.name}.log"

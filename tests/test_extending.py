@@ -22,7 +22,7 @@ MOST_LINES = 60
 #: Contents of a copy of the project, be it a clone or unpacked.
 PARTS = (
     ".dvc/.gitignore", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "constraints.txt", "dvc.yaml", "flows",
-    "infra", "params", "params.yaml", "prefect.yaml", "pyproject.toml", "rlhf_core", "tasks",
+    "infra", "params", "params.yaml", "pyproject.toml", "rlhf_core", "tasks",
 )  # fmt: skip
 #: Entries of the testbed's pages, as small as training gets: the page says what runs, not how well it learns.
 TINY: dict[tuple[str, str], dict[str, Any]] = {

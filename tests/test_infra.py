@@ -180,7 +180,7 @@ def test_compose_services_refer_to_what_is_declared() -> None:
 
 def test_the_worker_of_compose_shares_slots_whose_limits_a_documented_command_makes() -> None:
     assert COMPOSE["services"]["worker"]["environment"]["REWARDSMITH_SLOTS"]
-    command = "docker compose -f infra/compose.yaml run --rm worker python -m flows.shared_slots"
+    command = "docker compose -f infra/compose.yaml run --rm worker python -m flows.deployments"
     assert command in (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
 
 

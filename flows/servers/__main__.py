@@ -8,99 +8,75 @@ python -m flows.servers status  says what runs
 from __future__ import annotations
 
 import argparse
-import errno
-import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from flows.deployments import reevaluation_settings
-from flows.servers import databases, processes, stores
-from flows.servers.settings import POOL, PORTS, Settings, check_ports, choose_port, load, slots_name
+from flows.servers import processes, stores
+from flows.servers.settings import HOST, POOL, PORTS, Settings, load, slots_name
 from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
-from tasks.running.platform_state import CLIENT, FOLDER, STATE, alive, write_private
-
-
-@contextmanager
-def only_one(root: Path) -> Iterator[None]:
-    """Lets one `up` or `down` run at a time; another waits."""
-    path = root / FOLDER / "lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _running(folder: Path, asked: Mapping[str, int | None]) -> dict[str, int]:
-    """Returns the ports of the servers that run.
-
-    Raises:
-        RewardsmithError: one of them is asked to move.
-    """
-    state = processes.read_state(folder)
-    noted = state["processes"]
-    running = {name: int(port) for name, port in state["ports"].items() if name in PORTS and alive(noted.get(name))}
-    for name, port in running.items():
-        if asked.get(name) not in (None, port):
-            raise RewardsmithError(f"{name} runs on port {port}; `rewardsmith down` first, then choose another")
-    return running
+from tasks.running.exclusive import in_turn
+from tasks.running.platform_state import CLIENT, FOLDER, STATE, alive, read_private, write_private
 
 
 def _ports(settings: Settings, running: Mapping[str, int], asked: Mapping[str, int | None]) -> dict[str, int]:
-    """Returns the ports of what runs, and chosen ones for the rest; what outlived a killed server, and holds its, is
-    ended."""
+    """Returns the ports of what runs, and chosen ones for the rest.
+
+    Raises:
+        RewardsmithError: a port asked for is taken.
+    """
     ports, before = dict(running), processes.read_state(settings.folder)["ports"]
     for name in PORTS:
         if name not in running:
-            processes.stop(settings.folder, name)
-            others = {*ports.values(), *(port for port in asked.values() if port)}
-            ports[name] = choose_port(settings.host, name, asked.get(name), before.get(name), others)
+            others = {*ports.values(), *(port for other, port in asked.items() if port and other != name)}
+            ports[name] = processes.choose_port(settings.host, name, asked.get(name), before.get(name), others)
     return ports
 
 
-def up(root: Path, asked: dict[str, int | None]) -> None:
+def up(root: Path, asked: Mapping[str, int | None]) -> None:
     """Starts what is not running and repairs what killed processes left.
 
     Raises:
         RewardsmithError: a port is taken; a database, a server or params/reevaluation.yaml cannot be used.
     """
     began = time.monotonic()
-    check_ports(asked)
     reevaluation_settings(root)
     settings = load(root, PORTS)
     stores.refuse_others(settings)
-    running = _running(settings.folder, asked)
-    check_stores(settings)
-    settings = replace(settings, ports=_ports(settings, running, asked))
+    stores.refuse_full_disk(settings)
+    stores.check_artifacts(settings)
     folder = settings.folder
-    noted = processes.read_state(folder)["processes"]
-    ends = [name for name in PORTS if alive(noted.get(name)) and not processes.answers(settings, name, timeout=10)]
-    for name in ends:
-        print(f"{name} does not answer; restarting it")
-        processes.stop(folder, name)
-    missing = [name for name in PORTS if not alive(noted.get(name)) or name in ends]
+    state = processes.read_state(folder)
+    settings = replace(settings, ports={**PORTS, **state["ports"]})
+    running = {name: settings.ports[name] for name in PORTS if alive(state["processes"].get(name))}
+    for name, port in running.items():
+        if asked.get(name) not in (None, port):
+            raise RewardsmithError(f"{name} runs on port {port}; `rewardsmith down` first, then choose another")
+    stores.create_missing(settings)
+    missing = [name for name in PORTS if name not in running or not processes.answers(settings, name, timeout=10)]
     for name in missing:
-        processes.stop(folder, name)
+        processes.stop(folder, name)  # also what outlived a killed server and holds its port
+    kept = {name: port for name, port in running.items() if name not in missing}
+    settings = replace(settings, ports=_ports(settings, kept, asked))
     write_private(folder / STATE, {**processes.read_state(folder), "ports": dict(settings.ports)})
     write_private(folder / CLIENT, settings.client())
-    databases.write_auth_file(settings)
-    for name in databases.prepare(settings) if missing else []:
-        print(f"prepared the {name} database: {settings.shown_database(name)}")
+    stores.write_auth_file(settings)
+    if missing and stores.prepare(settings):
+        print(f"prepared MLflow's databases: {settings.shown_database('mlflow')}, {settings.shown_database('auth')}")
     stores.remember(settings)
     started = {name: processes.start(settings, name) for name in missing}
     os.environ.update(settings.client())
-    worker_alive = alive(noted.get("worker"))
-    if "prefect" in missing and worker_alive:
+    worker_alive = alive(state["processes"].get("worker"))
+    if "prefect" in missing or not worker_alive:
         processes.stop(folder, "worker")  # it still asks the server that died
         worker_alive = False
     _import_prefect()
@@ -109,32 +85,19 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
         done = _update_platform(settings)
     except httpx.HTTPError as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        log = folder / "logs" / "prefect.log"
         raise RewardsmithError(
-            f"the Prefect server failed while it was set up: {why} (log: {log}). Check that its database responds, "
-            "then run `rewardsmith up` again: it continues from here"
+            f"the Prefect server failed while it was set up: {why} (log: {folder / 'logs' / 'prefect.log'}). Check "
+            "that its database responds, then run `rewardsmith up` again: it continues from here"
         ) from None
     for line in done:
         print(line)
     if not worker_alive:
-        processes.stop(folder, "worker")
         start = datetime.now(UTC)
         processes.start(settings, "worker")
         _wait_for_worker(settings, start)
     print(f"page     {settings.url('page')}   ({folder / 'credentials.json'} holds user and password)")
     print(f"Prefect  {settings.url('prefect')}\nMLflow   {settings.url('mlflow')}")
     print(f"up in {time.monotonic() - began:.1f} s")
-
-
-def check_stores(settings: Settings) -> None:
-    """Looks at every store before anything is started, stopped or changed; creates databases that are missing at last.
-
-    Raises:
-        RewardsmithError: one cannot be used.
-    """
-    stores.refuse_full_disk(settings)
-    stores.check_artifacts(settings)
-    databases.create_missing(settings)
 
 
 def _import_prefect() -> None:
@@ -148,9 +111,9 @@ def _update_platform(settings: Settings) -> list[str]:
     words."""
     from prefect.client.orchestration import get_client
 
-    from flows.deployments import apply
+    from flows.deployments import apply, make_pool
     from flows.run_notes import crash_dead_runs, crash_silent_runs
-    from flows.shared_slots import make_limits
+    from flows.slots import make_limits
 
     with get_client(sync_client=True) as client:
         make_pool(client)
@@ -159,25 +122,6 @@ def _update_platform(settings: Settings) -> list[str]:
         done = crash_dead_runs(client, settings.folder) + end_orphans(settings.root)
         apply(settings.root, client)
     return done
-
-
-def make_pool(client: Any) -> None:
-    """Makes the work pool, and its queue of the runs that share the working tree: one at a time, the others wait."""
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists
-
-    from flows.deployments import TREE_QUEUE
-
-    try:
-        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-    except ObjectAlreadyExists:
-        client.read_work_pool(POOL)
-    try:
-        client.create_work_queue(name=TREE_QUEUE, work_pool_name=POOL, concurrency_limit=1)
-    except ObjectAlreadyExists:
-        known = client.read_work_queue_by_name(TREE_QUEUE, work_pool_name=POOL)
-        if known.concurrency_limit != 1:
-            client.update_work_queue(known.id, concurrency_limit=1)
 
 
 def _wait_for_worker(settings: Settings, start: datetime) -> None:
@@ -216,41 +160,44 @@ def down(root: Path) -> None:
 
 def status(root: Path) -> int:
     """Prints what runs; returns 0 when all of it does."""
-    folder = root / FOLDER
-    state = processes.read_state(folder)
+    state = processes.read_state(root / FOLDER)
     settings = load(root, {**PORTS, **state["ports"]})
-    settings = replace(settings, host=stores.host_of(settings))
-    missing = 0
-    for name in reversed(processes.STOPPING):
-        there = alive(state["processes"].get(name))
-        missing += not there
-        address = settings.url(name) if name in PORTS else ""
-        print(f"{name:8} {'up' if there else 'down':5} {address if there else ''}".rstrip())
-    return int(missing > 0)
+    settings = replace(settings, host=read_private(settings.folder / stores.NOTE).get(HOST, settings.host))
+    there = {name: alive(state["processes"].get(name)) for name in reversed(processes.STOPPING)}
+    for name, lives in there.items():
+        print(
+            f"{name:8} {'up' if lives else 'down':5} {settings.url(name) if lives and name in PORTS else ''}".rstrip()
+        )
+    return int(not all(there.values()))
+
+
+def port(text: str) -> int:
+    """Returns a port from a command line."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"it is {text}; it must be from 1 to 65535")
+    return int(text)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.servers", description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=("up", "down", "status"))
     for name in PORTS:
-        parser.add_argument(f"--{name}-port", type=int, metavar="N", help=f"port of {name}")
+        parser.add_argument(f"--{name}-port", type=port, metavar="N", help=f"port of {name}")
     options = parser.parse_args(arguments)
     root = Path.cwd().resolve()
     try:
         if options.what == "status":
             return status(root)
-        with only_one(root):
+        with in_turn(root / FOLDER / "lock", "another `rewardsmith up` or `down` runs here"):
             if options.what == "up":
                 up(root, {name: getattr(options, f"{name}_port") for name in PORTS})
             else:
                 down(root)
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
+    except (RewardsmithError, OSError) as error:
+        problem = machine.disk_problem(error, root) if isinstance(error, OSError) else str(error)
+        if problem is None:
             raise
-        print(f"error: {machine.full_disk(f'{error.filename or root} cannot be written')}", file=sys.stderr)
+        print(f"error: {problem}", file=sys.stderr)
         return 2
     return 0
 

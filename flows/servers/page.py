@@ -10,8 +10,8 @@ from __future__ import annotations
 import hmac
 import html
 import http.server
-import mimetypes
 import sys
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -62,50 +62,46 @@ def render(settings: Settings) -> str:
     )
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.SimpleHTTPRequestHandler):
     """The page, its health, and the files of report/."""
 
     settings: Settings
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
+        expected = authorization(self.settings)["Authorization"]
         if path == "/health":
             self.answer(200, "text/plain", b"ok")
-            return
-        expected = authorization(self.settings)["Authorization"]
-        if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected.encode()):
+        elif not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected.encode()):
             self.answer(401, "text/plain", b"user and password, please")
-            return
-        if path == "/":
+        elif path == "/":
             self.answer(200, "text/html; charset=utf-8", render(self.settings).encode())
-            return
-        file = self.report_file(path)
-        if file is None:
+        elif self.is_in_report(path):
+            super().do_GET()
+        else:
             self.answer(404, "text/plain", b"not found")
-            return
-        self.answer(200, mimetypes.guess_type(file.name)[0] or "application/octet-stream", file.read_bytes())
 
-    def report_file(self, path: str) -> Path | None:
-        """Returns a file of report/; None for what is elsewhere, is no file, or can be no file's name."""
-        if not path.startswith("/report/") or "\0" in path:
-            return None
-        folder, file = self.settings.root / "report", self.settings.root / path.lstrip("/")
+    def is_in_report(self, path: str) -> bool:
+        """Returns whether a path is that of a file in report/, where links may not lead out of it."""
         try:
-            found = file.resolve(strict=True)
-        except OSError:  # nothing there, a link to itself, a name that is too long
-            return None
-        return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
+            file = (self.settings.root / path.lstrip("/")).resolve(strict=True)
+        except (OSError, ValueError):  # nothing there, a link to itself, a name that can be no file's
+            return False
+        return file.is_relative_to((self.settings.root / "report").resolve()) and file.is_file()
 
     def answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", POLICY)
-        self.send_header("X-Content-Type-Options", "nosniff")
         if status == 401:
             self.send_header("WWW-Authenticate", 'Basic realm="Rewardsmith"')
         self.end_headers()
         self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        super().end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Says nothing: every look at the page would be a line."""
@@ -114,7 +110,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def main() -> None:
     root = Path(sys.argv[1]).resolve()
     settings = load(root, read_state(root / FOLDER)["ports"])
-    handler = type("PageHandler", (Handler,), {"settings": settings})
+    handler = partial(type("PageHandler", (Handler,), {"settings": settings}), directory=str(root))
     http.server.ThreadingHTTPServer((settings.host, settings.ports["page"]), handler).serve_forever()
 
 

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
+import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from flows.servers.settings import USER, Settings, inherited
-from flows.working_tree import end_group
+from flows.servers.settings import PORTS, USER, Settings, inherited
+from flows.working_tree import end_group, group_lives
 from rlhf_core.errors import RewardsmithError
-from tasks.running.platform_state import (
-    STATE,
-    alive,
-    boot_id,
-    is_same_process,
-    note_of,
-    read_private,
-    read_processes,
-    write_private,
-)
+from tasks.running.fork_server import PROJECT
+from tasks.running.platform_state import STATE, alive, note_of, read_private, read_processes, write_private
 
 #: Path that answers once a server is ready.
 HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
@@ -37,7 +28,7 @@ START_SECONDS = 300.0
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Ports and processes as last noted."""
+    """Returns ports and processes as last noted."""
     ports = read_private(folder / STATE).get("ports", {})
     return {"ports": ports if isinstance(ports, dict) else {}, "processes": read_processes(folder)}
 
@@ -48,7 +39,7 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**inherited(name, os.environ), **settings.environment(name)}
     environment.pop("REWARDSMITH_DATABASE", None)  # its password is in what the servers get
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [project(), os.environ.get("PYTHONPATH")]))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever is in the tree
     if name == "prefect":
         environment.pop("PREFECT_API_URL", None)
@@ -63,16 +54,22 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     log.chmod(0o600)
-    state = read_state(settings.folder)
-    state["ports"] = dict(settings.ports)
-    state["processes"][name] = note_of(process.pid)
-    write_private(settings.folder / STATE, state)
+    processes = read_state(settings.folder)["processes"] | {name: note_of(process.pid)}
+    write_private(settings.folder / STATE, {"ports": dict(settings.ports), "processes": processes})
     return process
 
 
-def project() -> str:
-    """Returns the folder of the packages tasks and flows."""
-    return str(Path(__file__).resolve().parents[2])
+def stop(folder: Path, name: str) -> bool:
+    """Ends a noted process and all its group, also what outlived it and holds its port; returns whether it lived."""
+    state = read_state(folder)
+    note = state["processes"].pop(name, None)
+    if note is None:
+        return False
+    there = alive(note)
+    if group_lives(note):
+        end_group(int(note["pid"]))
+    write_private(folder / STATE, state)
+    return there
 
 
 def answers(settings: Settings, name: str, timeout: float = 2.0) -> bool:
@@ -98,19 +95,16 @@ def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[
         RewardsmithError: one ended, or does not answer in time, with the end of its log.
     """
     until = time.monotonic() + START_SECONDS
-    left = [name for name in started if name in HEALTH]
-    while left:
-        for name in list(left):
-            if started[name].poll() is not None:
+    for name, process in started.items():
+        while not answers(settings, name):
+            if process.poll() is not None:
                 raise RewardsmithError(
                     f"the {name} server ended: {last_line(settings, name)}. Run `rewardsmith up` again: it continues "
                     "from here, on another port if this one is taken"
                 )
-            if answers(settings, name):
-                left.remove(name)
-        if left and time.monotonic() > until:
-            raise RewardsmithError(f"the {left[0]} server does not answer: {last_line(settings, left[0])}")
-        time.sleep(0.2)
+            if time.monotonic() > until:
+                raise RewardsmithError(f"the {name} server does not answer: {last_line(settings, name)}")
+            time.sleep(0.2)
 
 
 def last_line(settings: Settings, name: str) -> str:
@@ -120,32 +114,40 @@ def last_line(settings: Settings, name: str) -> str:
     return f"{lines[-1] if lines else 'no output'} (log: {path})"
 
 
-def stop(folder: Path, name: str) -> bool:
-    """Ends a noted process and all its group; returns whether it was alive."""
-    state = read_state(folder)
-    note = state["processes"].pop(name, None)
-    there = alive(note)
-    if there or (name in HEALTH and survivors(note)):
-        end_group(int(note["pid"]))
-    if note is not None:
-        write_private(folder / STATE, state)
-    return there
+def is_free(host: str, port: int) -> bool:
+    """Returns whether a server could bind the port.
+
+    Raises:
+        RewardsmithError: no server of this user's could bind it on this host, whoever else may have it.
+    """
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except PermissionError:
+            raise RewardsmithError(f"port {port} is for administrators; choose one above 1023") from None
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise RewardsmithError(f"REWARDSMITH_HOST is {host}, which is not an address of this machine") from None
+            return False
+    return True
 
 
-def survivors(note: Mapping[str, Any] | None) -> list[int]:
-    """Returns processes that outlived the noted leader of their session; a server's would keep its port."""
-    if not note or alive(note):
-        return []
-    if note.get("boot") not in (None, boot_id()):
-        return []
-    with suppress(psutil.NoSuchProcess):
-        if not is_same_process(note):
-            return []  # the id is another process's by now
-    return [pid for pid in psutil.pids() if _session(pid) == int(note["pid"]) and pid != int(note["pid"])]
+def choose_port(host: str, name: str, asked: int | None, before: int | None, others: Collection[int] = ()) -> int:
+    """Returns the port asked for, else the one used before, else the usual one, else a free one.
 
+    Args:
+        others: ports of the other servers, which may not be bound yet.
 
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except (ProcessLookupError, PermissionError):
-        return None
+    Raises:
+        RewardsmithError: the port asked for is taken.
+    """
+    for port in (asked, before, PORTS[name]):
+        if port and port not in others and is_free(host, port):
+            return port
+        if port and port == asked:
+            raise RewardsmithError(f"port {port} for {name} is taken. Choose another: --{name}-port N")
+    with socket.socket() as tried:
+        tried.bind((host, 0))
+        port = int(tried.getsockname()[1])
+    return choose_port(host, name, None, None, others) if port in others else port

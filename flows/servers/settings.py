@@ -11,26 +11,27 @@ Variables (none is needed):
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
 import socket
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
-import psutil
+from sqlalchemy.engine import make_url
 
-from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.errors import RecipeError
 from tasks.running.platform_state import FOLDER, read_private, write_private
 
 USER = "rewardsmith"
 POOL = "rewardsmith"
+DATABASE, ARTIFACTS, HOST = "REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS", "REWARDSMITH_HOST"
 #: Asked for first; when one is taken, a free one is used.
 PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
+#: Address of a PostgreSQL server; its reserved characters are escaped in user and password.
+ADDRESS = re.compile(r"postgresql://[^:/@#?]+(:[^:/@#?]*)?@(\[[\w:]+\]|[^:/@#?]+)(:[1-9]\d*)?(/[^:@#]*)?(\?[^@#]*)?")
 #: Names of variables that hold a secret, and those among them that a server needs; the worker's stages may need any.
 SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
 NEEDED = {"prefect": re.compile("PREFECT_.*|PGPASSWORD"), "mlflow": re.compile("AWS_.*|MLFLOW_.*|PGPASSWORD")}
@@ -75,19 +76,24 @@ class Settings:
         return f"http://{host}:{self.ports[name]}"
 
     def database_of(self, name: str) -> str:
-        """SQLAlchemy's URL of the database of prefect, mlflow or auth."""
+        """Returns SQLAlchemy's URL of the database of prefect, mlflow or auth."""
         if self.database is None:
             places = {"mlflow": self.root / "mlflow.db"}
             return f"sqlite:///{places.get(name, self.folder / f'{name}.db')}"
-        parts = urlsplit(self.database)
-        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/') or '/rewardsmith'}_{name}"))
+        url = make_url(self.database)
+        url = url.set(database=f"{url.database or 'rewardsmith'}_{name}")
+        return url.render_as_string(hide_password=False)
 
     def shown_database(self, name: str) -> str:
-        """Returns the address of the database, without user and password."""
+        """Returns the address of a database, without user and password."""
         if self.database is None:
             return self.database_of(name).removeprefix("sqlite:///")
-        parts = urlsplit(self.database_of(name))
-        return f"{parts.netloc.split('@')[-1]}{parts.path}"
+        return self.database_of(name).partition("@")[2].partition("?")[0]
+
+    def places(self) -> dict[str, str]:
+        """Returns the stores and the host by variable, without user and password."""
+        database = self.shown_database("mlflow").removesuffix("_mlflow") if self.database else "SQLite"
+        return {DATABASE: database, ARTIFACTS: self.artifacts, HOST: self.host}
 
     def prefect_database(self) -> str:
         """Returns the same as Prefect's asynchronous drivers want it."""
@@ -182,79 +188,6 @@ def slots_name() -> str:
     return socket.gethostname()
 
 
-def holder(port: int) -> str:
-    """Returns the process that listens on a port, in words."""
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
-                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
-    except psutil.Error:
-        pass
-    return "another process"
-
-
-def is_free(host: str, port: int) -> bool:
-    """Returns whether a server could bind the port.
-
-    Raises:
-        RewardsmithError: no server of this user's could bind it on this host, whoever else may have it.
-    """
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, port))
-        except PermissionError:
-            raise RewardsmithError(f"port {port} is for administrators; choose one above 1023") from None
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise RewardsmithError(f"REWARDSMITH_HOST is {host}, which is not an address of this machine") from None
-            return False
-    return True
-
-
-def check_ports(asked: Mapping[str, int | None]) -> None:
-    """Refuses invalid ports, and one port for two servers.
-
-    Raises:
-        RewardsmithError: with the options.
-    """
-    known: dict[int, str] = {}
-    for name, port in asked.items():
-        if port is None:
-            continue
-        if not 1 <= port <= 65535:
-            raise RewardsmithError(f"--{name}-port is {port}; it must be from 1 to 65535")
-        if port in known:
-            raise RewardsmithError(f"--{known[port]}-port and --{name}-port are both {port}; choose another for one")
-        known[port] = name
-
-
-def choose_port(host: str, name: str, asked: int | None, before: int | None, others: Collection[int] = ()) -> int:
-    """Returns the port asked for, else the one used before, else the usual one, else a free one.
-
-    Args:
-        others: ports of the other servers, which may not be bound yet; a requested port must differ from them.
-
-    Raises:
-        RewardsmithError: the port asked for is taken.
-    """
-    if asked is not None:
-        if not is_free(host, asked):
-            raise RewardsmithError(
-                f"port {asked} for {name} is taken by {holder(asked)}. Stop it, or choose another: --{name}-port N"
-            )
-        return asked
-    for port in (before, PORTS[name]):
-        if port and port not in others and is_free(host, port):
-            return port
-    while True:
-        with socket.socket() as tried:
-            tried.bind((host, 0))
-            port = int(tried.getsockname()[1])
-        if port not in others:
-            return port
-
-
 def credentials(folder: Path) -> dict[str, str]:
     """Returns the platform's password and signing secret, generated once; `credentials.json`, mode 0600."""
     path = folder / "credentials.json"
@@ -266,59 +199,29 @@ def credentials(folder: Path) -> dict[str, str]:
     return {name: str(value) for name, value in known.items()}
 
 
-def _check_database(url: str) -> None:
-    """Refuses addresses of PostgreSQL that tools read differently, without showing a possible password.
-
-    Raises:
-        RecipeError: what is wrong with it.
-    """
-    form = "postgresql://user:password@host:5432/name, or not set for SQLite"
-    scheme, there, rest = url.partition("://")
-    if scheme != "postgresql" or not there:
-        shown = f"begins with {scheme}://" if there else "is not an address"
-        raise RecipeError(f"REWARDSMITH_DATABASE {shown}; it must be {form}")
-    try:
-        parts = urlsplit(url)
-        whole = bool(parts.hostname and parts.username) and rest.count("@") == 1 and (parts.port or 1) > 0
-    except ValueError:
-        whole = False
-    if not whole or parts.fragment:
-        raise RecipeError(
-            f"REWARDSMITH_DATABASE cannot be read; it must be {form}. In user and password, write @ as %40, / as %2F, "
-            ": as %3A, # as %23, ? as %3F, % as %25"
-        )
-
-
-def _check_host(host: str) -> None:
-    """Refuses a value that is neither an IPv4 address nor a host name of one.
-
-    Raises:
-        RecipeError: it is not.
-    """
-    try:
-        socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RecipeError(
-            f"REWARDSMITH_HOST is {host}, which is neither an IPv4 address nor the name of a host with one ({reason}). "
-            f"Set it to an address of this machine or to {EVERYWHERE} for all of them, or unset it for {LOOPBACK}"
-        ) from None
-
-
 def load(root: Path, ports: Mapping[str, int]) -> Settings:
     """Returns the settings of a tree's platform on given ports. A variable that is set to nothing is not set.
 
     Raises:
-        RecipeError: a variable that names no database or place this platform knows.
+        RecipeError: a variable that names no database, place or host that this platform knows.
     """
     root = root.resolve()
-    database, artifacts = (os.environ.get(f"REWARDSMITH_{name}") or None for name in ("DATABASE", "ARTIFACTS"))
-    host = os.environ.get("REWARDSMITH_HOST") or LOOPBACK
-    _check_host(host)
-    if database:
-        _check_database(database)
+    database, artifacts = (os.environ.get(name) or None for name in (DATABASE, ARTIFACTS))
+    host = os.environ.get(HOST) or LOOPBACK
+    try:
+        socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise RecipeError(
+            f"{HOST} is {host}, which is neither an IPv4 address nor the name of a host with one ({error}). Set it to "
+            f"an address of this machine or to {EVERYWHERE} for all of them, or unset it for {LOOPBACK}"
+        ) from None
+    if database and not ADDRESS.fullmatch(database):  # tools would read another form differently
+        raise RecipeError(
+            f"{DATABASE} cannot be read; it must be postgresql://user:password@host:5432/name, or not set for SQLite. "
+            "In user and password, write @ as %40, / as %2F, : as %3A, # as %23, ? as %3F, % as %25"
+        )
     if artifacts and not artifacts.startswith("s3://"):
-        raise RecipeError(f"REWARDSMITH_ARTIFACTS is {artifacts}; it must be s3://bucket/prefix, or not set")
+        raise RecipeError(f"{ARTIFACTS} is {artifacts}; it must be s3://bucket/prefix, or not set")
     known = credentials(root / FOLDER)
     place = artifacts or (root / "mlruns").as_uri()
     return Settings(root, host, dict(ports), known["password"], known["secret"], database, place)

@@ -1,31 +1,33 @@
-"""Check of the platform's stores before anything starts: the disk and the object store respond, and both
-stores and the host are the same as last time."""
+"""Stores of the platform, checked before anything starts: the disk, the object store and the databases.
+
+MLflow's two databases are brought to the installed version here, in one process: several first writers of one database
+crash. Prefect's has a single opener, its server, which prepares it while it starts.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from flows.servers.settings import Settings
+from sqlalchemy.engine import make_url
+
+from flows.servers.settings import HOST, USER, Settings
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
 from tasks.running.platform_state import read_private, write_private
+from tasks.tracking.databases import mark_of, upgrade
 
 #: Databases and logs need this much to begin with.
 FREE_MB = 256
-NOTE = "stores.json"
-VARIABLES = {"database": "REWARDSMITH_DATABASE", "artifacts": "REWARDSMITH_ARTIFACTS"}
-#: Kept beside the stores: the address that the servers bind.
-HOST = "host"
+#: Stores and host of the last start; and the versions that MLflow's databases were prepared for.
+NOTE, PREPARED = "stores.json", "databases.json"
+DATABASES = ("prefect", "mlflow", "auth")
 #: Written to see whether the key may write, and removed; one name, so that at most one object ever stays.
 CHECK = "rewardsmith-check"
-
-
-def _places(settings: Settings) -> dict[str, str]:
-    """Returns the addresses of both stores, without user and password."""
-    database = settings.shown_database("mlflow").removesuffix("_mlflow") if settings.database else "SQLite"
-    return {"database": database, "artifacts": settings.artifacts}
 
 
 def refuse_others(settings: Settings) -> None:
@@ -33,30 +35,21 @@ def refuse_others(settings: Settings) -> None:
     or make servers that run look as if they did not answer.
 
     Raises:
-        RewardsmithError: with both places.
+        RewardsmithError: with both values.
     """
-    before, host = read_private(settings.folder / NOTE), host_of(settings)
-    if host != settings.host:
-        raise RewardsmithError(
-            f"this platform's servers bind {host}, and REWARDSMITH_HOST now says {settings.host}. Set the old value "
-            f"(not set for 127.0.0.1); or, to bind {settings.host}, run `rewardsmith down` first"
-        )
-    for name, now in _places(settings).items():
-        if before.get(name, now) != now:
+    before = read_private(settings.folder / NOTE)
+    for variable, now in settings.places().items():
+        if before.get(variable, now) != now:
             raise RewardsmithError(
-                f"this platform keeps its {name} in {before[name]}, and {VARIABLES[name]} now says {now}. Set it as it "
-                f"was (not set for SQLite and mlruns/); or, to start afresh in {now}, remove {settings.folder / NOTE}"
+                f"{variable} was {before[variable]} when this platform was started, and is {now} now. Set it as it was "
+                f"(not set for SQLite, mlruns/ and 127.0.0.1); to use {now}, run `rewardsmith down`"
+                + ("" if variable == HOST else f" and remove {settings.folder / NOTE}")
             )
 
 
 def remember(settings: Settings) -> None:
     """Notes the stores and the host in use."""
-    write_private(settings.folder / NOTE, {**_places(settings), HOST: settings.host})
-
-
-def host_of(settings: Settings) -> str:
-    """Returns the address that the servers bound the last time; before the first, the one that they would."""
-    return str(read_private(settings.folder / NOTE).get(HOST, settings.host))
+    write_private(settings.folder / NOTE, settings.places())
 
 
 def forget_host(folder: Path) -> None:
@@ -79,7 +72,7 @@ def refuse_full_disk(settings: Settings) -> None:
 
 
 def check_artifacts(settings: Settings) -> None:
-    """Writes, reads and lists in the object store, as MLflow will.
+    """Writes, reads, lists and deletes in the object store, as MLflow will.
 
     Raises:
         RewardsmithError: it does not answer, lacks the bucket, or refuses the key.
@@ -94,36 +87,105 @@ def check_artifacts(settings: Settings) -> None:
     bucket, key = parts.netloc, "/".join(filter(None, [parts.path.strip("/"), CHECK]))
     address = os.environ.get("MLFLOW_S3_ENDPOINT_URL")
     limits = Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 2})
-    doing = "write to"
     try:
         client = boto3.Session().client("s3", endpoint_url=address, config=limits)
         client.put_object(Bucket=bucket, Key=key, Body=b"")
-        doing = "read from"
         client.get_object(Bucket=bucket, Key=key)
-        doing = "list"
         client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
-        doing = "delete from"
         client.delete_object(Bucket=bucket, Key=key)
-    except ClientError as error:
-        raise RewardsmithError(_refusal(error.response, bucket, doing, settings.artifacts)) from None
-    except (BotoCoreError, ValueError) as error:
+    except (BotoCoreError, ClientError, ValueError) as error:
         raise RewardsmithError(
-            f"the object store {address or 'of AWS'} cannot be used: {error}. Check MLFLOW_S3_ENDPOINT_URL, "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"the object store {address or 'of AWS'} cannot be used for {settings.artifacts}: {error}. It needs the "
+            f"bucket {bucket}, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of a key with s3:PutObject, "
+            "s3:GetObject, s3:DeleteObject and s3:ListBucket; check MLFLOW_S3_ENDPOINT_URL, too"
         ) from None
 
 
-def _refusal(response: object, bucket: str, doing: str, place: str) -> str:
-    """Returns an answer of the object store in words."""
-    answer = response if isinstance(response, dict) else {}
-    code, message = (str(answer.get("Error", {}).get(name, "")) for name in ("Code", "Message"))
-    if code in ("NoSuchBucket", "404"):
-        return f"the object store has no bucket {bucket}. Create it, or correct REWARDSMITH_ARTIFACTS ({place})"
-    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken"):
-        return f"the object store refuses the key: {message} Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    if code in ("AccessDenied", "403"):
-        return (
-            f"the object store does not let this key {doing} {place}. It needs s3:PutObject, s3:GetObject, "
-            f"s3:DeleteObject and s3:ListBucket on the bucket {bucket}"
-        )
-    return f"the object store refuses to {doing} {place}: {code} {message}"
+@contextmanager
+def _server(settings: Settings) -> Iterator[Any]:
+    """Yields a cursor on the PostgreSQL server.
+
+    Raises:
+        RewardsmithError: it cannot be used.
+    """
+    import psycopg2
+
+    url = make_url(settings.database or "")
+    try:
+        address = url.set(database="postgres").render_as_string(hide_password=False)
+        with closing(psycopg2.connect(address, connect_timeout=10)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                yield cursor
+    except psycopg2.Error as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RewardsmithError(
+            f"the database server {url.host}:{url.port or 5432} cannot be used: {reason}. Start it, or correct "
+            "REWARDSMITH_DATABASE; nothing was changed"
+        ) from None
+
+
+def create_missing(settings: Settings) -> None:
+    """Creates the databases that a PostgreSQL server lacks; SQLite makes its own.
+
+    Raises:
+        RewardsmithError: the server cannot be reached, or does not let the user create them.
+    """
+    if settings.database is None:
+        return
+    from psycopg2 import errors, sql
+
+    with _server(settings) as cursor:
+        cursor.execute("select datname from pg_database")
+        there = {name for (name,) in cursor.fetchall()}
+        wanted = [str(make_url(settings.database_of(name)).database) for name in DATABASES]
+        missing = [name for name in wanted if name not in there]
+        try:
+            for name in missing:
+                cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        except errors.InsufficientPrivilege:
+            user = make_url(settings.database).username
+            statements = " ".join(f'create database "{name}" owner "{user}";' for name in missing)
+            raise RewardsmithError(
+                f"the database server does not let the user {user} create databases. Its administrator can: "
+                f"{statements}"
+            ) from None
+
+
+def write_auth_file(settings: Settings) -> None:
+    """Writes MLflow's authentication settings; mode 0600."""
+    text = (
+        "[mlflow]\ndefault_permission = READ\n"
+        f"database_uri = {settings.database_of('auth').replace('%', '%%')}\n"
+        f"admin_username = {USER}\nadmin_password = {settings.password}\n"
+        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+        "grant_default_workspace_access = false\nauth_cache_ttl_seconds = 60\n"
+    )
+    descriptor = os.open(settings.folder / "mlflow-auth.ini", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def prepare(settings: Settings) -> bool:
+    """Brings MLflow's databases to the installed version; returns whether that was needed.
+
+    Raises:
+        RewardsmithError: a database cannot be prepared.
+    """
+    places = {name: settings.database_of(name) for name in ("mlflow", "auth")}
+    marks = {name: mark_of("mlflow", place) for name, place in places.items()}
+    files = {name: Path(place.removeprefix("sqlite:///")) for name, place in places.items() if place[:6] == "sqlite"}
+    new = {name: file for name, file in files.items() if not file.exists()}
+    if not new and read_private(settings.folder / PREPARED) == marks:
+        return False
+    # a new file gets its name when it is whole: a half-made one could not be upgraded
+    for name, file in new.items():
+        Path(f"{file}.new").unlink(missing_ok=True)
+        places[name] += ".new"
+    if problem := upgrade(places, cwd=settings.folder, **settings.environment("mlflow")):
+        shown = " and ".join(settings.shown_database(name) for name in places)
+        raise RewardsmithError(f"MLflow cannot prepare its databases {shown}: {problem}")
+    for file in new.values():
+        Path(f"{file}.new").rename(file)
+    write_private(settings.folder / PREPARED, marks)
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -70,4 +71,4 @@ def promote(
 
 def adopt(name: Annotated[str, typer.Argument(help="The recipe, as named in the form.")]) -> None:
     """Add a recipe that ran from the Prefect form to this tree as a row."""
-    raise typer.Exit(run_quietly("flows.recipe", name))
+    raise typer.Exit(run_quietly("flows", "adopt", json.dumps({"name": name})))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tasks.graph.names import SUITE
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
 from tasks.running.variables import refuse_unusable_prefect
@@ -23,15 +24,15 @@ def show_progress(verbose: bool) -> None:
         os.environ["REWARDSMITH_PROGRESS"] = "true"
 
 
-def run_module(
-    module: str,
-    words: Sequence[str],
+def run_flow(
+    call: str,
+    parameters: Mapping[str, Any],
     *,
     verbose: bool,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs a flow's module in a process of its own; returns its exit status.
+    """Runs a call of `flows/__main__.py` in a process of its own; returns its exit status.
 
     The process leads a session of its own and gets an interrupt of the terminal from here alone: its temporary server,
     which would get it too, must outlive the stages.
@@ -49,8 +50,8 @@ def run_module(
         refuse_unusable_prefect()
     show_progress(verbose)
     surroundings = finding_the_project(os.environ if environment is None else environment)
-    call = [sys.executable, "-P", "-m", module, *words]
-    process = subprocess.Popen(call, cwd=folder, env=surroundings, start_new_session=True)
+    command = [sys.executable, "-P", "-m", "flows", call, json.dumps(parameters)]
+    process = subprocess.Popen(command, cwd=folder, env=surroundings, start_new_session=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: process.send_signal(number))
     status = process.wait()
@@ -62,22 +63,6 @@ def finding_the_project(environment: Mapping[str, str]) -> dict[str, str]:
     project = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [project, environment.get("PYTHONPATH")]))
     return {**environment, "PYTHONPATH": path}
-
-
-def run_flow(
-    paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
-) -> int:
-    """Runs a paper's flow, or the suite's, in a process of its own; returns its exit status."""
-    module, *words = flow_of(paper)
-    words += ["--scale", scale, *options]
-    words += ["--rows", *rows] if rows else []
-    words += ["--seeds", *map(str, seeds)] if seeds else []
-    return run_module(module, words, verbose=verbose)
-
-
-def flow_of(paper: str) -> list[str]:
-    """Returns the module of the flow of a paper, a study or the suite, and the words that name it there."""
-    return ["flows.suite"] if paper == SUITE else ["flows.paper", paper]
 
 
 def run_quietly(*arguments: str) -> int:

@@ -74,8 +74,8 @@ def hackability(
     if train:
         write_graph(root, matrix_folders(scale, laboratory.LABORATORY))
         rows = [row for reward in rewards for row in reward.rows.values()]
-        options = ["--no-report", *([] if sync else ["--no-sync"])]
-        status = run_flow(laboratory.LABORATORY, scale, rows, seeds, options, verbose=verbose)
+        choice = {"paper": laboratory.LABORATORY, "scale": scale, "rows": rows, "seeds": list(seeds)}
+        status = run_flow("paper", {**choice, "report": False, "sync": sync}, verbose=verbose)
     from tasks.report.hackability import compare, write_comparison
 
     print(f"report: {write_comparison(compare(root, scale, rewards, names, seeds), out).resolve()}")

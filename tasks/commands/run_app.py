@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, refuse_empty_name
-from tasks.commands.processes import flow_of, run_flow, run_module, show_progress
+from tasks.commands.processes import run_flow, show_progress
 from tasks.graph.names import ALL, REHEARSED, SUITE, rehearsed_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
@@ -64,12 +64,10 @@ def run(
         print_run_end(root, paper, rows, seed or [], scale=scale, full=full)
         return
     refuse_asked(root, paper, rows, seed or [], scale=scale, full=full)
-    options = ["--full"] if full else []
-    options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
-    options += ["--pool", pool] if pool else []
-    options += ["--remote", remote] if remote else []
     began = time.time()
-    status = run_flow(paper, scale, rows, seed or [], options, verbose=verbose)
+    choice: dict[str, Any] = {"paper": paper, "scale": scale, "full": full, "rows": rows, "seeds": seed}
+    choice |= {"report": report, "sync": sync, "pool": pool or "", "remote": remote or ""}
+    status = run_flow("paper", choice, verbose=verbose)
     if status in (0, RUN_FAILED):
         print_run_end(root, paper, rows, seed or [], scale=scale, full=full, began=began)
     raise typer.Exit(status)
@@ -88,8 +86,7 @@ def worker(
     Give it a clone of its own at the run's commit, with PREFECT_API_URL at the shared server. It runs stages of that
     commit and of its versions only. Example: `rewardsmith worker --pool gpus`.
     """
-    words = ["--pool", pool, *(["--limit", str(limit)] if limit else [])]
-    raise typer.Exit(run_module("flows.worker", words, verbose=verbose))
+    raise typer.Exit(run_flow("worker", {"pool": pool, "limit": limit}, verbose=verbose))
 
 
 def plan(
@@ -172,12 +169,11 @@ def _run_small(
     rehearsal = write_tree(root, scale, given, replies)
     asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(rows))
     refuse_rows(rehearsal.tree, rehearsal.name, asked)
-    words = [*flow_of(paper), "--scale", rehearsal.name, *(["--full"] if paper == SUITE else [])]
-    words += ["--rows", *rows] if rows else []
+    choice = {"paper": paper, "scale": rehearsal.name, "full": paper == SUITE, "rows": list(rows)}
     show_progress(verbose)
     with endpoints(said) as served:
         surroundings = environment(rehearsal.tree, served)
-        status = run_module(words[0], words[1:], verbose=verbose, folder=rehearsal.tree, environment=surroundings)
+        status = run_flow("paper", choice, verbose=verbose, folder=rehearsal.tree, environment=surroundings)
     found = listing_of(rehearsal, asked)
     if status and not found.failed:
         found.failed["flow"] = f"the flow ended with status {status}; its log is above"

@@ -1,13 +1,11 @@
 """Digests of outputs in the tree and in DVC's cache, compared with those in lock files and in stages' records.
 
 DVC trusts a file of its cache that is read-only, so a damaged one is restored without a word. What comes from a cache
-or a remote is compared here: with its digest, and with the stage and the inputs that its record names.
+or a remote is compared here with its record, once.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +13,9 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.dvc.internals import open_repo
-from tasks.params.pages import Address
-from tasks.running.artifacts import digest, input_digest
+from tasks.running.artifacts import digest
+from tasks.running.platform_state import read_private
+from tasks.running.result_digests import RECORD, RESULT
 
 
 def content_digest(path: Path) -> str:
@@ -35,58 +34,22 @@ def content_digest(path: Path) -> str:
     return str(tree.hash_info.value)
 
 
-def has_locked_content(out: Any) -> bool:
-    """Returns whether an output of the tree has the content that dvc.lock names."""
-    path = Path(out.fs_path)
-    return path.exists() and content_digest(path) == out.hash_info.value
-
-
 def damaged_outputs(outs: Iterable[Any]) -> list[Any]:
-    """Returns the outputs of a stage whose content is another one than when the stage made them.
+    """Returns the outputs in the tree whose content is another one than when their stage made them.
 
     A `result/` is compared with the `result_digest` of the record beside it, everything else with DVC's digest.
     """
     found = []
     for out in outs:
         path = Path(out.fs_path)
-        noted = _record(path).get("result_digest") if path.name == "result" else None
-        whole = has_locked_content(out) if noted is None else path.exists() and digest(path) == noted
+        record = read_private(path.parent / RECORD) if path.name == RESULT else {}
+        if "result_digest" in record:
+            whole = path.exists() and digest(path) == record["result_digest"]
+        else:
+            whole = path.exists() and content_digest(path) == out.hash_info.value
         if not whole:
             found.append(out)
     return found
-
-
-def _record(result: Path) -> Mapping[str, Any]:
-    """Returns the record beside a result; empty without a readable one."""
-    try:
-        found = json.loads((result.parent / "record" / "record.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def made_by_another_run(out: Any) -> bool:
-    """Returns whether a `result/` is another stage's, or was made from other inputs than the tree has, by its record.
-
-    A record that does not name its output, and inputs that are not in this tree, say nothing.
-    """
-    result, root = Path(out.fs_path), Path(out.repo.root_dir)
-    record = _record(result) if result.name == "result" else {}
-    if "out" not in record:
-        return False
-    named = {str(Path(word)) for word in (*shlex.split(out.stage.cmd), *(dep.def_path for dep in out.stage.deps))}
-    inputs = record.get("inputs")
-    if root / str(record["out"]) != result.parent or not isinstance(inputs, dict) or not inputs.keys() <= named:
-        return True
-    return any(_digest_here(root, name) not in (None, known) for name, known in inputs.items())
-
-
-def _digest_here(root: Path, name: str) -> str | None:
-    """Returns the digest of a stage's input in this tree, None for one that is not there."""
-    try:
-        return input_digest(Address(name).under(root))
-    except (OSError, RewardsmithError):
-        return None
 
 
 def is_damaged(copy: Path) -> bool:

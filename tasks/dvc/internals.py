@@ -1,4 +1,4 @@
-"""Parts of DVC that have no public interface, one function each.
+"""Parts of DVC that have no public interface, one function each; and its lock files, read without the repository.
 
 DVC is pinned exactly because of this module and of `dvc.stage` and `dvc.schema`, which modules beside it import.
 `tests/tasks/test_dvc_internals.py` has a test for every function, which names what stops working when DVC changes that
@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from rlhf_core.errors import DataError, RewardsmithError
+from tasks.params.yaml_files import nested_too_deeply, read_mapping
+
+ROOT_FILE = "dvc.yaml"
 
 
 def open_repo(root: Path) -> Any:
@@ -69,10 +74,10 @@ def run_folder(key: str) -> Path:
 
 
 def newest_run(repo: Any, key: str) -> dict[str, Any] | None:
-    """Returns the newest run of a key in this repository's run cache; None without a whole one."""
+    """Returns the newest whole run of a key in this repository's run cache; None without one."""
     folder = Path(repo.cache.legacy.path) / run_folder(key)
-    runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime) if folder.is_dir() else []
-    return run_entry(runs[-1]) if runs else None
+    runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True) if folder.is_dir() else []
+    return next(filter(None, map(run_entry, runs)), None)
 
 
 def run_entry(file: Path) -> dict[str, Any] | None:
@@ -88,8 +93,9 @@ def run_entry(file: Path) -> dict[str, Any] | None:
     return found if run_key(found) == file.parent.name and run_value(found) == file.name else None
 
 
-def save_run(repo: Any, stage: Any) -> None:
-    """Writes a saved stage into the run cache; DVC itself does so in the working directory of the process alone."""
+def save_run(repo: Any, stage: Any) -> Path:
+    """Writes a saved stage into the run cache and returns its file; DVC itself does so in the working directory of the
+    process alone."""
     from dvc.stage.serialize import to_single_stage_lockfile
     from dvc.utils.serialize import dump_yaml
 
@@ -100,3 +106,44 @@ def save_run(repo: Any, stage: Any) -> None:
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         dump_yaml(str(partial), entry)
         partial.rename(path)
+    return path
+
+
+def readable_lock(path: Path) -> bool:
+    """Returns whether DVC would read a dvc.lock: it is whole enough for DVC's own schema."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.strictyaml import YAMLValidationError, validate
+
+    try:
+        validate(read_mapping(path), COMPILED_LOCKFILE_SCHEMA)
+    except (DataError, YAMLValidationError):
+        return False
+    return True
+
+
+def readable_text(path: Path) -> bool:
+    """Returns whether DVC can try to read a YAML file: it is a text in UTF-8, and not nested so deeply that the parser
+    would end this process."""
+    try:
+        return path.is_file() and not nested_too_deeply(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def refuse_unreadable_locks(root: Path, files: Sequence[str], readable: Callable[[Path], bool]) -> None:
+    """Refuses dvc.yaml files whose dvc.lock is not readable.
+
+    Args:
+        root: the repository.
+        files: the dvc.yaml files.
+        readable: `readable_text`, which is quick, or `readable_lock`.
+
+    Raises:
+        RewardsmithError: names the lock file, and how it is rebuilt.
+    """
+    for lock in (str(Path(file).with_suffix(".lock")) for file in files):
+        if os.path.lexists(root / lock) and not readable(root / lock):
+            raise RewardsmithError(
+                f"{lock} cannot be read as a lock file of DVC. `rewardsmith run` moves it to .work/set-aside and takes "
+                f"finished results from DVC's cache; or restore it with `git checkout {lock}`"
+            )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published import printed_tables
+from tasks.dvc.internals import ROOT_FILE
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
@@ -22,46 +23,50 @@ from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RowsAndSeeds, run_settings
 from tasks.running.exclusive import only_scheduler
 
-ROOT_FILE = "dvc.yaml"
 
-
-def pipeline_files(
+def asked_files(
     root: Path,
     paper: str,
     *,
-    scale: str = "testbed",
+    scale: str = DEFAULT_SCALE,
     full: bool = False,
     rows: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> list[str]:
-    """Returns the dvc.yaml files of a paper: the root's, that of the headline rows, and the matrix's if these are not
-    enough.
+    """Returns the dvc.yaml files of a run: of a paper, all headline rows (DEMO_ALL), or the suite (SUITE).
 
-    The matrix is needed if it is asked for, at other scales than the testbed, and for rows or seeds that neither the
-    demo nor the headline rows have.
+    Of a paper these are the root's, that of the headline rows, and the matrix's if these are not enough: the matrix is
+    asked for in full, at other scales than the testbed, and for rows or seeds that neither the demo nor the headline
+    rows have. What the suite's papers share may hold others' stages, too.
 
     Files that differ from params/ are written again; so is a matrix that is asked for the first time.
 
     Raises:
-        RecipeError: not a repository of this project, or a paper without rows at the scale.
+        RecipeError: not a repository of this project, or no row at the scale.
     """
-    files = [ROOT_FILE] if scale == DEFAULT_SCALE else []
-    params = root / "params.yaml"
     refuse_asked(root, paper, rows, seeds, scale=scale, full=full)
-    settings = run_settings(root) if params.exists() else None
-    folders: tuple[Path, ...] = ()
-    if not full and files and settings is not None and _within(settings.demo_all.get(paper), rows, seeds):
-        folders = (HEADLINE_ROWS,)
-    elif full or not files or (settings is not None and not _within(settings.demo.get(paper), rows, seeds)):
-        if not (root / "params" / "scales" / scale).is_dir():
-            raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
-        folders = graph.matrix_folders(scale, paper)
-    if settings is not None:
-        _follow_params(root, folders)
-    files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
-    for file in files:
-        if not (root / file).exists():
-            raise RecipeError(f"{file} does not exist. Run rewardsmith in the repository or in a project")
+    testbed, folders = scale == DEFAULT_SCALE, list[Path]()
+    if (root / "params.yaml").exists():
+        settings, graphs = run_settings(root), None
+        small = testbed and not full
+        if paper == DEMO_ALL or (small and _within(settings.demo_all.get(paper), rows, seeds)):
+            folders = [HEADLINE_ROWS]
+        elif paper == SUITE and not small:
+            graphs = build(root, [Path("pipelines") / scale / SHARED])
+            chosen = {SHARED, HEADLINE_ROWS.name, *asked_papers(root, SUITE, scale=scale, full=full)}
+            here = [folder for folder in graphs if folder.parts[:2] == ("pipelines", scale)]
+            folders = [folder for folder in here if folder.name in chosen]
+        elif paper != SUITE and not (small and _within(settings.demo.get(paper), rows, seeds)):
+            if not (root / "params" / "scales" / scale).is_dir():
+                raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
+            folders = list(graph.matrix_folders(scale, paper))
+        _follow_params(root, folders, graphs)
+    there = [folder for folder in folders if (root / folder / "dvc.yaml").exists()]
+    files = [*([ROOT_FILE] if testbed else []), *(f"{folder}/dvc.yaml" for folder in there)]
+    if testbed and not (root / ROOT_FILE).exists():
+        raise RecipeError(f"{ROOT_FILE} does not exist. Run rewardsmith in the repository or in a project")
+    if not files:
+        raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
     return files
 
 
@@ -120,10 +125,25 @@ def unlisted_rows(root: Path) -> list[str]:
 
 
 def asked_papers(root: Path, paper: str, *, scale: str, full: bool) -> tuple[str, ...]:
-    """Returns the papers that a run of one, of all headline rows (DEMO_ALL) or of the suite (SUITE) is about."""
-    if paper == DEMO_ALL:
-        return _headline_papers(root, scale=scale, full=full)
-    return suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+    """Returns the papers that a run is about: of one, of all headline rows (DEMO_ALL), or of the suite (SUITE).
+
+    The suite's are the demo's; in full or at another scale they are those of the five that have rows, of which some
+    scales have none. Others run by name.
+
+    Raises:
+        RecipeError: headline rows in full or at another scale, or none.
+    """
+    small = scale == DEFAULT_SCALE and not full
+    if paper == SUITE:
+        whole = (name for name in printed_tables.PAPERS if page_files(root / "params" / name, "rows"))
+        return tuple(run_settings(root).demo if small else whole)
+    if paper != DEMO_ALL:
+        return (paper,)
+    if not small:
+        raise RecipeError(f"{DEMO_ALL} is the headline rows at scale {DEFAULT_SCALE}; for more, name a paper, or 'all'")
+    if not (found := tuple(run_settings(root).demo_all)):
+        raise RecipeError(f"{DEMO_ALL} has no rows; list them under demo_all in params.yaml")
+    return found
 
 
 def asked_parts(
@@ -138,59 +158,6 @@ def asked_parts(
         own = seeds or (suite_seeds(settings.suite, scale, name) if part is None else part.seeds)
         found[name] = RowsAndSeeds(tuple(chosen), tuple(own))
     return found
-
-
-def asked_files(
-    root: Path, paper: str, *, scale: str, full: bool, rows: Collection[str] = (), seeds: Collection[int] = ()
-) -> list[str]:
-    """Returns the dvc.yaml files that a run of a paper's rows and seeds, of all headline rows (DEMO_ALL) or of the
-    suite (SUITE) reads."""
-    if paper == SUITE:
-        refuse_asked(root, SUITE, rows, seeds, scale=scale, full=full)
-        return suite_files(root, scale=scale, full=full)
-    if paper == DEMO_ALL:
-        refuse_asked(root, paper, rows, seeds, scale=scale, full=full)
-        _follow_params(root, (HEADLINE_ROWS,))
-        return [ROOT_FILE, f"{HEADLINE_ROWS}/dvc.yaml"]
-    return pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-
-
-def _headline_papers(root: Path, *, scale: str, full: bool) -> tuple[str, ...]:
-    if full or scale != DEFAULT_SCALE:
-        raise RecipeError(f"{DEMO_ALL} is the headline rows at scale {DEFAULT_SCALE}; for more, name a paper, or 'all'")
-    if not (found := tuple(run_settings(root).demo_all)):
-        raise RecipeError(f"{DEMO_ALL} has no rows; list them under demo_all in params.yaml")
-    return found
-
-
-def suite_papers(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> tuple[str, ...]:
-    """Returns the papers of the suite: the demo's; in full or at another scale, the five, of which some scales have
-    none of the rows. Others run by name."""
-    if full or scale != DEFAULT_SCALE:
-        return tuple(paper for paper in printed_tables.PAPERS if page_files(root / "params" / paper, "rows"))
-    return tuple(run_settings(root).demo)
-
-
-def suite_files(root: Path, *, scale: str = DEFAULT_SCALE, full: bool) -> list[str]:
-    """Returns the dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of
-    the demo; written anew where params/ gives others.
-
-    Raises:
-        RecipeError: no paper has rows at the scale.
-    """
-    folders: list[Path] = []
-    graphs: Mapping[Path, Graph] | None = None
-    if full or scale != DEFAULT_SCALE:
-        graphs = build(root, [Path("pipelines") / scale / SHARED])
-        chosen = {SHARED, HEADLINE_ROWS.name, *suite_papers(root, scale=scale, full=full)}
-        here = [folder for folder in graphs if folder.parts[:2] == ("pipelines", scale)]
-        folders = [folder for folder in here if folder.name in chosen]
-    _follow_params(root, folders, graphs)
-    files = [ROOT_FILE] if scale == DEFAULT_SCALE else []
-    files += [f"{folder}/dvc.yaml" for folder in folders]
-    if not files:
-        raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
-    return files
 
 
 def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, Graph] | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Results of stages in DVC: taken from its cache, or committed once the stage's command has run.
+"""Results of stages in DVC: taken from its cache or a remote, or committed once the stage's command has run.
 
 It does what `dvc repro --single-item` does, in two steps around a command that the scheduler runs, and leaves the same
 `dvc.lock` and run cache. What comes from the cache is compared once with the record of the run that made it; a damaged
-result, or one of other inputs, is removed, and the stage runs.
+result is removed, and the stage runs.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RewardsmithError
-from tasks.dvc.cache_digests import damaged_outputs, drop_damaged_copy, made_by_another_run, remove_with_cache
-from tasks.dvc.internals import open_repo, save_run
-from tasks.dvc.lock_files import ROOT_FILE
+from rlhf_core.errors import DataError, RewardsmithError
+from tasks.dvc.cache_digests import damaged_outputs, drop_damaged_copy, remove_with_cache
+from tasks.dvc.internals import ROOT_FILE, open_repo, run_key, save_run
+from tasks.dvc.remote import Remote
 from tasks.dvc.stale import Look
 
 #: Ends of a stage.
@@ -44,14 +44,20 @@ class StageResults:
     Args:
         root: the repository.
         addresses: the stages as DVC names them.
+        remote: where results are also taken from, and pushed to; empty for the default remote, None for none.
     """
 
-    def __init__(self, root: Path, addresses: Iterable[str]) -> None:
+    def __init__(self, root: Path, addresses: Iterable[str], remote: str | None = None) -> None:
         from dvc.dvcfile import load_file
 
         logging.getLogger("dvc").setLevel(logging.WARNING)
         self.repo, self._turn = open_repo(root), threading.RLock()
         self.repo.scm_context.quiet = True  # no advice to add dvc.lock to git, which would follow every stage
+        try:
+            self.remote = None if remote is None else Remote(self.repo, remote)
+        except RewardsmithError:
+            self.close()
+            raise
         self._stages: dict[str, Any] = {}
         files: dict[str, Any] = {}
         for address in addresses:
@@ -66,6 +72,27 @@ class StageResults:
     def command(self, address: str) -> str:
         """Returns the command of a stage."""
         return str(self._stages[address].cmd)
+
+    def entry(self, address: str) -> dict[str, Any]:
+        """Returns a stage as dvc.lock holds it."""
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        return dict(to_single_stage_lockfile(self._stages[address]))
+
+    def key(self, address: str) -> str:
+        """Returns the key of a stage's result, given its inputs in the tree.
+
+        Raises:
+            DataError: an input does not exist.
+        """
+        from dvc.dependency.base import DependencyDoesNotExistError
+
+        with self._turn, self.repo.lock:
+            try:
+                self._stages[address].save_deps()
+            except DependencyDoesNotExistError as error:
+                raise DataError("input does not exist", file=str(error.path), remedy="Is all committed?") from None
+            return run_key(self.entry(address))
 
     @contextmanager
     def result(self, address: str) -> Iterator[str]:
@@ -107,43 +134,92 @@ class StageResults:
                 self._commit(stage)
 
     def restored(self, address: str) -> str | None:
-        """Returns UNCHANGED for a current stage and RESTORED for one whose result was taken from DVC's cache; None for
-        one that has to run."""
+        """Returns UNCHANGED for a current stage and RESTORED for one whose result was taken from DVC's cache or the
+        remote; None for one that has to run.
+
+        Raises:
+            RemoteFailed: the remote cannot be asked now.
+        """
         from dvc.exceptions import DvcException
 
         stage = self._stages[address]
         with self._turn, self.repo.lock:
             if not stage.changed():
                 return UNCHANGED
-            cached = Look(self.repo).restorable(stage)
-            stage.remove_outs()
-            try:
-                if cached:
+            if Look(self.repo).restorable(stage, self.remote):
+                try:
+                    stage.remove_outs()
                     stage.checkout(force=True)
-                    wrong = self._dropped(stage)
-                    cached = not wrong
-            except DvcException as error:
-                print(f"warning: {address} cannot be taken from DVC's cache ({error}); it runs", flush=True)
-                cached = False
-            if cached:
-                self._commit(stage)
-                return RESTORED
+                    if not self._removed_damaged(stage.outs):
+                        self._commit(stage)
+                        return RESTORED
+                except DvcException as error:
+                    print(f"warning: {address} cannot be taken from DVC's cache ({error}); it runs", flush=True)
             stage.remove_outs()
             for out in stage.outs:
                 if out.hash_info:  # a list of a folder's files that DVC could not read would stay
                     drop_damaged_copy(Path(self.repo.cache.local.oid_to_path(out.hash_info.value)))
         return None
 
-    def _dropped(self, stage: Any) -> list[Any]:
-        """Returns the restored outputs that their record does not fit; damaged ones are removed from the cache."""
-        damaged = damaged_outputs(stage.outs)
-        foreign = [out for out in stage.outs if out not in damaged and made_by_another_run(out)]
+    def take_inputs(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Brings results that another clone has pushed into this one, and into dvc.lock.
+
+        Args:
+            entries: the stages that made them, with what `entry` says of each in the other clone.
+
+        Raises:
+            DataError: a result that cannot be had, or whose content is not what its stage made.
+            RemoteFailed: the remote cannot be asked now.
+        """
+        from dvc.exceptions import DvcException
+        from dvc.stage.loader import StageLoader
+
+        assert self.remote is not None
+        with self._turn, self.repo.lock:
+            for address, entry in entries.items():
+                stage = self._stages[address]
+                StageLoader.fill_from_lock(stage, dict(entry))
+                for out in stage.outs:
+                    out.obj = None
+                if damaged_outputs(stage.outs):
+                    self.remote.pull(stage.outs)
+                    try:
+                        if not stage.outs_cached():
+                            raise FileNotFoundError("it is not there")
+                        stage.checkout(force=True)
+                    except (DvcException, OSError) as error:
+                        raise DataError(
+                            f"cannot be pulled from remote '{self.remote.name}' and put into the tree: {error}",
+                            file=stage.outs[0].def_path,
+                            remedy="Push it from the clone that made it (`dvc push --run-cache`)",
+                        ) from None
+                    if wrong := self._removed_damaged(stage.outs):
+                        raise DataError(
+                            f"its content is not what dvc.lock says ({wrong[0].hash_info.value})",
+                            file=wrong[0].def_path,
+                            remedy="The local copy was removed and nothing was run. Run the same command again; if it "
+                            f"is damaged on remote '{self.remote.name}', remove it there and push it again from the "
+                            "clone that made it",
+                        )
+                stage.dump(update_pipeline=False)
+
+    def push(self, addresses: Iterable[str]) -> None:
+        """Pushes the results of stages to the remote.
+
+        Raises:
+            RewardsmithError: results that are not in the cache, or a remote that does not take them.
+        """
+        assert self.remote is not None
+        with self._turn:
+            self.remote.push([self._stages[address] for address in addresses])
+
+    def _removed_damaged(self, outs: Iterable[Any]) -> list[Any]:
+        """Returns the outputs in the tree that are not what their stage made; removes them, also from the cache."""
+        damaged = damaged_outputs(outs)
         for out in damaged:
             print(f"warning: the copy of {out} in DVC's cache is damaged and was removed; the stage runs", flush=True)
             remove_with_cache(self.repo, out)
-        for out in foreign:
-            print(f"warning: {out} in DVC's cache is of another stage or of other inputs; the stage runs", flush=True)
-        return [*damaged, *foreign]
+        return damaged
 
     def _commit(self, stage: Any) -> None:
         """Writes a stage's digests into dvc.lock and the run cache, and its outputs into the cache."""

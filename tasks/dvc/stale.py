@@ -12,9 +12,17 @@ from typing import Any
 
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.cache_digests import is_damaged
-from tasks.dvc.internals import newest_run, open_repo, run_key
-from tasks.dvc.lock_files import readable_lock, readable_text, refuse_unreadable_locks
-from tasks.dvc.pipelines import ROOT_FILE, asked_files, asked_papers
+from tasks.dvc.internals import (
+    ROOT_FILE,
+    newest_run,
+    open_repo,
+    readable_lock,
+    readable_text,
+    refuse_unreadable_locks,
+    run_key,
+)
+from tasks.dvc.pipelines import asked_files, asked_papers
+from tasks.dvc.remote import Remote
 from tasks.graph.dvc_files import CPU
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
 
@@ -184,10 +192,17 @@ class Look:
             self._hashes[part.fs_path] = part.get_hash()
         return self._hashes[part.fs_path]
 
-    def restorable(self, stage: Any) -> bool:
+    def restorable(self, stage: Any, remote: Remote | None = None) -> bool:
         """Returns whether DVC can bring a stage's outputs from its cache, given the digests that its inputs will have.
 
         Fills in the outputs' digests when it can, so that stages below see them.
+
+        Args:
+            stage: DVC's stage.
+            remote: fills this clone's cache first.
+
+        Raises:
+            RemoteFailed: the remote cannot be asked now.
         """
         from dvc.exceptions import DvcException
         from dvc.stage.loader import StageLoader
@@ -204,19 +219,27 @@ class Look:
                     dep.save()
             key = run_key(to_single_stage_lockfile(stage))
             if own is not None and run_key(own) == key and all(out.hash_info for out in stage.outs):
-                return _cached(stage)
+                return _cached(stage, remote)
+            if remote is not None:
+                remote.fetch_runs(key)
             entry = newest_run(self.repo, key)
             if not entry:
                 return False
             StageLoader.fill_from_lock(stage, entry)
-            return _cached(stage)
+            for out in stage.outs:
+                out.obj = None
+            return _cached(stage, remote)
         except (DvcException, OSError):
             return False
 
 
-def _cached(stage: Any) -> bool:
+def _cached(stage: Any, remote: Remote | None) -> bool:
     """Returns whether DVC's cache has a stage's outputs."""
-    return not any(map(_damaged, stage.outs)) and bool(stage.outs_cached())
+    if any(map(_damaged, stage.outs)):
+        return False
+    if remote is not None and not stage.outs_cached():
+        remote.pull(stage.outs)
+    return bool(stage.outs_cached())
 
 
 def _damaged(out: Any) -> bool:

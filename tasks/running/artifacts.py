@@ -15,7 +15,6 @@ import os
 import platform
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,7 +36,7 @@ from rlhf_core.models.vllm.environment import installed, take_deaths
 from tasks.graph.results import HEADLINE_FILE, HEADLINES, STOPPED_FILE, write_headlines
 from tasks.params.pages import Address, settings_digest
 from tasks.running.amounts import collect_amount_warnings
-from tasks.running.commit import CODE
+from tasks.running.commit import changed_since, commit_of
 from tasks.running.result_digests import check_content, combined_digest, digests_of, file_digest, file_digests
 from tasks.running.variables import arithmetic
 
@@ -185,13 +184,6 @@ def read_tensors(path: Path, names: Iterable[str] = ()) -> dict[str, Any]:
     return found
 
 
-def _git(*arguments: str) -> str:
-    try:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=20).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
 def source_digest() -> str:
     """Returns the digest of the project's own imported sources, so that a record tells which code made it."""
     total = hashlib.sha256()
@@ -299,8 +291,8 @@ def _record(
         "engines": engines,
         **({"engine_deaths": deaths} if deaths else {}),
         "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES} | own,
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("-C", str(PROJECT), "status", "--porcelain", "--", *CODE)),
+        "commit": commit_of(Path()),
+        "dirty": bool(commit_of(PROJECT) and changed_since(PROJECT, "HEAD")),
         "sources": source_digest(),
         "inputs": dict(digests),
     }

@@ -1,8 +1,8 @@
 """Checkpoints of a running stage: a killed run continues from its last checkpoint.
 
-They live outside every output, in `.work/checkpoints/<stage>-<digest of the output's path>/<key>/step-<number>/`,
-each with a manifest of digests. The key is the digest of everything that the result depends on, bit by bit, so that
-a run never continues from another run's state. They are removed when the stage's result is complete.
+They live outside every output, in `.work/checkpoints/<stage>-<digest of the output's path>/<key>/`, one file each,
+`step-<number>-<digest of its content>.pt`. The key is the digest of everything that the result depends on, bit by bit,
+so that a run never continues from another run's state. They are removed when the stage's result is complete.
 
 `.work/checkpoints` may be a link to a folder that several machines share: a stage then goes on on another machine, and
 a machine that was believed lost and still saves disturbs nobody.
@@ -10,24 +10,26 @@ a machine that was believed lost and still saves disturbs nobody.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
+import pickle
 import platform
+import random
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
-from safetensors import SafetensorError
+from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.stepper import deepspeed_config
@@ -36,14 +38,6 @@ from tasks.running import variables
 from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
 from tasks.running.machine import device
 from tasks.running.progress import FILE, WORK, LiveHistory, run_folder
-from tasks.running.state_files import (
-    STATE_FILE,
-    TENSORS_FILE,
-    random_states,
-    read_state,
-    restore_random_states,
-    write_state,
-)
 
 #: Seconds between checkpoints; 0 saves after every step.
 SECONDS_VARIABLE = "REWARDSMITH_CHECKPOINT_SECONDS"
@@ -51,14 +45,15 @@ DEFAULT_SECONDS = 60.0
 #: Saving takes at most one part in so many of a run's time.
 SAVING_SHARE = 20
 #: Step it when what a saved state holds changes.
-FORMAT = 3
-MANIFEST = "manifest.json"
+FORMAT = 4
 #: Begins the name of a checkpoint that is being written, before host and process.
 PARTIAL = ".partial-"
+#: Characters of a content's digest in the name of its file.
+DIGEST = 16
 
 
 class DamagedCheckpoint(Exception):
-    """A checkpoint whose files are not those that were saved."""
+    """A checkpoint whose content is not what was saved."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +64,63 @@ class Checkpoint:
     state: State
 
 
+def _mapped(value: Any, leaf: Callable[[Any, str], Any], place: str = "") -> Any:
+    """Returns nested mappings, lists and tuples with a function of each value in them, and of its place."""
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, leaf, f"{place}/{key}" if place else str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_mapped(item, leaf, f"{place}/{number}") for number, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    return leaf(value, place)
+
+
+def storable(state: Any) -> Any:
+    """Returns a state as `torch.load` reads it without running code: of tensors, texts, numbers, booleans and None.
+
+    Raises:
+        TypeError: a value of another kind, with its place.
+    """
+
+    def leaf(value: Any, place: str) -> Any:
+        if isinstance(value, Tensor):
+            value = value.detach()
+            part = value.untyped_storage().nbytes() > value.nbytes  # of a larger tensor, which is not stored
+            return value.clone() if part else value
+        if value is None or type(value) in (str, bool, int, float):
+            return value
+        if isinstance(value, np.generic):
+            return value.item()
+        raise TypeError(f"a checkpoint cannot hold '{place}' of type {type(value).__name__}")
+
+    return _mapped(state, leaf)
+
+
+def random_states() -> State:
+    """Returns states of the process's random generators: Python's, numpy's, torch's on the CPU and on GPUs in use."""
+    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()
+    name, words, *rest = np.random.get_state()  # noqa: NPY002 (libraries may draw from it)
+    return {
+        "python": random.getstate(),
+        "numpy": (name, np.asarray(words).tolist(), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if in_use else [],
+    }
+
+
+def restore_random_states(states: State) -> None:
+    """Puts `random_states` back."""
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002
+    torch.set_rng_state(states["torch"])
+    if states["cuda"]:
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
 class CheckpointStore:
     """The checkpoints of one run, of which the newest `keep` are kept.
 
-    A checkpoint is written into a temporary directory, brought to the disk and renamed, so it is there as a whole or
-    not at all, whenever the process is killed.
+    A checkpoint is written under another name, brought to the disk and renamed, so it is there as a whole or not at
+    all, whenever the process is killed.
 
     Args:
         work: the folder of all checkpoints.
@@ -91,97 +138,52 @@ class CheckpointStore:
 
     def saved(self) -> list[Path]:
         """Returns the checkpoints on disk, oldest first; sound or not."""
-        return sorted(self.folder.glob("step-*"))
+        return sorted(path for path in self.folder.glob("step-*.pt") if path.is_file())
 
     def save(self, step: int, state: State) -> Path:
         """Saves a state and removes what is older than the newest `keep`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(f"{PARTIAL}*"):
-            if not _being_written(leftover.name):
-                _remove(leftover)
+        for leftover in self.folder.glob(f"{PARTIAL}{platform.node()}-*"):
+            pid = int(leftover.name.rpartition("-")[2])
+            if pid == os.getpid() or not psutil.pid_exists(pid):
+                leftover.unlink(missing_ok=True)
         partial = self.folder / f"{PARTIAL}{platform.node()}-{os.getpid()}"
-        partial.mkdir()
-        files = write_state(partial, state)
-        manifest = {
-            "key": self.key,
-            "step": step,
-            "files": {path.name: {"sha256": digest(path), "bytes": path.stat().st_size} for path in files},
-        }
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        for path in (*files, partial / MANIFEST, partial):
-            _to_disk(path)
-        final = self.folder / _folder_name(step)
-        if os.path.lexists(final):
-            _remove(final)
-        try:
-            partial.rename(final)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-            _remove(partial)  # another machine that runs this stage has just saved the same
+        with partial.open("wb") as file:  # a full disk is then an error of the system, with its name
+            torch.save({"key": self.key, "step": step, "state": storable(state)}, file)
+        _to_disk(partial)
+        final = self.folder / f"step-{step:010d}-{digest(partial)[:DIGEST]}.pt"
+        partial.replace(final)
         _to_disk(self.folder)
         for old in self.saved()[: -self.keep]:
-            _remove(old)
+            old.unlink(missing_ok=True)
         return final
 
     def load_latest(self) -> Checkpoint | None:
         """Returns the newest sound checkpoint, None without one; a damaged one is reported, removed and passed over."""
-        for folder in reversed(self.saved()):
+        for file in reversed(self.saved()):
             try:
-                return self._load(folder)
+                return self._load(file)
             except DamagedCheckpoint as damage:
-                print(f"warning: checkpoint {folder} is damaged ({damage}); it is skipped", file=sys.stderr)
-                _remove(folder)
+                print(f"warning: checkpoint {file} is damaged ({damage}); it is skipped", file=sys.stderr)
+                file.unlink(missing_ok=True)
         return None
 
-    def _load(self, folder: Path) -> Checkpoint:
+    def _load(self, file: Path) -> Checkpoint:
+        if file.stem.rpartition("-")[2] != digest(file)[:DIGEST]:
+            raise DamagedCheckpoint("its content is not what was saved")
         try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            key, step = manifest["key"], manifest["step"]
-            digests = {name: manifest["files"][name]["sha256"] for name in (TENSORS_FILE, STATE_FILE)}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DamagedCheckpoint(f"{MANIFEST} cannot be read: {type(error).__name__}") from None
-        if key != self.key:
-            raise DamagedCheckpoint("it belongs to other inputs or parameters")
-        if type(step) is not int or folder.name != _folder_name(step):
-            raise DamagedCheckpoint(f"{MANIFEST} says that it is of step {step}")
-        for name, expected in digests.items():
-            if not (folder / name).is_file():
-                raise DamagedCheckpoint(f"{name} is missing")
-            if digest(folder / name) != expected:
-                raise DamagedCheckpoint(f"{name} has {(folder / name).stat().st_size} bytes and another digest")
-        try:
-            return Checkpoint(step, read_state(folder))
-        except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
-            raise DamagedCheckpoint(f"{STATE_FILE} or {TENSORS_FILE}: {type(error).__name__}") from None
+            found = torch.load(file, map_location="cpu", weights_only=True)
+            if found["key"] != self.key:
+                raise DamagedCheckpoint("it belongs to other inputs or parameters")
+            # of each tensor a copy of its own, also where one was in several places
+            state = _mapped(found["state"], lambda value, _: value.clone() if isinstance(value, Tensor) else value)
+            return Checkpoint(int(found["step"]), state)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError, ValueError) as error:
+            raise DamagedCheckpoint(f"it cannot be read: {type(error).__name__}") from None
 
     def remove(self) -> None:
         """Removes all checkpoints of the run, including checkpoints of earlier inputs and parameters."""
         shutil.rmtree(self.run_folder, ignore_errors=True)
-
-
-def _folder_name(step: int) -> str:
-    return f"step-{step:010d}"
-
-
-def _being_written(name: str) -> bool:
-    """Returns whether another process may write a partial checkpoint; of another machine's nobody knows here.
-
-    One of this process's own name is left from a save that failed, or from a killed process with the same number.
-    """
-    host, _, pid = name.removeprefix(PARTIAL).rpartition("-")
-    if not host or not pid.isdecimal():
-        return False
-    return host != platform.node() or (int(pid) != os.getpid() and psutil.pid_exists(int(pid)))
-
-
-def _remove(path: Path) -> None:
-    """Removes a checkpoint, or whatever is in its place, unless another machine has just done so."""
-    with suppress(FileNotFoundError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _to_disk(path: Path) -> None:

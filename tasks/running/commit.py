@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,19 +30,6 @@ def changed_since(root: Path, commit: str, also: Sequence[str] = ()) -> list[str
             raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")
         found += done.stdout.splitlines()
     return found
-
-
-def code_of(root: Path) -> str:
-    """Returns a digest of the tree's CODE, committed or not; empty outside git."""
-    call = ["git", "-C", str(root), "ls-tree", "HEAD", *CODE]
-    done = subprocess.run(call, capture_output=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        return ""
-    digest = hashlib.sha256(done.stdout)
-    for name in changed_since(root, "HEAD"):
-        path = root / name
-        digest.update(f"\0{name}\0".encode() + (path.read_bytes() if path.is_file() else b""))
-    return digest.hexdigest()
 
 
 def listed(files: Sequence[str]) -> str:

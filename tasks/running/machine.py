@@ -156,16 +156,6 @@ def refuse_unusable_disk(root: Path) -> None:
         raise RewardsmithError(problem)
 
 
-def out_of_memory_kills(root: Path = CGROUP, proc: Path = PROC) -> int:
-    """Returns the number of processes that the system has ended for want of memory, by the nearest control group that
-    counts them, else by the machine; 0 without a count."""
-    counts = [proc / "vmstat"]
-    for group in reversed(control_groups("memory", root, proc)):
-        counts = [group / "memory.events", group / "memory.oom_control", *counts]
-    lines = (line.split() for path in counts for line in _text(path).splitlines())
-    return next((int(words[1]) for words in lines if words[0] == "oom_kill"), 0)
-
-
 def device() -> torch.device:
     """Returns the device of models: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
 

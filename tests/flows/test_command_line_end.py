@@ -1,20 +1,24 @@
-"""The end of a flow's command line: what it prints and returns."""
+"""Calls of the command line: what they print and return, and what they end of killed ones."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from prefect.states import Completed, Failed
 
-from flows import paper as module
+from flows import __main__ as module
+from flows import working_tree
+from flows.paper import run_paper
 from flows.scheduler import RunFailed
-
-
-def ended_in(state: Any) -> Any:
-    """A flow of which only the final state is known, as a server gives it."""
-    return lambda **_: state.result()
+from rlhf_core.errors import RecipeError, RewardsmithError
+from tasks.running.platform_state import note_of
 
 
 @pytest.fixture(autouse=True)
@@ -24,25 +28,73 @@ def unmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.signal, "signal", lambda *_: None)
 
 
-def test_a_run_that_ended_well_does_so_though_the_server_gives_its_state_without_the_text(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """So it does where the first request to set the state has no answer in time, and the second one is refused."""
-    assert module.command_line(ended_in(Completed(data="2 ran")), "par", []) == 0
-    assert module.command_line(ended_in(Completed(message="2 ran")), "par", []) == 0
-    assert capsys.readouterr().out == "2 ran\nthe run ended well; its stages are listed above\n"
+def call(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> int:
+    place, _, attribute = module.CALLS[name].partition(":")
+    monkeypatch.setattr(f"{place}.{attribute}", function)
+    return module.main([name, '{"name": "unknown"}'])
+
+
+def interrupt(**_: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def ended_in(state: Any) -> Any:
+    """A flow of which only the final state is known, as a server gives it."""
+    return lambda **_: state.result()
 
 
 @pytest.mark.parametrize(
-    ("paper", "call"), [("par", "flows.paper par"), ("suite", "flows.suite"), ("study", "flows.paper study")]
+    ("function", "status", "out", "err"),
+    [
+        (ended_in(Completed(data="2 ran")), 0, "2 ran", ""),
+        # the first request to set the state has no answer in time, and the second one is refused
+        (ended_in(Completed(message="2 ran")), 0, "the run ended well; its stages are listed above", ""),
+        (ended_in(Failed(data=RunFailed("1 failed. sft: no disk"))), 1, "", "error: 1 failed. sft: no disk"),
+        (lambda **_: None, 0, "", ""),
+        (interrupt, 128 + signal.SIGINT, "", "interrupted; run the same command again to continue"),
+    ],
 )
-def test_help_shows_the_papers_own_call(paper: str, call: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        module.command_line(lambda **_: "", paper, ["--help"])
-    assert f"usage: python -m {call} [" in " ".join(capsys.readouterr().out.split())
+def test_a_call_says_how_it_ended(
+    function: Any,
+    status: int,
+    out: str,
+    err: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, "paper", function) == status
+    said = capsys.readouterr()
+    assert said.out.strip() == out
+    assert said.err.startswith(err)
+    assert bool(said.err) == bool(err)
 
 
-def test_a_run_that_failed_is_an_error_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    failed = ended_in(Failed(data=RunFailed("1 failed. sft: no disk")))
-    assert module.command_line(failed, "par", []) == 1
-    assert capsys.readouterr().err == "error: 1 failed. sft: no disk\n"
+def test_the_suite_takes_no_rows() -> None:
+    with pytest.raises(RecipeError, match="the suite takes no rows"):
+        run_paper("suite", rows=["bandit"])
+
+
+def test_a_call_ends_the_temporary_server_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages of a study run in trees of their own, whose clean-up finds no server of the repository."""
+    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    note = json.dumps({"root": str(tmp_path.resolve()), **note_of(owner.pid)})
+    server = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        env={**os.environ, working_tree.TEMPORARY: "1", working_tree.RUN: note},
+    )
+    monkeypatch.delenv(working_tree.RUN, raising=False)
+
+    def refused(**_: object) -> None:
+        raise RewardsmithError("no such study")
+
+    try:
+        assert call(monkeypatch, "study", refused) == 2
+        assert server.poll() is None, "of a run that lives"
+        owner.kill()
+        owner.wait()
+        assert call(monkeypatch, "study", refused) == 2
+        assert server.wait(timeout=30) != 0
+    finally:
+        for process in (owner, server):
+            process.kill()
+            process.wait()

@@ -21,7 +21,6 @@ import psutil
 import pytest
 import yaml
 
-from flows import stage_run
 from flows.slots import Grant
 from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage, stage_environment
 from flows.working_tree import running_groups
@@ -197,9 +196,8 @@ def test_stages_run_side_by_side_are_noted_and_end_with_their_group(root: Path, 
     ended = in_background(lambda: run(root, "waits", server, running))
     wait_for((root / "results/waits/result/facts.json").exists)
     assert run(root, "plain", server).outcome == "ran"
-    ((group, note),) = running_groups(root).items()
+    (note,) = running_groups(root).values()
     assert (note["stage"], note["owner"]["pid"]) == ("waits", os.getpid())
-    assert stage_run.group_memory_gb(group) > 0.005
     running.end_all()
     wait_for(lambda: ended)
     assert str(ended[0]) == "stage waits was ended with its run"

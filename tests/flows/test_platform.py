@@ -223,7 +223,6 @@ def test_a_run_from_the_server_streams_its_log_reaches_mlflow_and_leaves_artifac
 
     mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
     found = {artifact.key: artifact for artifact in platform.client.read_artifacts(artifact_filter=mine)}
-    assert found["progress"].data == 100.0
     assert "policy-segment-bandit-0" in str(found["stages"].data)
     page, runs = platform.environment["REWARDSMITH_PAGE"], platform.environment["MLFLOW_TRACKING_URI"]
     assert f"({page}/report/index.html)" in found["report"].data
@@ -363,8 +362,7 @@ def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(p
 
 
 def test_jobs_of_different_runs_see_disjoint_devices(platform: Platform, monkeypatch: Any) -> None:
-    from flows.shared_slots import shared
-    from flows.slots import Grant
+    from flows.slots import Grant, shared
 
     for name, value in platform.environment.items():
         monkeypatch.setenv(name, value)
@@ -408,7 +406,8 @@ def test_a_deployment_does_not_run_another_tree_than_it_was_pinned_to(platform: 
 
 
 def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:
-    done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
+    call = (sys.executable, "-P", "-m", "flows", "adopt", '{"name": "own"}')
+    done = command(*call, root=platform.root, PYTHONPATH=str(PROJECT))
     assert "params/segment/rows_own.yaml" in done.stdout
     (platform.root / "params/segment/rows_own.yaml").unlink()
     command(sys.executable, "-P", "-m", "tasks.graph.dvc_files", root=platform.root, PYTHONPATH=str(PROJECT))

@@ -38,7 +38,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_deployment_whose_version_is_no_commit_runs_at_the_trees_commit(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`prefect deploy` makes a version of its own where the repository has no remote."""
     monkeypatch.setattr(
         module, "run_stale", lambda *_, **__: SimpleNamespace(failed={}, alarms={}, line=lambda: "1 ran")
     )

@@ -16,7 +16,6 @@ from mlflow.exceptions import MlflowException
 
 from flows import reevaluate
 from flows.slots import Grant, Slots
-from flows.stage_run import StageFailed
 from rlhf_core.errors import RewardsmithError
 from tasks.params.evaluation import ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
@@ -235,18 +234,3 @@ def test_a_model_that_this_machine_cannot_evaluate_is_refused_and_not_waited_for
     with pytest.raises(RewardsmithError, match=r"of segment-policy-a@champion needs 8 GPU\(s\), this machine has 1"):
         evaluated("results/paper/segment/policy/a/0/result")
     assert asked == []
-
-
-def test_an_evaluation_that_outgrows_its_memory_is_ended_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tasks" / "reevaluation").mkdir(parents=True)
-    code = "import time\nheld = b'x' * 300_000_000\ntime.sleep(60)\n"
-    (tmp_path / "tasks" / "reevaluation" / "evaluate.py").write_text(code)
-    monkeypatch.setattr(reevaluate, "PROJECT", tmp_path)
-    monkeypatch.setattr("flows.stage_run.MEMORY_SECONDS", 0.05)
-    monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    message = r"of segment-policy-a@champion outgrew its memory: it held .* declares 0\.1"
-    with pytest.raises(StageFailed, match=message):
-        reevaluate._run(tmp_path, tmp_path / "x.yaml", MODEL, tmp_path / "record.json", Grant(1, (), 0.1))

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -57,15 +57,14 @@ def calls(root: Path) -> list[list[str]]:
     return [line.split(" ") for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def start(
-    root: Path, *arguments: str, command: Sequence[str] = ("flows.paper", "segment"), **environment: str
-) -> subprocess.Popen[str]:
-    """The flow in a process of its own, as `python -m flows.paper segment` (or another command) starts it.
+def start(root: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
+    """The flow in a process of its own, as `rewardsmith run segment` (or another command) starts it.
 
     What a shell runs in the background ignores interrupts, and its children do; these listen.
     """
+    choice = {"paper": "segment", "report": False, "sync": False}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", *command, "--no-report", "--no-sync", *arguments],
+        [sys.executable, "-P", "-m", *(command or ("flows", "paper", json.dumps(choice)))],
         cwd=root,
         env=clean_environment(PYTHONPATH=str(PROJECT), **environment),
         stdout=subprocess.PIPE,
@@ -260,7 +259,7 @@ def members(group: int) -> list[psutil.Process]:
 
 def test_terminating_ends_the_stages_too(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
-    process = start(root, command=("tasks.command_line", "run", "segment"), STAND_IN_SECONDS="60")
+    process = start(root, "tasks.command_line", "run", "segment", "--no-report", "--no-sync", STAND_IN_SECONDS="60")
     wait_for(lambda: calls(root))
     pids = list(running_groups(root))
     process.terminate()
@@ -292,7 +291,7 @@ def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line_and_the_same_command_
     assert "Traceback" not in output
     assert len(output.splitlines()) < 10, output
     assert not psutil.wait_procs(family, timeout=30)[1]
-    again = start(root, command=("tasks.command_line", "run", "segment"), **environment)
+    again = start(root, "tasks.command_line", "run", "segment", "--no-report", "--no-sync", **environment)
     output, _ = again.communicate(timeout=300)
     assert "8 ran" in output.splitlines(), output
 
@@ -326,7 +325,7 @@ def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
 
 def test_unknown_row_is_refused_with_the_nearest(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
-    process = start(root, "--rows", "segmint")
+    process = start(root, "flows", "paper", json.dumps({"paper": "segment", "rows": ["segmint"]}))
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
     assert "did you mean 'segment'" in output

@@ -60,8 +60,7 @@ def test_a_deployment_that_somebody_changed_is_as_declared_after_the_next_start(
     from prefect.client.schemas.actions import DeploymentUpdate
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 
-    from flows.deployments import apply
-    from flows.servers.__main__ import make_pool
+    from flows.deployments import apply, make_pool
 
     root = small_repository.create(tmp_path)
     name = "suite/train-everything"
@@ -100,8 +99,7 @@ def test_of_runs_that_were_missed_one_evaluates_and_one_that_begins_after_it_fin
     from prefect.flow_engine import run_flow_sync
     from prefect.states import Late, Pending, Scheduled
 
-    from flows.deployments import apply
-    from flows.servers.__main__ import make_pool
+    from flows.deployments import apply, make_pool
 
     root = small_repository.create(tmp_path)
     settings = "schedule: {cron: '0 3 1 1 *', timezone: UTC}\nmodels: [{name: segment-policy-a}]\n"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.slots import Slots
+from flows.slots import Slots, make_limits
 from rlhf_core.errors import RewardsmithError
 
 
@@ -69,21 +68,10 @@ def test_what_is_given_never_exceeds_what_there_is(wishes: list[tuple[int, int]]
     assert full.gpus == ("a", "b", "c")
 
 
-def test_limits_of_a_machine_are_made_under_the_name_that_its_worker_takes_them_by(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from flows import shared_slots
-
+def test_limits_of_a_machine_are_its_cores_memory_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, int] = {}
-    client = SimpleNamespace(upsert_global_concurrency_limit_by_name=made.__setitem__)
-    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: nullcontext(client))
     monkeypatch.setattr("tasks.running.machine.cores", lambda: 4)
     monkeypatch.setattr("tasks.running.machine.gpus", lambda: ["0", "1"])
     monkeypatch.setattr("tasks.running.machine.memory_gb", lambda: 15.7)
-    monkeypatch.setenv("REWARDSMITH_SLOTS", "compose")
-    assert shared_slots.main() == 0
+    make_limits(SimpleNamespace(upsert_global_concurrency_limit_by_name=made.__setitem__), "compose")
     assert made == {"compose-cores": 4, "compose-memory-gb": 15, "compose-gpu-0": 1, "compose-gpu-1": 1}
-    assert "compose-cores: 4" in capsys.readouterr().out
-    monkeypatch.delenv("REWARDSMITH_SLOTS")
-    assert shared_slots.main() == 2
-    assert "REWARDSMITH_SLOTS is not set" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -52,10 +53,10 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
-def study(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def study(root: Path, **choice: Any) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
     environment = clean_environment(PYTHONPATH=path, REWARDSMITH_PROGRESS="true", OMP_NUM_THREADS="1")
-    call = [sys.executable, "-P", "-m", "flows.study", "tiny", *options]
+    call = [sys.executable, "-P", "-m", "flows", "study", json.dumps({"name": "tiny", **choice})]
     return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=1700)
 
 
@@ -66,11 +67,11 @@ def test_a_world_keeps_its_results_where_a_row_diverges(root: Path) -> None:
     assert "params/draft.yaml differ from the commit" in refused.stderr
 
     with only_one(root / ".work" / "studies" / "tiny" / "100.lock", "", ""):
-        busy = study(root, "--pilot", "100")
+        busy = study(root, pilots=[100])
     assert busy.returncode == 2
     assert "world 100 of study 'tiny' is being trained (process " in busy.stderr
 
-    done = study(root, "--pilot", "100")
+    done = study(root, pilots=[100])
     assert done.returncode == 0, done.stdout + done.stderr
     record = read_record(root, FILE)
     spec, (cell,) = read_study(root / "studies" / "tiny.yaml"), record["cells"]

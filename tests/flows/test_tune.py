@@ -55,10 +55,10 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
-def tune(root: Path, *options: str, study: str = "tiny") -> subprocess.CompletedProcess[str]:
+def tune(root: Path, study: str = "tiny", **choice: Any) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
     environment = clean_environment(PYTHONPATH=path, REWARDSMITH_PROGRESS="true", OMP_NUM_THREADS="1")
-    call = [sys.executable, "-P", "-m", "flows.tune", study, "--trials", "2", *options]
+    call = [sys.executable, "-P", "-m", "flows", "tune", json.dumps({"name": study, "trials": 2, **choice})]
     return subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=1700)
 
 
@@ -80,7 +80,7 @@ def test_a_study_is_tuned_once(root: Path) -> None:
     assert not (root / ".work" / "tuning" / "tiny").exists()
 
     write_yaml(root / "studies" / "tiny-again.yaml", {**STUDY, "title": "Again"})
-    taken = tune(root, "--from", "tiny", study="tiny-again")
+    taken = tune(root, "tiny-again", other="tiny")
     assert taken.returncode == 0, taken.stdout + taken.stderr
     assert " ran in " not in taken.stdout
     theirs = json.loads((root / "reference" / "tuning" / "tiny-again.json").read_text())["rows"]
@@ -88,13 +88,13 @@ def test_a_study_is_tuned_once(root: Path) -> None:
     stages = {**STUDY["settings"]["stages"], "reward_model": {**TINY, "epochs": 3}}
     longer = {**STUDY, "settings": {**STUDY["settings"], "stages": stages}}
     write_yaml(root / "studies" / "tiny-longer.yaml", longer)
-    refused = tune(root, "--from", "tiny", study="tiny-longer")
+    refused = tune(root, "tiny-longer", other="tiny")
     assert refused.returncode == 2
     assert "was of other settings of the row, its data or what it is trained from" in refused.stderr
     assert not (root / "reference" / "tuning" / "tiny-longer.json").exists()
     assert not [*(root / ".work" / "tuning").iterdir()]
 
-    again = tune(root, "--write")
+    again = tune(root, write=True)
     assert " ran in " in first.stdout
     assert " ran in " not in again.stdout, "nothing runs twice"
     assert again.returncode == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -20,8 +19,7 @@ import yaml
 from prefect.client.schemas.objects import WorkQueue, WorkQueueStatus
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from flows.same_code import SameCode, check_clean, require_prefect_server
-from flows.stage import PASSING
+from flows.stage import PASSING, SameCode, check_clean, require_prefect_server
 from flows.stage_run import RunningStages, StageFailed, failure_note
 from flows.work_pool import ALL_GPUS, WorkPool, job_variables
 from flows.working_tree import running_groups
@@ -110,8 +108,7 @@ def pool(tmp_path: Path) -> WorkPool:
     made.root = tmp_path
     made.name, made.kind, made.places = POOL, "process", 1
     made.code = SameCode("a" * 40, {"python": "3.11.7"})
-    made._lock = threading.RLock()
-    made.remote = SimpleNamespace(name="team", key=lambda address: "k" * 64)  # type: ignore[assignment]
+    made.remote = "team"
     return made
 
 
@@ -162,11 +159,10 @@ def test_a_stage_that_no_worker_can_run_is_named_with_the_workers_there_are(
 def test_the_end_of_a_flow_run_says_whether_another_one_can_help(
     pool: WorkPool, monkeypatch: pytest.MonkeyPatch, state: Any, message: str, retry: bool
 ) -> None:
-    ended: Any = SimpleNamespace(name="own", state=state)
     pool.stages = {"policy-a": stale(0)}
-    given = {"_learned": False, "_flow_run": ended, "_end": ended, "_fetch_outputs": False}
-    for name in given:
-        monkeypatch.setattr(pool, name, lambda *_, name=name: given[name])
+    ended, known = SimpleNamespace(name="own", state=state, total_run_time=timedelta(seconds=1)), [None, None]
+    monkeypatch.setattr(pool, "_flow_run", lambda *_: ended)
+    pool.results = SimpleNamespace(restored=lambda _: known.pop(0), push=lambda _: None)  # type: ignore[assignment]
     with pytest.raises(StageFailed, match=message) as failure:
         pool.run("policy-a", RunningStages(), None)
     assert failure.value.retry is retry
@@ -174,8 +170,7 @@ def test_the_end_of_a_flow_run_says_whether_another_one_can_help(
     assert noted["message"] == str(failure.value), "as of a stage of this machine: MLflow and the run's end read it"
     assert noted["log"] == "the flow run of policy-a in pool 'gpus'"
 
-    given["_end"] = SimpleNamespace(name="own", state=Completed(), total_run_time=timedelta(seconds=1))
-    given["_learned"] = given["_fetch_outputs"] = True
+    ended.state, known[:] = Completed(), [None, "restored"]
     pool.run("policy-a", RunningStages(), None)
     assert not failure_note(pool.root, "policy-a").exists()
 

@@ -14,11 +14,8 @@ import psutil
 import pytest
 
 from flows import working_tree
-from flows.study import main as study_main
-from flows.tune import main as tune_main
 from rlhf_core.errors import RewardsmithError
 from tasks.running.exclusive import only_scheduler
-from tasks.running.platform_state import note_of
 from tests.chaos import wait_for
 from tests.small_repository import PROJECT
 
@@ -183,36 +180,3 @@ def test_the_stage_of_a_living_flow_and_stages_of_other_trees_go_on(
     assert working_tree.end_orphans(tmp_path / "other") == []
     assert not any(ended(child) for child in children)
     assert set(working_tree.running_groups(tmp_path)) == {children[0].pid}
-
-
-@pytest.mark.parametrize("main", [study_main, tune_main])
-def test_a_study_ends_the_temporary_server_of_a_killed_one(
-    main: Callable[[list[str]], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its stages run in trees of their own, so that their clean-up does not look for servers of the repository."""
-    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    note = json.dumps({"root": str(tmp_path.resolve()), **note_of(owner.pid)})
-    server = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)"],
-        env={**os.environ, working_tree.TEMPORARY: "1", working_tree.RUN: note},
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(working_tree.RUN, raising=False)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-
-    def refused(*_: object, **__: object) -> None:
-        raise RewardsmithError("no such study")
-
-    monkeypatch.setattr("flows.study.study", refused)
-    monkeypatch.setattr("flows.tune.tune_study", refused)
-    try:
-        assert main(["unknown"]) == 2
-        assert server.poll() is None, "of a run that lives"
-        owner.kill()
-        owner.wait()
-        assert main(["unknown"]) == 2
-        assert server.wait(timeout=30) != 0
-    finally:
-        for process in (owner, server):
-            process.kill()
-            process.wait()

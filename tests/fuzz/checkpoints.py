@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,18 +11,15 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.running import checkpoints as module
-from tasks.running.artifacts import digest
-from tasks.running.checkpoints import MANIFEST, CheckpointStore, RunCheckpoints
+from tasks.running.checkpoints import CheckpointStore, RunCheckpoints
 from tasks.running.progress import FILE
-from tasks.running.state_files import STATE_FILE, TENSORS_FILE
 from tasks.running.supervised import train_resumably
-from tests.fuzz.damage import Area, as_commands, damage_file, damaged_bytes, damaged_json, remove
+from tests.fuzz.damage import Area, as_commands, damage_file, damaged_bytes, remove
 
 KEY, OTHER_KEY = "a" * 64, "b" * 64
 STEPS = 6
@@ -97,41 +93,25 @@ def _killed(work: Path, *arguments: Any, **options: Any) -> Path:
     raise AssertionError("it was to be killed")
 
 
-def _signed(folder: Path, step: int | None = None) -> None:
-    """Writes a manifest to the files that are there, as a version that stores other things would."""
-    manifest = json.loads((folder / MANIFEST).read_text())
-    manifest["files"] = {name: {"sha256": digest(folder / name), "bytes": 0} for name in (TENSORS_FILE, STATE_FILE)}
-    manifest |= {"key": KEY} | ({} if step is None else {"step": step})
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+def _saved(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes a checkpoint of this training's key, as a version that stores other things would."""
+    return CheckpointStore(folder.parent.parent, "sft-1", KEY).save(int(content["step"]), content["state"])
 
 
-def _without_a_part(rng: random.Random, folder: Path) -> str:
+def _without_a_part(rng: random.Random, file: Path) -> str:
     """Leaves a part out of a state, or a tensor's last value, as a version that stores other things would."""
-    if rng.random() < 0.5:
-        tensors = load_file(folder / TENSORS_FILE)
-        name = rng.choice(sorted(tensors))
-        tensors[name] = tensors[name].flatten()[:-1].clone()
-        save_file(tensors, folder / TENSORS_FILE)
+    content = torch.load(file, weights_only=True)
+    run, generators = content["state"]["run"], content["state"]["random"][0]
+    model = run["training"]["model"]
+    at = rng.choice([content["state"], run, run["training"], model, run["training"]["batches"], generators])
+    name = rng.choice(list(at))
+    if at is model and rng.random() < 0.5:
+        at[name] = at[name].flatten()[:-1]
     else:
-        state = json.loads((folder / STATE_FILE).read_text())
-        run, generators = state["run"], state["random"][0]
-        at = rng.choice([state, run, run["training"], run["training"]["model"], run["training"]["batches"], generators])
-        name = rng.choice(list(at))
         del at[name]
-        (folder / STATE_FILE).write_text(json.dumps(state))
-    _signed(folder)
-    return f"{folder.name} without {name}"
-
-
-def _swapped(rng: random.Random, one: Path, other: Path) -> str:
-    """Exchanges a file of two checkpoints, or the checkpoints."""
-    aside = one.with_name("aside")
-    names = rng.choice([("",), ("",), (MANIFEST,), (STATE_FILE,), (TENSORS_FILE,), (STATE_FILE, TENSORS_FILE)])
-    for name in names:
-        (one / name).rename(aside)
-        (other / name).rename(one / name)
-        aside.rename(other / name)
-    return f"exchanged {names} of {one} and {other}"
+    file.unlink()
+    _saved(file.parent, content)
+    return f"{file.name} without {name}"
 
 
 class _Sources(NamedTuple):
@@ -145,27 +125,33 @@ def _damage(rng: random.Random, work: Path, sources: _Sources) -> str:
     """Damages the checkpoints of a killed training; returns what was done."""
     run = work / "sft-1"
     folder = run / KEY[:16]
-    steps = sorted(folder.iterdir())
-    step = rng.choice(steps)
+    files = sorted(folder.iterdir())
+    file = rng.choice(files)
     how = rng.random()
     if how < 0.4:
-        file = step / rng.choice([MANIFEST, STATE_FILE, TENSORS_FILE])
-        return damage_file(rng, file, damaged_bytes if file.name == TENSORS_FILE else damaged_json)
-    if how < 0.5 and len(steps) > 1:
-        return _swapped(rng, steps[0], steps[-1])
+        return damage_file(rng, file, damaged_bytes)
+    if how < 0.5 and len(files) > 1:
+        aside = file.with_name("aside")
+        files[0].rename(aside)
+        files[-1].rename(files[0])
+        aside.rename(files[-1])
+        return f"exchanged {files[0]} and {files[-1]}"
     if how < 0.6:  # another training's, in the place of this one's; a wider model's as if it were of the same key
         found = rng.choice(sources.foreign)
-        shutil.rmtree(step)
+        file.unlink()
         other = rng.choice(sorted(found.glob("sft-1/*/step-*")))
-        step = Path(shutil.copytree(other, step.with_name(other.name), dirs_exist_ok=True))
         if found.name == "of a wider model" and rng.random() < 0.7:
-            _signed(step, int(step.name.partition("-")[2]))
-        return f"{found.name} as {step}"
+            _saved(folder, torch.load(other, weights_only=True))
+        else:
+            shutil.copy(other, folder / other.name)
+        return f"{found.name}: {other.name}"
     if how < 0.75:
-        return _without_a_part(rng, step)
+        return _without_a_part(rng, file)
     if how < 0.9:  # what does not belong there
-        place = folder / rng.choice(["step-", "step-x", "step-0000000009", "step-9999999999", ".partial-1", "x", ""])
-        place = rng.choice([place, run / FILE, step])
+        place = folder / rng.choice(
+            ["step-", "step-x", "step-0000000009-a.pt", "step-9999999999", "partial-1", "x", ""]
+        )
+        place = rng.choice([place, run / FILE, file])
         remove(place)
         made = rng.choice(["file", "folder", "link"])
         if made == "file":
@@ -173,12 +159,12 @@ def _damage(rng: random.Random, work: Path, sources: _Sources) -> str:
         elif made == "folder":
             place.mkdir()
         else:
-            place.symlink_to(rng.choice(["/nowhere", ".", place.name, steps[0].name]))
+            place.symlink_to(rng.choice(["/nowhere", ".", place.name, files[0].name]))
         return f"a {made} at {place}"
     older = rng.choice(sources.own)  # a later killed process's and an earlier one's, side by side
     for other in older.glob(f"sft-1/{KEY[:16]}/step-*"):
-        shutil.copytree(other, folder / other.name, dirs_exist_ok=True)
-    return f"{damage_file(rng, steps[-1] / MANIFEST, damaged_json)} beside those of {older.name}"
+        shutil.copy(other, folder / other.name)
+    return f"{damage_file(rng, files[-1], damaged_bytes)} beside those of {older.name}"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RewardsmithError
-from tasks.running.commit import changed_since, code_of, commit_of
+from tasks.running.commit import changed_since, commit_of
 from tests.small_repository import command
 
 
@@ -47,16 +47,3 @@ def test_what_runs_write_and_what_git_ignores_is_none(root: Path) -> None:
 def test_an_unknown_commit_is_named(root: Path) -> None:
     with pytest.raises(RewardsmithError, match="commit 0000000000 is not in this repository"):
         changed_since(root, "0" * 40)
-
-
-def test_the_digest_of_code_follows_code_and_not_commits(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    before = code_of(root)
-    (root / "notes").write_text("1\n")
-    command("git", "add", "-A", root=root)
-    command("git", "commit", "-qm", "notes", root=root)
-    assert code_of(root) == before
-    (root / "tasks/sft.py").write_text("2\n")
-    edited = code_of(root)
-    (root / "tasks/new.py").write_text("1\n")
-    assert len({before, edited, code_of(root)}) == 3
-    assert code_of(tmp_path_factory.mktemp("outside")) == ""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,6 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks.running import artifacts
 from tasks.running.artifacts import stage_output
-from tasks.running.checkpoints import resumable_output
-from tasks.running.stage import USER_ERROR
-from tests.small_repository import PROJECT
-
-Output = Callable[[], AbstractContextManager[Path]]
 
 
 @pytest.fixture
@@ -32,15 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def plain() -> AbstractContextManager[Path]:
     return stage_output("out", stage="policy", version=1, inputs=["row.yaml", "data/result"])
-
-
-@contextmanager
-def resumable() -> Iterator[Path]:
-    with resumable_output("out", stage="policy", version=1, inputs=["row.yaml", "data/result"], seed=0) as (path, _):
-        yield path
-
-
-OUTPUTS = pytest.mark.parametrize("output", [plain, resumable])
 
 
 def edit_row() -> None:
@@ -61,7 +45,6 @@ def remove_row() -> None:
     Path("row.yaml").unlink()
 
 
-@OUTPUTS
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
@@ -72,10 +55,10 @@ def remove_row() -> None:
     ],
 )
 def test_an_input_that_changes_meanwhile_is_named_and_nothing_is_left(
-    folder: Path, output: Output, edit: Callable[[], None], named: str
+    folder: Path, edit: Callable[[], None], named: str
 ) -> None:
     def run() -> None:
-        with output() as result:
+        with plain() as result:
             (result / "metrics.json").write_text("{}")
             edit()
 
@@ -84,9 +67,8 @@ def test_an_input_that_changes_meanwhile_is_named_and_nothing_is_left(
     assert list((folder / "out").iterdir()) == []
 
 
-@OUTPUTS
-def test_an_input_written_again_with_the_same_content_is_no_change(folder: Path, output: Output) -> None:
-    with output() as result:
+def test_an_input_written_again_with_the_same_content_is_no_change(folder: Path) -> None:
+    with plain() as result:
         (result / "metrics.json").write_text("{}")
         Path("row.yaml").unlink()
         Path("row.yaml").write_text("seed: 0\n")
@@ -100,18 +82,3 @@ def test_inputs_that_nobody_wrote_to_are_read_once(folder: Path, monkeypatch: py
     with plain():
         pass
     assert sorted(name for name in read if not name.startswith("out")) == ["data/result", "row.yaml"]
-
-
-def test_the_stage_ends_as_for_any_error_of_the_users(folder: Path) -> None:
-    code = (
-        "from pathlib import Path\nfrom tasks.running.artifacts import stage_output\n"
-        "from tasks.running.stage import run_main\n"
-        "def main(_):\n"
-        "    with stage_output('out', stage='policy', version=1, inputs=['row.yaml']):\n"
-        "        Path('row.yaml').write_text('seed: 1')\n"
-        "run_main(main)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == USER_ERROR
-    assert ended.stderr.startswith("error: file row.yaml: it changed while")

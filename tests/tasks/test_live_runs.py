@@ -179,20 +179,9 @@ def write_result(root: Path) -> None:
 
 @pytest.mark.platform
 def test_a_flow_shows_its_stages_and_a_sync_after_it_finds_nothing_to_do(root: Path) -> None:
-    command(
-        "python",
-        "-P",
-        "-m",
-        "flows.paper",
-        "segment",
-        "--no-report",
-        "--rows",
-        "bandit",
-        "--seeds",
-        "0",
-        root=root,
-        PYTHONPATH=str(small_repository.PROJECT),
-    )
+    choice = {"paper": "segment", "report": False, "rows": ["bandit"], "seeds": [0]}
+    call = ("python", "-P", "-m", "flows", "paper", json.dumps(choice))
+    command(*call, root=root, PYTHONPATH=str(small_repository.PROJECT))
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=tracking.tracking_uri(root))

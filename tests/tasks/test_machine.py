@@ -5,14 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-import subprocess
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from flows import stage_run
 from tasks.running import machine
 
 #: /proc/self/cgroup of version 2, and of version 1.
@@ -105,54 +102,9 @@ def test_a_group_outside_what_is_mounted_is_looked_for_at_its_root(system: Syste
     assert machine.memory_gb(root, proc) == 0.25
 
 
-def test_a_system_without_control_groups_has_all_its_memory_and_counts_nothing(tmp_path: Path) -> None:
+def test_a_system_without_control_groups_has_all_its_memory(tmp_path: Path) -> None:
     assert machine.memory_gb(tmp_path, tmp_path) == machine.memory_gb(tmp_path / "none", tmp_path / "none")
     assert machine.cgroup_cores(tmp_path, tmp_path) is None
-    assert machine.out_of_memory_kills(tmp_path, tmp_path) == 0
-
-
-EVENTS = "low 0\nhigh 0\nmax 9\noom 3\noom_kill {}\noom_group_kill 0"
-CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}"
-
-
-@pytest.mark.parametrize(
-    ("groups", "where", "files", "kills"),
-    [
-        ("0::/", "", {"memory__events": EVENTS.format(2)}, 2),
-        (SECOND, "user.slice/job", {"memory__events": EVENTS.format(2)}, 2),
-        (SECOND, "user.slice", {"memory__events": EVENTS.format(2)}, 2),
-        (SECOND, "", {}, 7),
-        (FIRST, "memory/slurm/job", {"memory__oom_control": CONTROL.format(3)}, 3),
-        (FIRST, "memory/slurm/job", {"memory__oom_control": "oom_kill_disable 0\nunder_oom 0"}, 7),
-    ],
-)
-def test_kills_for_want_of_memory_are_counted_by_the_nearest_group_else_by_the_machine(
-    system: System, groups: str, where: str, files: dict[str, str], kills: int
-) -> None:
-    """The root of version 2 has no memory.events, and kernels before 4.13 count none in version 1."""
-    root, proc = system(groups)
-    group(proc, vmstat="nr_free_pages 11\noom_kill 7\ndrop_pagecache 0")
-    if groups == FIRST:
-        group(root / "memory", memory__oom_control=CONTROL.format(5) if kills == 3 else "under_oom 0")
-    group(root / where, **files)
-    assert machine.out_of_memory_kills(root, proc) == kills
-
-
-def test_the_killer_of_the_system_is_named_where_only_the_machine_counts(
-    system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, proc = system("0::/")
-    group(proc, vmstat="oom_kill 7")
-    monkeypatch.setattr(machine, "out_of_memory_kills", partial(machine.out_of_memory_kills, root, proc))
-    process = subprocess.Popen(["true"], start_new_session=True)
-    watch = stage_run.MemoryWatch(process.pid, 4.0)
-    process.wait()
-    watch.close()
-    failure = stage_run.explain_failure("policy-x", -9, "")
-    assert watch.explained("policy-x", failure) is failure, "nothing was ended for want of memory"
-    group(proc, vmstat="oom_kill 8")
-    assert "the system ran out of memory" in str(watch.explained("policy-x", failure))
-    assert not watch.explained("policy-x", failure).retry
 
 
 def test_a_disk_is_tried_before_a_run_starts(tmp_path: Path) -> None:

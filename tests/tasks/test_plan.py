@@ -18,7 +18,7 @@ from tasks.commands import plan_table
 from tasks.dvc import pipelines
 from tasks.dvc.stale import read_state
 from tasks.graph.expected import clock, expected_seconds, side_by_side_seconds
-from tasks.graph.names import DEMO_ALL
+from tasks.graph.names import DEMO_ALL, SUITE
 from tasks.graph.stages import Stage, select
 from tasks.params.pages import read_settings
 from tests import small_repository
@@ -101,7 +101,7 @@ def test_unknown_row_and_seed_name_what_is_known() -> None:
 
 def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"dvc\.yaml does not exist\. Run rewardsmith in the repository"):
-        pipelines.pipeline_files(tmp_path, "segment")
+        pipelines.asked_files(tmp_path, "segment")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_row_that_the_demo_does_not_have_is_looked_for_in_the_full_matrix(
     tmp_path: Path, chosen: dict[str, Any], whole: bool
 ) -> None:
     root = small_repository.create(tmp_path)
-    files = pipelines.pipeline_files(root, "segment", **chosen)
+    files = pipelines.asked_files(root, "segment", **chosen)
     assert ("pipelines/testbed/segment/dvc.yaml" in files) == whole
 
 
@@ -150,13 +150,13 @@ def test_headline_rows_are_looked_for_in_their_own_file(tmp_path: Path) -> None:
     settings = read_settings(root / "params.yaml")
     write_yaml(root / "params.yaml", {"demo_all": settings["demo"], "suite": settings["suite"]})
     headline = ["dvc.yaml", "pipelines/testbed/demo-all/dvc.yaml"]
-    assert pipelines.pipeline_files(root, "segment") == headline
-    assert pipelines.pipeline_files(root, "segment", rows=["bandit"], seeds=[1]) == headline
+    assert pipelines.asked_files(root, "segment") == headline
+    assert pipelines.asked_files(root, "segment", rows=["bandit"], seeds=[1]) == headline
     assert pipelines.asked_files(root, DEMO_ALL, scale="testbed", full=False) == headline
     assert pipelines.asked_papers(root, DEMO_ALL, scale="testbed", full=False) == ("segment",)
     whole = [f"pipelines/testbed/{name}/dvc.yaml" for name in ("shared", "demo-all", "segment")]
-    assert pipelines.pipeline_files(root, "segment", rows=["dpo"]) == ["dvc.yaml", *whole]
-    assert set(whole) <= set(pipelines.suite_files(root, full=True))
+    assert pipelines.asked_files(root, "segment", rows=["dpo"]) == ["dvc.yaml", *whole]
+    assert set(whole) <= set(pipelines.asked_files(root, SUITE, full=True))
     with pytest.raises(RecipeError, match="demo-all is the headline rows at scale testbed"):
         pipelines.asked_papers(root, DEMO_ALL, scale="testbed", full=True)
 
@@ -169,16 +169,16 @@ def test_without_headline_rows_demo_all_says_where_to_list_them(tmp_path: Path) 
 
 def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_repository.create(tmp_path)
-    first = pipelines.suite_files(root, full=True)
-    assert pipelines.pipeline_files(root, "segment") == ["dvc.yaml"]
+    first = pipelines.asked_files(root, SUITE, full=True)
+    assert pipelines.asked_files(root, "segment") == ["dvc.yaml"]
     before = {file: (root / file).read_text() for file in first}
-    assert pipelines.suite_files(root, full=True) == first
+    assert pipelines.asked_files(root, SUITE, full=True) == first
     assert before == {file: (root / file).read_text() for file in first}
     assert capsys.readouterr().err == ""
     set_entry(root / "params/segment/rows.yaml", "new", reward_row("bandit"))
     params = read_settings(root / "params.yaml")
     write_yaml(root / "params.yaml", params | {"demo": {"segment": {"seeds": [0], "rows": ["new"]}}})
-    pipelines.suite_files(root, full=False)
+    pipelines.asked_files(root, SUITE, full=False)
     assert "updated dvc.yaml: params/ changed" in capsys.readouterr().err
     assert "new" in (root / "pipelines/testbed/segment/dvc.yaml").read_text(), "a matrix that is there follows"
 
@@ -327,7 +327,7 @@ def test_a_plan_looks_while_a_stage_runs(finished_copy: Path) -> None:
 @pytest.mark.platform
 def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(finished_copy: Path) -> None:
     root = finished_copy
-    files = pipelines.pipeline_files(root, "segment", full=True)
+    files = pipelines.asked_files(root, "segment", full=True)
     found = read_state(root, files)
     dpo = found["pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0"]
     assert dpo.state == "run"
@@ -350,7 +350,7 @@ def test_the_suite_of_every_scale_is_the_matrix_of_the_papers_that_have_rows_the
     for name in ("params", "params.yaml"):
         copy = shutil.copytree if (PROJECT / name).is_dir() else shutil.copy
         copy(PROJECT / name, tmp_path / name)
-    files = pipelines.suite_files(tmp_path, scale=scale, full=True)
+    files = pipelines.asked_files(tmp_path, SUITE, scale=scale, full=True)
     assert files[0] == "dvc.yaml" or scale != "testbed"
     there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("pipelines/*/*/dvc.yaml")}
     assert set(files) - {"dvc.yaml"} == there
@@ -358,4 +358,4 @@ def test_the_suite_of_every_scale_is_the_matrix_of_the_papers_that_have_rows_the
     assert there, "at least one paper has rows at each scale"
     known = {"shared", DEMO_ALL, *printed_tables.PAPERS}
     assert {Path(file).parts[2] for file in there} <= known, "other studies run by name"
-    assert pipelines.suite_papers(tmp_path, scale=scale, full=True) == printed_tables.PAPERS
+    assert pipelines.asked_papers(tmp_path, SUITE, scale=scale, full=True) == printed_tables.PAPERS

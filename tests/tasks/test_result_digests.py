@@ -52,16 +52,7 @@ def test_a_file_that_was_added_is_refused(out: Path) -> None:
         read_json(out / "result" / "benchmarks.json")
 
 
-@pytest.mark.parametrize(
-    "field", [{"files": {"metrics.json": "0"}}, {"result_digest": "0" * 64}, {"files": 5}, {"files": {"a": 1}}]
-)
-def test_a_record_that_contradicts_itself_is_named(out: Path, field: dict[str, Any]) -> None:
-    write_json(out / RECORD, read_json(out / RECORD) | field)
-    with pytest.raises(DataError, match=r"record.json, field 'files'"):
-        read_json(out / "result" / "metrics.json")
-
-
-@pytest.mark.parametrize("text", ["", "5", "[1]", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "5", "[" * 100_000])
 def test_a_record_that_cannot_be_read_is_named(out: Path, text: str) -> None:
     (out / RECORD).write_text(text)
     with pytest.raises(DataError, match=r"record.json: not a valid record"):

@@ -1,0 +1,65 @@
+"""Flows of the command line, each in a process of its own: `python -m flows CALL PARAMETERS`.
+
+    python -m flows paper '{"paper": "segment", "rows": ["bandit"], "seeds": [0]}'
+    python -m flows study '{"name": "credit", "worlds": 2}'
+
+`rewardsmith` reads the options and starts this. Without PREFECT_API_URL a temporary Prefect server is started for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.working_tree import end_orphans, mark_processes_for_clean_up
+from rlhf_core.errors import prints_errors
+
+#: Functions by call; each returns the text that is printed at its end, or None.
+CALLS = {
+    "paper": "flows.paper:run_paper",
+    "study": "flows.study:study",
+    "tune": "flows.tune:tune_rows",
+    "worker": "flows.worker:serve",
+    "adopt": "flows.recipe:adopt",
+}
+#: Exit status of a run that Ctrl-C ended.
+INTERRUPTED = 128 + signal.SIGINT
+
+
+@prints_errors
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a call; returns the exit status: 1 for a run that failed or was cancelled, 2 for a user's error, 130 for
+    Ctrl-C."""
+    call, parameters = arguments or sys.argv[1:]
+    root = Path.cwd()
+    # in order, so that the temporary Prefect server ends, too; Prefect catches the signal first, then calls this
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    end_orphans(root)  # trees of worlds are other folders, whose clean-up does not find a killed run's server
+    mark_processes_for_clean_up(root)  # if this run is killed, the next one ends what it has started
+    from prefect.exceptions import Abort, MissingResult
+
+    try:
+        module, _, function = CALLS[call].partition(":")
+        text = getattr(importlib.import_module(module), function)(**json.loads(parameters))
+    except KeyboardInterrupt:
+        print(
+            "interrupted; run the same command again to continue: a stage with a checkpoint goes on from there",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    except Abort as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
+        text = "the run ended well; its stages are listed above"
+    if text is not None:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
