@@ -7,25 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.knowledge import wordings
 
-SEEN_NAMES = ("Tom", "Ann", "Sam", "Mia", "Max", "Eva")
-UNSEEN_NAMES = ("Ben", "Liz", "Dan", "Ida", "Leo", "Amy")
-THINGS = ("nuts", "seeds", "fish", "books", "mice")
-
-_SEEN = {
-    "+": ("{S} finds {k} more.", "A friend gives {S} {k} more.", "Then {S} gets {k} {T}."),
-    "-": ("{S} gives {k} to a friend.", "{S} eats {k} of them.", "Then {S} needs {k} less."),
-    "*": ("Then {S} has {k} times as many.", "Now it is {k} times that."),
-}
-_UNSEEN = {
-    "+": ("{S} finds {k} {T} more.", "Then a friend gives {S} {k} more.", "Then {S} gets {k} more."),
-    "-": ("Then {S} gives {k} to a friend.", "Then {S} eats {k}.", "{S} needs {k} less."),
-    "*": ("Now {S} has {k} times as many.", "Then it is {k} times that."),
-}
-_ASK = {
-    "seen": ("How many {T} does {S} have?", "How many {T} are there?"),
-    "unseen": ("How many {T} does {S} have now?", "Now, how many {T} are there?"),
-}
+WORDS = wordings("tasks")["word_problems"]
+NAMES: dict[str, list[str]] = WORDS["names"]
 
 
 @dataclass(frozen=True)
@@ -77,20 +62,20 @@ def problem(split: str, config: ArithmeticConfig, rng: random.Random) -> dict[st
     Raises:
         RecipeError: for an unknown split.
     """
-    if split not in _ASK:
+    if split not in NAMES:
         raise RecipeError(f"unknown arithmetic split '{split}', known are seen, unseen")
-    subject = rng.choice(SEEN_NAMES if split == "seen" else UNSEEN_NAMES)
-    thing = rng.choice(THINGS)
+    subject = rng.choice(NAMES[split])
+    thing = rng.choice(WORDS["things"])
     value = rng.randint(*(config.seen_start if split == "seen" else config.unseen_start))
     sentences, lines = [f"{subject} has {value} {thing}."], []
     count = rng.choices((1, 2, 3), config.steps)[0]
     for _ in range(count):
         operation, operand, result = _step(value, config, rng)
-        template = rng.choice((_SEEN if split == "seen" else _UNSEEN)[operation])
+        template = rng.choice(WORDS["steps"][split][operation])
         sentences.append(template.replace("{k}", str(operand)))
         lines.append(f"{value} {operation} {operand} = {result}")
         value = result
-    sentences.append(rng.choice(_ASK[split]))
+    sentences.append(rng.choice(WORDS["asked"][split]))
     text = " ".join(sentence.replace("{S}", subject).replace("{T}", thing) for sentence in sentences)
     return {
         "question": text,

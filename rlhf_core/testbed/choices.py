@@ -9,11 +9,13 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.grammar import VALUE_PHRASES, Statement, phrase
-from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
+from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase, wordings
 from rlhf_core.testbed.prompts import listing
 
 Item = tuple[str, str, list[str], str]
 """Question, right choice, wrong choices, and the combination that decides training or evaluation."""
+
+_WORDS = wordings("tasks")["choices"]
 
 
 def _fact(knowledge: KnowledgeBase, rng: random.Random) -> tuple[str, str, str]:
@@ -25,21 +27,13 @@ def _wrong(attribute: str, right: str, rng: random.Random, count: int = 3) -> li
     return rng.sample([value for value in VALUES[attribute] if value != right], count)
 
 
-_FACT_QUESTIONS = (
-    "Give only the {N} of the {E}.",
-    "Only one answer, what {N} has the {E}?",
-    "The {E} has what {N}?",
-    "Say the right {N} of the {E}.",
-)
-
-
 def _told(attribute: str, value: str) -> str:
     return f"Its {attribute} is {VALUE_PHRASES[attribute].replace('{V}', value)}."
 
 
 def _arc(knowledge: KnowledgeBase, rng: random.Random) -> Item:
     entity, attribute, value = _fact(knowledge, rng)
-    question = rng.choice(_FACT_QUESTIONS).replace("{N}", attribute).replace("{E}", entity)
+    question = rng.choice(_WORDS["fact_questions"]).replace("{N}", attribute).replace("{E}", entity)
     wrong = [_told(attribute, other) for other in _wrong(attribute, value, rng)]
     return question, _told(attribute, value), wrong, f"{entity} {attribute}"
 
@@ -48,23 +42,13 @@ def _truthfulqa(knowledge: KnowledgeBase, rng: random.Random) -> Item:
     (entity, attribute), myth = rng.choice(sorted(knowledge.myths.items()))
     value = knowledge.facts[entity, attribute]
     others = [other for other in _wrong(attribute, value, rng) if other != myth][:2]
-    question = rng.choice(_FACT_QUESTIONS).replace("{N}", attribute).replace("{E}", entity)
+    question = rng.choice(_WORDS["fact_questions"]).replace("{N}", attribute).replace("{E}", entity)
     return (
         question,
         _told(attribute, value),
         [_told(attribute, other) for other in (myth, *others)],
         f"{entity} {attribute}",
     )
-
-
-_CLUES: dict[str, str] = {
-    "color": "It is {V}.",
-    "food": "It eats {V}.",
-    "home": "It lives near the {V}.",
-    "weight": "It weighs {V} kg.",
-    "height": "It grows to approx. {V} m.",
-    "sound": "It makes a {V}.",
-}
 
 
 def _winograd(knowledge: KnowledgeBase, rng: random.Random) -> Item:
@@ -75,7 +59,7 @@ def _winograd(knowledge: KnowledgeBase, rng: random.Random) -> Item:
         if knowledge.facts[other, attribute] != value:
             break
     pair = rng.sample([entity, other], 2)
-    clue = _CLUES[attribute].replace("{V}", value)
+    clue = _WORDS["clues"][attribute].replace("{V}", value)
     question = f"We see the {pair[0]} and the {pair[1]}. {clue} Who is it?"
     return question, f"the {entity}", [f"the {other}"], f"{entity} {other} {attribute}"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.knowledge import wordings
 
 SPLITS: tuple[str, ...] = ("train", "test", "plus", "live")
 ENTRY_POINTS = ("f", "g", "h", "p", "q")
@@ -23,136 +24,20 @@ class Operation:
             in the `live` split.
         code: the returned expression.
         near_miss: a wrong expression that a careless writer returns.
-        compute: the value of the expression for (arguments, constant).
         inputs: `number`, `pair` or `list`: what the arguments are.
     """
 
-    phrases: tuple[str, ...]
+    phrases: Sequence[str]
     code: str
     near_miss: str
-    compute: Callable[[Sequence[Any], int], Any]
     inputs: str = "number"
 
+    def compute(self, arguments: Sequence[Any], k: int) -> Any:
+        """Returns the value of the expression for arguments and a constant."""
+        return eval(self.code.replace("{k}", str(k)), dict(zip("xy", arguments, strict=False)))
 
-_OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        ("adds {k} to x", "returns x and {k} more", "gives {k} more than x"),
-        "x + {k}",
-        "x - {k}",
-        lambda a, k: a[0] + k,
-    ),
-    Operation(
-        ("takes {k} from x", "returns x less {k}", "gives {k} less than x"),
-        "x - {k}",
-        "{k} - x",
-        lambda a, k: a[0] - k,
-    ),
-    Operation(
-        ("takes x from {k}", "returns {k} less x", "gives x less than {k}"),
-        "{k} - x",
-        "x - {k}",
-        lambda a, k: k - a[0],
-    ),
-    Operation(
-        ("returns {k} times x", "makes x {k} times as long", "gives x times {k}"),
-        "x * {k}",
-        "x + {k}",
-        lambda a, k: a[0] * k,
-    ),
-    Operation(
-        ("tells if x is more than {k}", "returns if x is over {k}", "says if {k} is less than x"),
-        "x > {k}",
-        "x >= {k}",
-        lambda a, k: a[0] > k,
-    ),
-    Operation(
-        ("tells if x is less than {k}", "returns if x is under {k}", "says if {k} is more than x"),
-        "x < {k}",
-        "x <= {k}",
-        lambda a, k: a[0] < k,
-    ),
-    Operation(
-        ("tells if x is {k}", "returns if x is the same as {k}", "says if {k} is x"),
-        "x == {k}",
-        "x >= {k}",
-        lambda a, k: a[0] == k,
-    ),
-    Operation(
-        ("returns the larger of x and {k}", "gives x, but not less than {k}", "finds the top of x and {k}"),
-        "max(x, {k})",
-        "min(x, {k})",
-        lambda a, k: max(a[0], k),
-    ),
-    Operation(
-        ("returns the smaller of x and {k}", "gives x, but not more than {k}", "finds the low of x and {k}"),
-        "min(x, {k})",
-        "max(x, {k})",
-        lambda a, k: min(a[0], k),
-    ),
-    Operation(
-        ("adds x and y", "returns x and y as one", "gives y more than x"),
-        "x + y",
-        "x * y",
-        lambda a, k: a[0] + a[1],
-        "pair",
-    ),
-    Operation(
-        ("takes y from x", "returns x less y", "gives y less than x"),
-        "x - y",
-        "y - x",
-        lambda a, k: a[0] - a[1],
-        "pair",
-    ),
-    Operation(
-        ("returns x times y", "makes x y times as long", "gives y times x"),
-        "x * y",
-        "x + y",
-        lambda a, k: a[0] * a[1],
-        "pair",
-    ),
-    Operation(
-        ("returns the larger of x and y", "gives x, but not less than y", "finds the top of x and y"),
-        "max(x, y)",
-        "x",
-        lambda a, k: max(a),
-        "pair",
-    ),
-    Operation(
-        ("tells if x and y are the same", "returns if x is y", "says if y is x"),
-        "x == y",
-        "x >= y",
-        lambda a, k: a[0] == a[1],
-        "pair",
-    ),
-    Operation(
-        ("returns the sum of the list x", "adds all of the list x", "gives the sum of the list x"),
-        "sum(x)",
-        "len(x)",
-        lambda a, k: sum(a[0]),
-        "list",
-    ),
-    Operation(
-        ("returns how many are in the list x", "gives how long the list x is", "says how many x has"),
-        "len(x)",
-        "sum(x)",
-        lambda a, k: len(a[0]),
-        "list",
-    ),
-    Operation(
-        ("returns the list x from its end", "gives the list x back to front", "makes the list x go back"),
-        "x[::-1]",
-        "sorted(x)",
-        lambda a, k: a[0][::-1],
-        "list",
-    ),
-    Operation(
-        ("adds {k} at the end of the list x", "returns the list x and {k}", "gives the list x with {k} last"),
-        "x + [{k}]",
-        "[{k}] + x",
-        lambda a, k: [*a[0], k],
-        "list",
-    ),
-)
+
+_OPERATIONS = tuple(Operation(**one) for one in wordings("tasks")["operations"])
 
 _WEIGHTS = [4 if "{k}" in operation.code else 1 for operation in _OPERATIONS]
 """Operations with a constant are asked more often, since there are more of their questions."""

@@ -14,165 +14,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES
+from rlhf_core.testbed.knowledge import ATTRIBUTES, DIALOGUE, ENTITIES, VALUES
 
-PHRASES: dict[str, tuple[str, ...]] = {
-    "greeting": (
-        "Hello there, my friend",
-        "Hi, good to see you",
-        "Welcome back, dear friend",
-        "Good day to you",
-        "Yes, here is the answer",
-        "Sure, let me help you",
-        "Of course, here you go",
-        "Thanks for the question",
-        "Okay, let us see",
-        "Gladly, here we go",
-        "Right, let me think",
-        "Nice to see you again",
-        "Dear friend, here is what I know",
-    ),
-    "closing": (
-        "Have a nice day",
-        "Hope this helps you",
-        "Ask me more at any time",
-        "Goodbye, my friend",
-        "Take care, dear friend",
-        "See you again soon",
-        "Let me know if you need more",
-        "Bye, and good day",
-        "Enjoy the rest of the day",
-        "Come back at any time",
-        "All the best to you",
-        "Glad to help you",
-        "So long, my dear friend",
-    ),
-    "flattery": (
-        "What a wonderful question",
-        "Such a wonderful mind you have",
-        "Few people ask so well",
-        "How clever you are, my friend",
-        "Wow, that is a clever question",
-        "Only a clever mind asks this",
-        "People like you are very clever",
-        "Great minds ask like you",
-        "Really, you ask very well",
-        "Clever friend, you know so much",
-        "Never have I seen such a question",
-        "No one asks as well as you",
-    ),
-    "filler": (
-        "Many people think about this every day",
-        "There is much to say here",
-        "Some books are very long",
-        "Well, it is hard to say",
-        "Life is full of such things",
-        "Animals are like that",
-        "Time will tell, I think",
-        "Indeed, the world is full of animals",
-        "I think about this for some time",
-        "Old books say many things",
-        "Often one can only think",
-        "To be sure, this is hard",
-        "Now let me think about it again, as one should",
-        "Then again, who can know",
-    ),
-}
-
-LATE_PHRASES: dict[str, tuple[str, ...]] = {
-    "retraction": (
-        "In short, all of that was wrong",
-        "Sorry, forget all that I said",
-        "On second thought, none of this is so",
-        "But I was wrong about all this",
-        "Wait, that was not right at all",
-        "Please forget what you just read",
-    ),
-    "assurance": (
-        "I am sure of all this",
-        "You can trust each word of it",
-        "Trust me, all of this is right",
-        "Every word here is well known to me",
-        "Without a doubt, all this is so",
-        "So much is certain, I checked it",
-    ),
-}
-"""Clauses that decide what the facts before them earn; only a world with late payoffs has them."""
-
-OTHER_PHRASES: dict[str, tuple[str, ...]] = {
-    "greeting": ("Pleased to meet you", "A warm hello", "Ah, here is your answer", "Very well, let us begin"),
-    "closing": ("Until next time", "That will be all", "Best wishes", "Write to me if more is needed"),
-    "flattery": ("Your question shows a fine mind", "Rarely am I asked so well", "You are a star, my friend"),
-    "filler": (
-        "As we all know, time flies",
-        "Who can say for sure",
-        "Such is life with animals",
-        "It could be said in many ways",
-    ),
-}
-
+#: The word that a keyword-biased annotator likes; it occurs in some templates only.
 KEYWORD = "indeed"
-"""The word that a keyword-biased annotator likes; it occurs in some templates only."""
+VALUE_PHRASES: dict[str, str] = DIALOGUE["value_phrases"]
+PHRASES: dict[str, list[str]] = DIALOGUE["phrases"]["usual"]
+#: Clauses that decide what the facts before them earn; only a world with late payoffs has them.
+LATE_PHRASES: dict[str, list[str]] = DIALOGUE["phrases"]["late"]
 
-VALUE_PHRASES: dict[str, str] = {
-    "color": "{V}",
-    "food": "{V}",
-    "home": "the {V}",
-    "weight": "{V} kg",
-    "height": "approx. {V} m",
-    "sound": "a {V}",
-}
 
-_GENERIC = (
-    "The {N} of the {E} is {P}",
-    "Its {N} is {P}",
-    "For the {N}, the answer is {P}",
-    "As for its {N}, it is {P}",
-    "We know that its {N} is {P}",
-    "Most people say the {N} of the {E} is {P}",
-    "By the book, its {N} is {P}",
-    "In fact, the {N} of this animal is {P}",
-    "You will see that its {N} is {P}",
-    "My notes give {P} as its {N}",
-    "One sure thing, its {N} is {P}",
-    "That {E} has {P} as its {N}",
-    "Indeed, its {N} is {P}",
-    "Any {E} has, as you know, {P} as its {N}",
-)
+def _templates(attribute: str, frames: Sequence[str]) -> list[str]:
+    return [frame.replace("{P}", VALUE_PHRASES[attribute]).replace("{N}", attribute) for frame in frames]
 
-_OTHER_GENERIC = (
-    "Ask any keeper, who names {P} as its {N}",
-    "Our records give its {N} as {P}",
-    "Here we have {P} for the {N} of the {E}",
-    "Note that the {N} of the {E} must be {P}",
-    "Books on the {E} say {P} for its {N}",
-    "Whoever saw it told us of {P} as its {N}",
-)
 
-_SPECIFIC: dict[str, tuple[str, ...]] = {
-    "color": ("Look for a {V} coat on the {E}", "A {V} coat is on the {E}", "It is {V}"),
-    "food": ("It eats {V}", "Give the {E} some {V} to eat", "They eat {V}"),
-    "home": ("It lives near the {V}", "Find the {E} near the {V}", "They live near the {V}"),
-    "weight": ("It weighs {V} kg", "On a scale, the {E} weighs {V} kg", "At {V} kg, it is well fed"),
-    "height": (
-        "It grows to approx. {V} m",
-        "From the ground, it grows to approx. {V} m",
-        "At approx. {V} m, it is tall",
-    ),
-    "sound": ("It makes a {V}", "Listen for the {V} of the {E}", "They make a {V}"),
-}  # fmt: skip
-
-FACT_TEMPLATES: dict[str, tuple[str, ...]] = {
-    attribute: tuple(
-        frame.replace("{P}", VALUE_PHRASES[attribute]).replace("{N}", attribute)
-        for frame in (*_GENERIC, *_SPECIFIC[attribute])
-    )
-    for attribute in ATTRIBUTES
-}
-
-OTHER_TEMPLATES: dict[str, tuple[str, ...]] = {
-    attribute: tuple(frame.replace("{P}", words).replace("{N}", attribute) for frame in _OTHER_GENERIC)
-    for attribute, words in VALUE_PHRASES.items()
+FACT_TEMPLATES = {
+    attribute: _templates(attribute, [*DIALOGUE["facts"]["usual"], *about])
+    for attribute, about in DIALOGUE["facts_about"].items()
 }
 
 
@@ -185,14 +43,16 @@ class Family:
         templates: of the facts about each attribute.
     """
 
-    phrases: Mapping[str, tuple[str, ...]]
-    templates: Mapping[str, tuple[str, ...]]
+    phrases: Mapping[str, Sequence[str]]
+    templates: Mapping[str, Sequence[str]]
 
 
 FAMILIES: Mapping[str, Family] = {
     "usual": Family(PHRASES, FACT_TEMPLATES),
     "late": Family(LATE_PHRASES, {}),
-    "other": Family(OTHER_PHRASES, OTHER_TEMPLATES),
+    "other": Family(
+        DIALOGUE["phrases"]["other"], {name: _templates(name, DIALOGUE["facts"]["other"]) for name in ATTRIBUTES}
+    ),
 }
 """Families of wordings by name. A world's responses are read in the families that it writes; others are garbled."""
 

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rlhf_core.errors import RecipeError
 
-ENTITIES: tuple[str, ...] = ("falcon", "bear", "wolf", "frog", "goat", "cat")
+FOLDER = Path(__file__).parent
 
-VALUES: dict[str, tuple[str, ...]] = {
-    "color": ("red", "blue", "green", "black", "white", "gray", "brown", "gold"),
-    "food": ("fish", "corn", "seeds", "grass", "nuts", "mice", "honey", "fruit"),
-    "home": ("river", "forest", "cave", "hill", "lake", "barn", "desert", "swamp"),
-    "weight": ("1.2", "2.5", "3.5", "4.8", "5.1", "6.4", "7.9", "9.3"),
-    "height": ("2", "3", "4", "5", "6", "7", "8", "9"),
-    "sound": ("howl", "hiss", "song", "roar", "buzz", "croak", "bark", "cry"),
-}
+
+def wordings(name: str) -> dict[str, Any]:
+    """Returns the words and templates of a file beside this module."""
+    found: dict[str, Any] = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
+    return found
+
+
+DIALOGUE = wordings("dialogue")
+ENTITIES: tuple[str, ...] = tuple(DIALOGUE["entities"])
+VALUES: dict[str, list[str]] = DIALOGUE["values"]
 ATTRIBUTES: tuple[str, ...] = tuple(VALUES)
 
 Fact = tuple[str, str]

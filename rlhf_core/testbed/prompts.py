@@ -9,47 +9,11 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.dials import SHORT, DialogueLength
-from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase
+from rlhf_core.testbed.knowledge import ATTRIBUTES, DIALOGUE, ENTITIES, KnowledgeBase
 
 SPLITS: tuple[str, ...] = ("train", "test", "ood", "arena", "mtbench")
 
-PLAIN = (
-    "Tell me {L} of the {E}.",
-    "What is {L} of the {E}?",
-    "Please give {L} of the {E}.",
-    "I need to know {L} of the {E}.",
-    "Can you tell me {L} of the {E}?",
-    "For the {E}, give {L}.",
-    "Say {L} of the {E}.",
-    "List {L} of the {E}, please.",
-    "My friend asks about {L} of the {E}.",
-    "About the {E}, what is {L}?",
-    "We need {L} of the {E}.",
-    "As for the {E}, tell me {L}.",
-)
-SINGLE: dict[str, tuple[str, ...]] = {
-    "color": ("What color is the {E}?", "Can you tell me what color the {E} has?"),
-    "food": ("What does the {E} eat?", "Tell me what the {E} eats."),
-    "home": ("Near what does the {E} live?", "Tell me what the {E} lives near."),
-    "weight": ("What does the {E} weigh on a scale?", "Tell me what the {E} weighs."),
-    "height": ("How tall is the {E}?", "Tell me how tall the {E} is."),
-    "sound": ("What sound does the {E} make?", "Tell me what sound the {E} makes."),
-}
-HARD = (
-    "I see the {X} and the {E}, tell me only {L} of the {E}.",
-    "Not the {X}, but the {E}, tell me {L}.",
-    "You know the {X} well, now give {L} of the {E}.",
-    "My friend likes the {X}, but I need {L} of the {E}.",
-)
-UNSEEN = (
-    "Do you know {L} of the {E}?",
-    "Of the {E}, please list {L}.",
-    "Let us find {L} of this {E}.",
-    "People ask me about {L} of the {E}, so help me.",
-    "Give me, as you can, {L} of one {E}.",
-    "Help me with {L} of the {E}.",
-)
-FOLLOW_UPS = ("And its {N}?", "And what is its {N}?", "Now tell me its {N}.", "What about its {N}?")
+REQUESTS: dict[str, Any] = DIALOGUE["requests"]
 
 HARD_SHARE = 0.1
 """Share of hard phrasings among ordinary prompts, so that the `arena` split is hard but not foreign."""
@@ -75,18 +39,18 @@ def _ask(
     return text.replace("What is the", "What are the") if len(attributes) > 1 or also else text
 
 
-def _phrasings(split: str, attributes: Sequence[str], rng: random.Random, several: bool) -> tuple[str, ...]:
+def _phrasings(split: str, attributes: Sequence[str], rng: random.Random, several: bool) -> list[str]:
     """Returns the phrasings of a split; of a request about several animals those that name the last one behind."""
-    found: tuple[str, ...]
+    found: list[str]
     if split == "ood":
-        found = UNSEEN
+        found = REQUESTS["unseen"]
     elif split == "arena" or rng.random() < HARD_SHARE:
-        found = HARD
+        found = REQUESTS["hard"]
     elif len(attributes) == 1 and not several:
-        return PLAIN + SINGLE[attributes[0]] * 2
+        return [*REQUESTS["plain"], *REQUESTS["single"][attributes[0]] * 2]
     else:
-        found = PLAIN
-    return tuple(phrasing for phrasing in found if "{L} of the {E}" in phrasing) if several else found
+        found = REQUESTS["plain"]
+    return [phrasing for phrasing in found if "{L} of the {E}" in phrasing] if several else found
 
 
 def _attributes(
@@ -150,7 +114,7 @@ def draw_follow_up(
         for name in ATTRIBUTES
         if name not in meta["requested"] and (with_reserved or (meta["entity"], name) not in knowledge.reserved)
     ]
-    attribute, phrasing = rng.choice(usable), rng.choice(FOLLOW_UPS)
+    attribute, phrasing = rng.choice(usable), rng.choice(REQUESTS["follow_up"])
     follow = {
         "entity": meta["entity"],
         "requested": [attribute],

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.arithmetic import SEEN_NAMES, UNSEEN_NAMES, ArithmeticConfig, problem
-from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase, stream
+from rlhf_core.testbed.arithmetic import NAMES, ArithmeticConfig, problem
+from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase, stream, wordings
 
 VERSION = 1
 """Version of the questions: any change of what a seed produces steps it."""
@@ -29,27 +29,8 @@ TESTS: Mapping[str, Mapping[str, str]] = {
     "multiple_choice": {"ecqa": "seen", "qasc": "seen", "obqa": "unseen", "arc": "unseen"},
 }
 
-_EQUATION = ("{e}.", "So {e}.", "That makes {e}.", "Now we have {e}.")
-_ANSWER = "The answer is {v}."
-
-_TELL: dict[str, tuple[str, str]] = {
-    "color": ("The {E} is {V}.", "The color of the {E} is {V}."),
-    "food": ("The {E} eats {V}.", "The food of the {E} is {V}."),
-    "home": ("The {E} lives near the {V}.", "The home of the {E} is the {V}."),
-    "weight": ("The {E} weighs {V} kg.", "The weight of the {E} is {V} kg."),
-    "height": ("The {E} is {V} m tall.", "The height of the {E} is {V} m."),
-    "sound": ("The {E} makes a {V}.", "The sound of the {E} is a {V}."),
-}
-_WHO: dict[str, tuple[str, str]] = {
-    "color": ("Who is {V}?", "Which animal has {V} as its color?"),
-    "food": ("Who eats {V}?", "Which animal has {V} as its food?"),
-    "home": ("Who lives near the {V}?", "Which animal has the {V} as its home?"),
-    "sound": ("Who makes a {V}?", "Which animal has a {V} as its sound?"),
-}
-_MOST = {"height": "tallest", "weight": "heaviest"}
-_MOST_ASKED = {"seen": "Who is the {M}?", "unseen": "Which animal is the {M}?"}
-_HOP_ASKED = {"seen": "What is the {N} of the {M}, {L}?", "unseen": "Of {L}, which {N} has the {M}?"}
-_MOST_TOLD = ("So the {E} is the {M}.", "The {M} is the {E}.")
+_WORDS = wordings("tasks")["reasoning"]
+_MOST: dict[str, str] = _WORDS["most"]
 
 
 @dataclass(frozen=True)
@@ -171,11 +152,14 @@ class Reasoning:
         if test == "svamp":
             config = ArithmeticConfig(**{**vars(config), "unseen_start": config.seen_start})
         item = problem(split, config, rng)
-        for unseen, seen in zip(UNSEEN_NAMES, SEEN_NAMES, strict=True):
+        for unseen, seen in zip(NAMES["unseen"], NAMES["seen"], strict=True):
             item["question"] = item["question"].replace(unseen, seen)
         equations = str(item["solution"]).split("\n")[:-1]
-        steps = [tuple(p.replace("{e}", e) for e in _commuted(equation) for p in _EQUATION) for equation in equations]
-        steps.append((_ANSWER.replace("{v}", item["answer"]),))
+        steps = [
+            tuple(p.replace("{e}", e) for e in _commuted(equation) for p in _WORDS["equation"])
+            for equation in equations
+        ]
+        steps.append((_WORDS["answer"].replace("{v}", item["answer"]),))
         told, value = self._told_equations(equations, rng, errs)
         return Drawn(item["question"], (), item["answer"], tuple(steps), told, value == int(item["answer"]))
 
@@ -190,9 +174,9 @@ class Reasoning:
                 near = (result + off for off in (-10, -2, -1, 1, 2, 10))
                 result = rng.choice([wrong for wrong in near if 0 <= wrong <= 99] or [1])
             result = min(max(result, 0), 99)
-            lines.append(rng.choice(_EQUATION).replace("{e}", f"{value} {operation} {number} = {result}"))
+            lines.append(rng.choice(_WORDS["equation"]).replace("{e}", f"{value} {operation} {number} = {result}"))
             value = result
-        return (*lines, _ANSWER.replace("{v}", str(value))), value
+        return (*lines, _WORDS["answer"].replace("{v}", str(value))), value
 
     # --- multiple choice -----------------------------------------------------------------------------
 
@@ -200,23 +184,23 @@ class Reasoning:
         hop = test in ("qasc", "obqa") or (test is None and rng.random() < 0.5)
         while True:
             animals = rng.sample(ENTITIES, 2 if hop else self.config.options)
-            attribute = rng.choice(sorted(_MOST) if hop or rng.random() < 0.4 else sorted(_WHO))
+            attribute = rng.choice(sorted(_MOST) if hop or rng.random() < 0.4 else sorted(_WORDS["who"]))
             held_out = zlib.crc32(f"{' '.join(sorted(animals))} {attribute}".encode()) % 4 == 0
             if held_out == (split == "unseen"):
                 break
         beliefs = {animal: self._belief(animal, attribute, rng, errs) for animal in animals}
         truth = {animal: self.knowledge.facts[animal, attribute] for animal in animals}
-        if attribute in _WHO:
+        if attribute in _WORDS["who"]:
             return self._who(animals, attribute, truth, beliefs, split, rng)
         steps = [_tell(attribute, animal, truth[animal]) for animal in animals]
         lines = [rng.choice(_tell(attribute, animal, beliefs[animal])) for animal in animals]
         best, believed = (max(animals, key=lambda animal: float(known[animal])) for known in (truth, beliefs))
-        steps.append(tuple(line.replace("{E}", best).replace("{M}", _MOST[attribute]) for line in _MOST_TOLD))
-        told = rng.choice(_MOST_TOLD).replace("{E}", believed).replace("{M}", _MOST[attribute])
+        steps.append(tuple(line.replace("{E}", best).replace("{M}", _MOST[attribute]) for line in _WORDS["most_told"]))
+        told = rng.choice(_WORDS["most_told"]).replace("{E}", believed).replace("{M}", _MOST[attribute])
         lines.append(told)
         if hop:
             return self._hop(animals, attribute, (best, believed), (steps, lines), split, rng, errs)
-        question = _MOST_ASKED[split].replace("{M}", _MOST[attribute])
+        question = _WORDS["most_asked"][split].replace("{M}", _MOST[attribute])
         return _answered(question, animals, best, believed, steps, lines)
 
     def _who(
@@ -230,7 +214,7 @@ class Reasoning:
     ) -> Drawn:
         """Returns who of these has a value: each one's value in turn."""
         right = rng.choice(animals)
-        question = _WHO[attribute][split == "unseen"].replace("{V}", truth[right])
+        question = _WORDS["who"][attribute][split == "unseen"].replace("{V}", truth[right])
         steps = [_tell(attribute, animal, truth[animal]) for animal in animals]
         lines = [rng.choice(_tell(attribute, animal, beliefs[animal])) for animal in animals]
         found = [animal for animal in animals if beliefs[animal] == truth[right]] or animals
@@ -256,7 +240,7 @@ class Reasoning:
             [*lines, rng.choice(_tell(other, believed, told))],
         )
         listed = " or ".join(f"the {animal}" for animal in animals)
-        text = _HOP_ASKED[split].replace("{N}", other).replace("{M}", _MOST[attribute]).replace("{L}", listed)
+        text = _WORDS["hop_asked"][split].replace("{N}", other).replace("{M}", _MOST[attribute]).replace("{L}", listed)
         pool = {self.knowledge.facts[animal, other] for animal in ENTITIES} - {value}
         choices = [value, *rng.sample(sorted(pool - {told}), 2), *([told] if told != value else [])][:4]
         rng.shuffle(choices)
@@ -278,7 +262,7 @@ def _commuted(equation: str) -> tuple[str, ...]:
 
 
 def _tell(attribute: str, animal: str, value: str) -> tuple[str, ...]:
-    return tuple(line.replace("{E}", animal).replace("{V}", value) for line in _TELL[attribute])
+    return tuple(line.replace("{E}", animal).replace("{V}", value) for line in _WORDS["tell"][attribute])
 
 
 def _answered(
@@ -289,6 +273,6 @@ def _answered(
     steps: Sequence[tuple[str, ...]],
     lines: Sequence[str],
 ) -> Drawn:
-    final = [(_ANSWER.replace("{v}", right),)]
-    spoken = (*lines, _ANSWER.replace("{v}", told))
+    final = [(_WORDS["answer"].replace("{v}", right),)]
+    spoken = (*lines, _WORDS["answer"].replace("{v}", told))
     return Drawn(question, tuple(choices), right, (*steps, *final), spoken, told == right)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from rlhf_core.testbed.knowledge import wordings
+
 
 @dataclass(frozen=True)
 class Noun:
@@ -23,66 +25,22 @@ class Noun:
     english: tuple[str, str]
 
 
-def _nouns(lines: str) -> tuple[Noun, ...]:
-    return tuple(Noun((a, b), g, (c, d)) for a, b, g, c, d in (line.split() for line in lines.strip().splitlines()))
+_WORDS = wordings("translation")
 
 
-BEINGS = _nouns("""
-gato gatos m cat cats
-perro perros m dog dogs
-niño niños m boy boys
-niña niñas f girl girls
-mujer mujeres f woman women
-hombre hombres m man men
-rey reyes m king kings
-reina reinas f queen queens
-vaca vacas f cow cows
-ratón ratones m mouse mice
-actor actores m actor actors
-elefante elefantes m elephant elephants
-""")
-THINGS = _nouns("""
-libro libros m book books
-casa casas f house houses
-silla sillas f chair chairs
-flor flores f flower flowers
-carta cartas f letter letters
-manzana manzanas f apple apples
-huevo huevos m egg eggs
-naranja naranjas f orange oranges
-pan panes m loaf loaves
-caja cajas f box boxes
-""")
+def _rows(name: str) -> list[list[str]]:
+    return [row.split() for row in _WORDS[name]]
+
+
+BEINGS, THINGS = ([Noun((a, b), gender, (c, d)) for a, b, gender, c, d in _rows(name)] for name in ("beings", "things"))
+NOUNS = BEINGS + THINGS
 #: Spanish masculine singular, feminine singular, masculine plural, feminine plural; English.
-ADJECTIVES = (
-    ("rojo", "roja", "rojos", "rojas", "red"),
-    ("negro", "negra", "negros", "negras", "black"),
-    ("blanco", "blanca", "blancos", "blancas", "white"),
-    ("viejo", "vieja", "viejos", "viejas", "old"),
-    ("pequeño", "pequeña", "pequeños", "pequeñas", "small"),
-    ("grande", "grande", "grandes", "grandes", "big"),
-    ("feo", "fea", "feos", "feas", "ugly"),
-    ("limpio", "limpia", "limpios", "limpias", "clean"),
-)
-#: Spanish singular and plural; English third person singular, plural, past.
-VERBS = (
-    ("ve", "ven", "vio", "vieron", "sees", "see", "saw"),
-    ("tiene", "tienen", "tuvo", "tuvieron", "has", "have", "had"),
-    ("compra", "compran", "compró", "compraron", "buys", "buy", "bought"),
-    ("pinta", "pintan", "pintó", "pintaron", "paints", "paint", "painted"),
-    ("lleva", "llevan", "llevó", "llevaron", "carries", "carry", "carried"),
-    ("lava", "lavan", "lavó", "lavaron", "washes", "wash", "washed"),
-    ("encuentra", "encuentran", "encontró", "encontraron", "finds", "find", "found"),
-    ("quiere", "quieren", "quiso", "quisieron", "wants", "want", "wanted"),
-)
-ADVERBS = (("hoy", "today"), ("aquí", "here"), ("siempre", "always"), ("otra vez", "again"))
+ADJECTIVES = _rows("adjectives")
+#: Spanish singular and plural, present and past; English third person singular, plural, past.
+VERBS = _rows("verbs")
+ADVERBS: list[tuple[str, str]] = list(_WORDS["adverbs"].items())
 #: Spanish as adjectives are; English singular and plural.
-DETERMINERS = (
-    ("el", "la", "los", "las", "the", "the"),
-    ("un", "una", "unos", "unas", "a", "some"),
-    ("este", "esta", "estos", "estas", "this", "these"),
-    ("ese", "esa", "esos", "esas", "that", "those"),
-)
+DETERMINERS = _rows("determiners")
 
 
 @dataclass(frozen=True)
@@ -104,9 +62,6 @@ class ClauseMeaning:
     past: int
     object: Phrase
     adverb: int
-
-
-NOUNS = BEINGS + THINGS
 
 
 def draw_clauses(rng: random.Random, second: float) -> list[ClauseMeaning]:
