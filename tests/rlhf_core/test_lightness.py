@@ -10,7 +10,7 @@ LIGHT = (
     "rlhf_core.aspects.choices",
     "rlhf_core.choices",
     "rlhf_core.credit",
-    "rlhf_core.data.hub_set",
+    "rlhf_core.data.sources",
     "rlhf_core.data.preference_filters",
     "rlhf_core.data.truncation",
     "rlhf_core.evaluation.consistency",

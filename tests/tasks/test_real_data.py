@@ -70,7 +70,7 @@ def test_real_pairs_become_every_set_that_the_stages_need(real: Pipeline) -> Non
 
 
 def test_the_tokenizer_spells_any_text(real: Pipeline) -> None:
-    from rlhf_core.data.tokenizers import load_tokenizer
+    from rlhf_core.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(real.result("tokenizer"))
     text = "A café in Zürich: 12 €, naïve — 東京 🙂"
