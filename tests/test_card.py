@@ -18,7 +18,7 @@ CARD = {
     ),
     "torch": (
         "rlhf_core/models/generation.py",
-        "tests/rlhf_core/models/test_generation.py::test_a_seed_repeats_and_another_differs",
+        "tests/rlhf_core/models/test_generation.py::test_greedy_is_hugging_faces_greedy",
     ),
     "transformers": (
         "rlhf_core/models/loading.py",
