@@ -221,7 +221,7 @@ def _of_dials(seed: int, n: int) -> Iterable[DialMeasure]:
 
 def _of_labels(seed: int, n: int) -> Iterable[DialMeasure]:
     world = World(WorldConfig(seed=seed))
-    settings = [
+    settings: list[tuple[str, str, Annotator, dict[str, Any]]] = [
         *(("flaw", name, flawed, {"annotator": flawed}) for name, flawed in FLAWS.items()),
         *(("annotator's ceiling", f"{target:g}", Annotator(), {"target": target}) for target in (0.6, 0.95)),
         *(("flipped", f"{share:g}", Annotator(flipped=share), {}) for share in (0.0, 0.3)),

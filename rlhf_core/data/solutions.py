@@ -77,7 +77,7 @@ def read_samples(rows: Iterable[Mapping[str, Any]], file: str) -> list[Sample]:
         DataError: there is none.
     """
     names = ("id", "question_id", "prompt", "solution", "prediction", "correct")
-    samples = [Sample(*(row[name] for name in names), row.get("token_ids")) for row in rows]
+    samples = [Sample(**{name: row[name] for name in names}, token_ids=row.get("token_ids")) for row in rows]
     if not samples:
         raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")
     return samples
