@@ -16,7 +16,7 @@ LIGHT = (
     "rlhf_core.evaluation.consistency",
     "rlhf_core.evaluation.hacking_alarm",
     "rlhf_core.evaluation.judges.openai_endpoint",
-    "rlhf_core.models.lora_settings",
+    "rlhf_core.models.lora",
     "rlhf_core.models.sampling",
     "rlhf_core.normalisers",
     "rlhf_core.policy_optimisation.advantages",

@@ -16,8 +16,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_language_model, set_attention, set_precision
-from rlhf_core.models.lora import Adapter, AdapterOff
-from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling

@@ -16,8 +16,7 @@ from tiny_models import tiny_policy
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from rlhf_core.models.lora import Adapter
-from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.models.vllm import engine, environment
 from rlhf_core.models.vllm.environment import take_deaths

@@ -16,10 +16,9 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.diagnostics import describe, repetition_rate
-from rlhf_core.policy_optimisation.experience import Experience
+from rlhf_core.policy_optimisation.experience import PHASES, Experience, PhaseClock
 from rlhf_core.policy_optimisation.learner import GAPS, Learner
 from rlhf_core.policy_optimisation.objectives import truncated_importance
-from rlhf_core.policy_optimisation.phases import PHASES, PhaseClock
 from rlhf_core.rewards.composition import RewardOutput
 
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
