@@ -33,8 +33,10 @@ from rlhf_core.testbed.reasoning import Reasoning, ReasoningConfig
 from rlhf_core.testbed.rewards import FACT_KINDS, LATE_FACTORS, Clause, score, total
 from rlhf_core.testbed.world import World, WorldConfig
 
+#: Responses and pairs that a measure is taken on.
 ROWS = 1500
-"""Responses and pairs that a measure is taken on."""
+#: (world, seed, responses) -> what its data show.
+Measure = Callable[[World, int, int], float]
 
 
 @dataclass(frozen=True)
@@ -53,36 +55,30 @@ class DialMeasure:
     value: float
 
 
-def explained(true: Sequence[float], by: Sequence[float]) -> float:
-    """Returns the share of variance of true rewards that is linear in another number of each response."""
-    return float(np.corrcoef(true, by)[0, 1] ** 2)
-
-
 def parsed(world: World, seed: int, n: int) -> list[tuple[dict[str, Any], list[Clause], float]]:
     """Returns supervised examples with their clauses and true rewards."""
     rows = world.sft_examples(n, seed)
     return [(row, world.clauses(row["meta"], row["response"]), row["meta"]["true"]) for row in rows]
 
 
-def explained_by_sum(world: World, seed: int, n: int) -> float:
-    """Returns the share of variance of the true reward that the sum of the clause rewards explains."""
-    found = parsed(world, seed, n)
-    return explained([true for *_, true in found], [sum(c.reward for c in clauses) for _, clauses, _ in found])
+def explained(true: Sequence[float], by: Sequence[float]) -> float:
+    """Returns the share of variance of true rewards that is linear in another number of each response."""
+    return float(np.corrcoef(true, by)[0, 1] ** 2)
 
 
-def explained_by_mean(world: World, seed: int, n: int) -> float:
-    """Returns the share of variance of the true reward that the mean of the clause rewards explains."""
-    found = parsed(world, seed, n)
-    return explained([true for *_, true in found], [mean(c.reward for c in clauses) for _, clauses, _ in found])
+def explained_by(number: Callable[[list[Clause]], float]) -> Measure:
+    """Returns the measure of the true reward's variance that a number of a response's clauses explains."""
+
+    def measure(world: World, seed: int, n: int) -> float:
+        found = parsed(world, seed, n)
+        return explained([true for *_, true in found], [number(clauses) for _, clauses, _ in found])
+
+    return measure
 
 
-def explained_by_requested(world: World, seed: int, n: int) -> float:
-    """Returns the share of variance of the true reward that the mean over requested facts explains."""
-    rewards = [
-        ([c.reward for c in clauses if c.kind.startswith("requested")], true)
-        for _, clauses, true in parsed(world, seed, n)
-    ]
-    return explained([true for _, true in rewards], [mean(told) if told else 0.0 for told, _ in rewards])
+def requested(clauses: list[Clause]) -> float:
+    """Returns the mean reward of requested facts, 0 without any."""
+    return mean([clause.reward for clause in clauses if clause.kind.startswith("requested")] or [0.0])
 
 
 def clauses_per_response(world: World, seed: int, n: int) -> float:
@@ -119,16 +115,6 @@ def known_at_once(world: World, seed: int, n: int) -> float:
             at_once.append(replace(kept, reward=world.config.rewards.misplaced_closing) if closes else kept)
         values.append((true, total(at_once, world.config.rewards, world.config.dials)))
     return explained([true for true, _ in values], [value for _, value in values])
-
-
-def gold_boundaries(text: str) -> list[int]:
-    """Returns where the segmenter `gold` cuts a text."""
-    return [item.start for item in read(text, tuple(FAMILIES))]
-
-
-def sentence_boundaries(text: str) -> list[int]:
-    """Returns where sentences begin: behind a mark and a blank."""
-    return [0, *(found.end() for found in re.finditer(r"[.!?] ", text))]
 
 
 def boundary_agreement(world: World, seed: int, n: int, cut: Callable[[str], list[int]]) -> float:
@@ -175,18 +161,20 @@ def aspect_accuracy(world: LongFormWorld, seed: int, n: int, aspect: str, error:
     return mean(a == b for one, other in zip(told, true, strict=True) for a, b in zip(one, other, strict=True))
 
 
-Measure = Callable[[World, int, int], float]
-
 #: Dial, its ends (settings of `Dials`), and what is measured at both.
-ENDS: tuple[tuple[str, tuple[dict[str, Any], ...], tuple[Measure, ...]], ...] = (
+ENDS: tuple[tuple[str, tuple[dict[str, Any], ...], dict[str, Measure]], ...] = (
     (
         "aggregation",
         ({}, {"aggregation": "mean"}, {"aggregation": "weighted", "emphasis": 9.0}),
-        (explained_by_sum, explained_by_mean, explained_by_requested),
+        {
+            "explained_by_sum": explained_by(lambda clauses: sum(clause.reward for clause in clauses)),
+            "explained_by_mean": explained_by(lambda clauses: mean(clause.reward for clause in clauses)),
+            "explained_by_requested": explained_by(requested),
+        },
     ),
-    ("clauses", ({"clauses": 4}, {"clauses": 8}), (clauses_per_response,)),
-    ("late", ({"late": 0.0}, {"late": 1.0}), (decided_later, known_at_once)),
-    ("pairs", ({"pairs": "usual"}, {"pairs": "other"}), (pairs_in_usual_wordings,)),
+    ("clauses", ({"clauses": 4}, {"clauses": 8}), {"clauses_per_response": clauses_per_response}),
+    ("late", ({"late": 0.0}, {"late": 1.0}), {"decided_later": decided_later, "known_at_once": known_at_once}),
+    ("pairs", ({"pairs": "usual"}, {"pairs": "other"}), {"pairs_in_usual_wordings": pairs_in_usual_wordings}),
 )
 
 #: Annotators without a flaw and with each of them at the strength of the laboratory of hacking.
@@ -219,29 +207,30 @@ def _of_dials(seed: int, n: int) -> Iterable[DialMeasure]:
         for settings in ends:
             world = World(WorldConfig(seed=seed, dials=Dials(**settings)))
             setting = ", ".join(f"{name} {value}" for name, value in settings.items()) or "default"
-            yield from (DialMeasure(dial, setting, each.__name__, each(world, seed, n)) for each in measures)
+            yield from (DialMeasure(dial, setting, name, each(world, seed, n)) for name, each in measures.items())
             annotator = Annotator(temperature=calibrated_temperature(world), seed=seed)
             yield DialMeasure(dial, setting, "ceiling", ceiling(world, seed, n, annotator))
     world = World(WorldConfig(seed=seed))
-    for setting, cut in (("gold", gold_boundaries), ("sentence marks", sentence_boundaries)):
+    cuts: dict[str, Callable[[str], list[int]]] = {
+        "gold": lambda text: [item.start for item in read(text, tuple(FAMILIES))],
+        "sentence marks": lambda text: [0, *(found.end() for found in re.finditer(r"[.!?] ", text))],
+    }
+    for setting, cut in cuts.items():
         yield DialMeasure("boundaries", setting, "boundary_agreement", boundary_agreement(world, seed, n, cut))
 
 
 def _of_labels(seed: int, n: int) -> Iterable[DialMeasure]:
     world = World(WorldConfig(seed=seed))
-    for flaw, flawed in FLAWS.items():
-        annotator = replace(flawed, temperature=calibrated_temperature(world, annotator=flawed), seed=seed)
-        yield DialMeasure("flaw", flaw, "ceiling", ceiling(world, seed, n, annotator))
-        yield DialMeasure("flaw", flaw, "label_accuracy", label_accuracy(world, seed, n, annotator))
-    for target in (0.6, 0.95):
-        annotator = Annotator(temperature=calibrated_temperature(world, target), seed=seed)
-        yield DialMeasure("annotator's ceiling", f"{target:g}", "ceiling", ceiling(world, seed, n, annotator))
-        yield DialMeasure(
-            "annotator's ceiling", f"{target:g}", "label_accuracy", label_accuracy(world, seed, n, annotator)
-        )
-    for flipped in (0.0, 0.3):
-        annotator = Annotator(temperature=calibrated_temperature(world), seed=seed, flipped=flipped)
-        yield DialMeasure("flipped", f"{flipped:g}", "label_accuracy", label_accuracy(world, seed, n, annotator))
+    settings: list[tuple[str, str, Annotator, dict[str, Any]]] = [
+        *(("flaw", name, flawed, {"annotator": flawed}) for name, flawed in FLAWS.items()),
+        *(("annotator's ceiling", f"{target:g}", Annotator(), {"target": target}) for target in (0.6, 0.95)),
+        *(("flipped", f"{share:g}", Annotator(flipped=share), {}) for share in (0.0, 0.3)),
+    ]
+    for dial, setting, plain, calibration in settings:
+        annotator = replace(plain, temperature=calibrated_temperature(world, **calibration), seed=seed)
+        if dial != "flipped":
+            yield DialMeasure(dial, setting, "ceiling", ceiling(world, seed, n, annotator))
+        yield DialMeasure(dial, setting, "label_accuracy", label_accuracy(world, seed, n, annotator))
 
 
 def _of_aspects(seed: int, n: int) -> Iterable[DialMeasure]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -139,9 +139,12 @@ class Bins:
     dropped: int
 
 
-def location_bins(locations: Floats, rewards: Floats, min_samples: int = 2, decimals: int = 3) -> Bins:
-    """Bins segment rewards by rounded location, none at 0, where log p has no value. Source: Segment, appendix F."""
-    rounded = np.maximum(np.round(locations, decimals), 10.0**-decimals)
+def location_bins(locations: Floats, rewards: Floats, min_samples: int = 2) -> Bins:
+    """Bins segment rewards by location rounded to 3 decimals, none at 0, where log p has no value.
+
+    Source: Segment, appendix F.
+    """
+    rounded = np.maximum(np.round(locations, 3), 10.0**-3)
     keys, inverse = np.unique(rounded, return_inverse=True)
     samples = np.bincount(inverse, minlength=len(keys))
     mean = np.bincount(inverse, weights=rewards, minlength=len(keys)) / samples
@@ -257,10 +260,6 @@ class NormaliserChoice:
     of_selection: bool = False
 
 
-def _none(numbers: Mapping[str, Any], estimator: str) -> Normaliser:
-    return NoNormaliser()
-
-
 def _scalar(numbers: Mapping[str, Any], estimator: str) -> Normaliser:
     return Scalar(**numbers)
 
@@ -277,42 +276,25 @@ def _moments(values: Floats) -> dict[str, Any]:
     return {"mean": float(values.mean()), "std": float(values.std())}
 
 
-def _of_all(given: CalibrationSet) -> dict[str, Any]:
-    return _moments(given.rewards)
-
-
-def _of_last(given: CalibrationSet) -> dict[str, Any]:
-    return _moments(given.rewards[np.isclose(given.locations, 1.0)])
-
-
-def _of_sequences(given: CalibrationSet) -> dict[str, Any]:
-    return _moments(given.sequence_values)
-
-
 def _by_location(given: CalibrationSet) -> dict[str, Any]:
-    """Coefficients by each regression."""
-    fitted = {}
-    for estimator in REGRESSIONS:
-        line, _ = fit_location_aware(
-            given.locations,
-            given.rewards,
-            estimator=estimator,
-            floor_fraction=given.floor_fraction,
-            min_samples=given.min_samples,
-        )
-        fitted[estimator] = {
-            name: value for name, value in asdict(line).items() if name not in ("floor_uses", "segments")
-        }
-    return fitted
+    """Returns coefficients by each regression."""
+    options: dict[str, Any] = {"floor_fraction": given.floor_fraction, "min_samples": given.min_samples}
+    lines = {
+        name: fit_location_aware(given.locations, given.rewards, estimator=name, **options)[0] for name in REGRESSIONS
+    }
+    kept = ("w_mean", "b_mean", "w_std", "b_std", "floor")
+    return {estimator: {name: getattr(line, name) for name in kept} for estimator, line in lines.items()}
 
 
 NORMALISERS = Choices(
     "normaliser",
     {
-        "none": NormaliserChoice(_none),
-        "global": NormaliserChoice(_scalar, _of_all, of_segments=True),
-        "last": NormaliserChoice(_scalar, _of_last, of_segments=True),
-        "sequence": NormaliserChoice(_scalar, _of_sequences),
+        "none": NormaliserChoice(lambda numbers, estimator: NoNormaliser()),
+        "global": NormaliserChoice(_scalar, lambda given: _moments(given.rewards), of_segments=True),
+        "last": NormaliserChoice(
+            _scalar, lambda given: _moments(given.rewards[np.isclose(given.locations, 1.0)]), of_segments=True
+        ),
+        "sequence": NormaliserChoice(_scalar, lambda given: _moments(given.sequence_values)),
         "location_aware": NormaliserChoice(_location_aware, _by_location, of_segments=True),
         "pure_samples": NormaliserChoice(_scalar, of_selection=True),
     },

@@ -15,7 +15,7 @@ from rlhf_core.choices import UnknownChoice
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
-from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.lora import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, takes_back, useless_combination
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES

@@ -9,9 +9,9 @@ Source: Rajbhandari et al. 2020.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from getpass import getuser
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -270,28 +270,22 @@ def extensions_folder() -> Path:
 
 
 def stale_locks(folder: Path) -> list[Path]:
-    """Locks of compilations that no living process of this machine holds open.
+    """Returns locks of compilations that no living process of this machine holds open.
 
-    A lock is an open file of the process that compiles. Where other processes' files cannot be seen (not Linux, or
-    processes of other users), no lock is called stale.
+    A lock is an open file of the process that compiles. Where the files of other users' processes cannot be seen, no
+    lock of theirs is called stale.
     """
     locks = sorted(folder.rglob("lock")) if folder.is_dir() else []
-    if not locks or not sys.platform.startswith("linux"):
+    if not locks:
         return []
-    held: set[str] = set()
-    for files in Path("/proc").glob("[0-9]*/fd"):
-        try:
-            for file in files.iterdir():
-                with suppress(FileNotFoundError):  # closed meanwhile
-                    held.add(os.readlink(file))
-        except FileNotFoundError:
-            continue
-        except PermissionError:
-            if files.parent.stat().st_uid == os.getuid():
-                continue
-            if any(lock.stat().st_uid != os.getuid() for lock in locks):
-                return []
-    return [lock for lock in locks if str(lock.resolve()) not in held]
+    import psutil
+
+    hidden, held = set[str](), set[str]()
+    for process in psutil.process_iter(["open_files", "username"]):
+        files = process.info["open_files"]
+        hidden |= {process.info["username"]} if files is None else set()
+        held |= {file.path for file in files or ()}
+    return [lock for lock in locks if str(lock.resolve()) not in held and lock.owner() not in hidden - {getuser()}]
 
 
 def build_operators() -> None:

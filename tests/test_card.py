@@ -18,7 +18,7 @@ CARD = {
     ),
     "torch": (
         "rlhf_core/models/generation.py",
-        "tests/rlhf_core/models/test_generation.py::test_a_seed_repeats_and_another_differs",
+        "tests/rlhf_core/models/test_generation.py::test_greedy_is_hugging_faces_greedy",
     ),
     "transformers": (
         "rlhf_core/models/loading.py",
@@ -38,7 +38,10 @@ CARD = {
         "tests/rlhf_core/evaluation/test_length_controlled.py::test_the_fit_equals_the_procedure_written_out",
     ),
     "dvc": ("tasks/dvc/stage_results.py", "tests/tasks/test_stage_results.py::test_it_says_how_a_stage_ended"),
-    "pandera": ("rlhf_core/data/schemas.py", "tests/rlhf_core/data/test_schemas.py::test_all_faults_of_a_row_are_kept"),
+    "pandera": (
+        "rlhf_core/data/schemas.py",
+        "tests/rlhf_core/data/test_rows.py::test_the_later_of_equal_rows_is_bad_and_every_fault_of_a_row_is_kept",
+    ),
 }
 
 

@@ -102,10 +102,11 @@ def test_the_page_takes_fewer_lines_than_it_says() -> None:
 
 def test_the_example_of_a_pair_is_a_record() -> None:
     from rlhf_core.data.jsonl import Lines
-    from rlhf_core.data.sources import Screening
+    from rlhf_core.data.quarantine import Screening
+    from rlhf_core.data.schemas import record_type
 
     rows = [(1, json.loads(text)) for text in blocks("json")]
-    assert Screening(None).apply(Lines("page", rows), "preference", []) == [row for _, row in rows]
+    assert Screening().apply(Lines("page", rows), record_type("preference"))[0] == [row for _, row in rows]
 
 
 def test_the_study_resolves_into_stages_of_its_own(study: Path) -> None:

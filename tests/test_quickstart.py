@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.data.sources import Screening
+from rlhf_core.data.quarantine import Screening
+from rlhf_core.data.schemas import record_type
 from tasks.data_specs.pair_formats import read_pairs
 from tests.small_repository import PROJECT, clean_environment
 from tests.tiny_causal import save_chat
@@ -49,7 +50,7 @@ def test_the_example_of_a_pair_is_one(tmp_path: Path) -> None:
     [example] = blocks("json")
     (tmp_path / "pairs.jsonl").write_text(example)
     _, lines = read_pairs(tmp_path / "pairs.jsonl", {})
-    assert len(Screening(None).apply(lines, "preference", [])) == 1
+    assert len(Screening().apply(lines, record_type("preference"))[0]) == 1
 
 
 def write_pairs(file: Path) -> None:

@@ -28,9 +28,8 @@ from rlhf_core.models.policy import DecoderPolicy, pad_rows
 from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
-from rlhf_core.policy_optimisation.experience import EncodedPrompt, score
+from rlhf_core.policy_optimisation.experience import PHASES, EncodedPrompt, PhaseClock, score
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.phases import PHASES, PhaseClock
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all

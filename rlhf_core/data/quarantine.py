@@ -1,4 +1,4 @@
-"""Quarantine: good rows are used, bad rows go to a file with their reason, and the run reports their number.
+"""Screening of rows at the door: good ones are used, bad ones go to a file with their reason and are counted.
 
 A quarantine file is JSON Lines with one row for each bad row: `file`, `row` (1-based line), `field`,
 `reason`, `record`, and `others` when the row has further faults.
@@ -12,13 +12,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandera.errors
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.jsonl import BadRow, Lines, atomic_file
-from rlhf_core.data.schemas import Record, RecordType, frame_of, unwritable_field
+from rlhf_core.data.schemas import Record, RecordType, unwritable_field
 from rlhf_core.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pandera.pandas as pa
 
 _LOG = logging.getLogger(__name__)
 _NAMED_ROWS = 3
@@ -49,14 +51,6 @@ class QuarantineSummary:
         return f"{self.file}: {self.quarantined} of {self.total} rows quarantined" + (f": {counts}" if counts else "")
 
 
-@dataclass(frozen=True)
-class Screened:
-    """Good rows in file order, and the summary of the others."""
-
-    rows: list[Record]
-    summary: QuarantineSummary
-
-
 def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[BadRow]:
     """Returns the rows that break the schema of `kind`, in order, each with its first fault in schema order.
 
@@ -65,106 +59,104 @@ def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[Ba
     """
     if not rows:
         return []
-    names = list(dict.fromkeys([*kind.schema.columns, *kind.unique_by]))
-    frame = frame_of([record for _, record in rows], names)
-    try:
-        kind.schema.validate(frame, lazy=True)
-    except pandera.errors.SchemaErrors as errors:
-        failures = errors.failure_cases
-    else:
-        failures = None
-    faults: dict[int, list[tuple[str, str]]] = {}
-    for at, (_, record) in enumerate(rows):
-        unwritable = unwritable_field(record)
-        if unwritable is not None and unwritable[0] not in kind.schema.columns:
-            faults[at] = [unwritable]
-    found = () if failures is None else zip(failures["index"], failures["column"], failures["check"], strict=True)
-    for index, column, check in found:
-        if index is None:
-            raise RuntimeError(f"a check of the {kind.name} schema failed to run: {check}")
-        # Checks over whole rows name their field in front of the reason.
-        field, colon, reason = check.partition(": ")
-        fault = (field, reason) if colon else (column, check)
-        known = faults.setdefault(int(index), [])
-        if fault not in known:
-            known.append(fault)
+    import pandas as pd
+
+    found = ((place, unwritable_field(record)) for place, (_, record) in enumerate(rows))
+    faults = {place: [fault] for place, fault in found if fault is not None}
+    names = dict.fromkeys([*kind.fields, *kind.unique_by])
+    columns = {name: pd.Series([record.get(name) for _, record in rows], dtype=object) for name in names}
+    frame = pd.DataFrame(columns)
+    for schema in (kind.schema, kind.row_schema):
+        for place, column, check in _failures(schema, frame.drop(index=list(faults))):
+            field, colon, reason = check.partition(": ")
+            fault = (field, reason) if colon else (column, str(kind.fields[column](rows[place][1].get(column))))
+            known = faults.setdefault(place, [])
+            known += [fault] if fault not in known else []
     order = {name: position for position, name in enumerate(names)}
     bad = []
-    for index in sorted(faults):
-        (field, reason), *others = sorted(faults[index], key=lambda fault: order.get(fault[0], len(order)))
-        bad.append(BadRow(rows[index][0], field, reason, rows[index][1], tuple(others)))
+    for place in sorted(faults):
+        (field, reason), *others = sorted(faults[place], key=lambda fault: order.get(fault[0], len(order)))
+        bad.append(BadRow(rows[place][0], field, reason, rows[place][1], tuple(others)))
     return bad
 
 
-def screen(
-    lines: Lines,
-    kind: RecordType,
-    *,
-    quarantine_dir: str | Path | None,
-    max_bad_share: float = 0.1,
-) -> Screened:
-    """Splits rows into good ones (returned) and bad ones (written to `quarantine_dir`).
+def _failures(schema: pa.DataFrameSchema, frame: pd.DataFrame) -> list[tuple[int, str, str]]:
+    """Returns (place, column, name of the check) of each row of a table that breaks its schema."""
+    import pandera.errors
 
-    The quarantine file is `<file name>.quarantine.jsonl`, written whole; one left by an earlier run is
-    removed when no row is bad.
+    if frame.empty:
+        return []
+    try:
+        schema.validate(frame, lazy=True)
+        return []
+    except pandera.errors.SchemaErrors as errors:
+        found = errors.failure_cases
+        return list(zip(found["index"].astype(int), found["column"], found["check"].astype(str), strict=True))
+
+
+@dataclass
+class Screening:
+    """Treatment of bad rows.
 
     Args:
-        lines: rows and broken lines of one file.
-        kind: the record type they must satisfy.
-        quarantine_dir: folder for the quarantine file; None refuses any bad row.
+        quarantine_dir: folder for quarantine files, `<file name>.quarantine.jsonl`, written whole; one left by an
+            earlier run is removed when no row is bad. None refuses any bad row.
         max_bad_share: the largest tolerated share of bad rows, 0 to 1.
-
-    Raises:
-        DataError: too many bad rows, or no good one; names the first bad rows.
     """
-    bad = sorted([*lines.broken, *find_faults(lines.rows, kind)], key=lambda item: item.row)
-    total = len(lines.rows) + len(lines.broken)
-    path = _write(lines.file, bad, quarantine_dir)
-    counts = Counter(f"{item.field}: {item.reason}" if item.field else item.reason for item in bad)
-    summary = QuarantineSummary(lines.file, total, dict(counts.most_common()), str(path) if path else None)
-    if bad:
-        _LOG.warning("%s", summary)
-    bad_rows = {item.row for item in bad}
-    good = [record for row, record in lines.rows if row not in bad_rows]
-    allowed = max_bad_share * total if quarantine_dir is not None else 0
-    if not good or len(bad) > allowed:
-        _refuse(lines.file, kind, bad, total, path, max_bad_share)
-    return Screened(good, summary)
 
+    quarantine_dir: str | Path | None = None
+    max_bad_share: float = 0.1
 
-def _write(file: str, bad: Sequence[BadRow], quarantine_dir: str | Path | None) -> Path | None:
-    if quarantine_dir is None:
-        return None
-    path = Path(quarantine_dir) / f"{Path(file).name}.quarantine.jsonl"
-    if not bad:
-        path.unlink(missing_ok=True)
-        return None
-    with atomic_file(path) as stream:
-        for item in bad:
-            row: dict[str, Any] = {"file": file, "row": item.row, "field": item.field, "reason": item.reason}
-            row["record"] = item.record
-            if item.others:
-                row["others"] = [list(other) for other in item.others]
-            # ASCII escapes: a quarantined record may hold what UTF-8 cannot.
-            stream.write(json.dumps(row).encode("ascii") + b"\n")
-    return path
+    def apply(self, lines: Lines, kind: RecordType) -> tuple[list[Record], QuarantineSummary]:
+        """Returns the good rows of a file in order, and the summary of the others.
 
+        Args:
+            lines: rows and broken lines of one file.
+            kind: the record type that they must satisfy.
 
-def _refuse(
-    file: str, kind: RecordType, bad: Sequence[BadRow], total: int, path: Path | None, max_bad_share: float
-) -> None:
-    if not bad:
-        raise DataError("no rows", file=file, remedy=f"It needs {kind.name} records")
-    first = bad[0]
-    named = "; ".join(
-        f"row {item.row}" + (f", field '{item.field}'" if item.field else "") + f": {item.reason}"
-        for item in bad[1:_NAMED_ROWS]
-    )
-    remedy = f"{len(bad)} of {total} rows are bad {kind.name} records"
-    remedy += f" (next: {named})" if named else ""
-    if path:
-        remedy += f". All bad rows with reasons are in {path}; correct them, or check that the record type"
-        remedy += f" and the field names are right (tolerated share: {max_bad_share:g})"
-    else:
-        remedy += ". Correct them, or name a quarantine folder to go on without them"
-    raise DataError(first.reason, file=file, row=first.row, field=first.field or None, remedy=remedy)
+        Raises:
+            DataError: too many bad rows, or no good one; names the first bad rows.
+        """
+        bad = sorted([*lines.broken, *find_faults(lines.rows, kind)], key=lambda item: item.row)
+        total = len(lines.rows) + len(lines.broken)
+        path = self._write(lines.file, bad)
+        counts = Counter(f"{item.field}: {item.reason}" if item.field else item.reason for item in bad)
+        summary = QuarantineSummary(lines.file, total, dict(counts.most_common()), str(path) if path else None)
+        if bad:
+            _LOG.warning("%s", summary)
+        bad_rows = {item.row for item in bad}
+        good = [record for row, record in lines.rows if row not in bad_rows]
+        if not good or len(bad) > (self.max_bad_share * total if self.quarantine_dir is not None else 0):
+            raise self._refusal(lines.file, kind, bad, total, path)
+        return good, summary
+
+    def _write(self, file: str, bad: Sequence[BadRow]) -> Path | None:
+        if self.quarantine_dir is None:
+            return None
+        path = Path(self.quarantine_dir) / f"{Path(file).name}.quarantine.jsonl"
+        if not bad:
+            path.unlink(missing_ok=True)
+            return None
+        with atomic_file(path) as stream:
+            for item in bad:
+                row: dict[str, Any] = {"file": file, "row": item.row, "field": item.field, "reason": item.reason}
+                row |= {"record": item.record, **({"others": [*map(list, item.others)]} if item.others else {})}
+                # ASCII escapes: a quarantined record may hold what UTF-8 cannot.
+                stream.write(json.dumps(row).encode("ascii") + b"\n")
+        return path
+
+    def _refusal(self, file: str, kind: RecordType, bad: Sequence[BadRow], total: int, path: Path | None) -> DataError:
+        if not bad:
+            return DataError("no rows", file=file, remedy=f"It needs {kind.name} records")
+        first = bad[0]
+        named = "; ".join(
+            f"row {item.row}" + (f", field '{item.field}'" if item.field else "") + f": {item.reason}"
+            for item in bad[1:_NAMED_ROWS]
+        )
+        remedy = f"{len(bad)} of {total} rows are bad {kind.name} records" + (f" (next: {named})" if named else "")
+        if path:
+            remedy += f". All bad rows with reasons are in {path}; correct them, or check that the record type"
+            remedy += f" and the field names are right (tolerated share: {self.max_bad_share:g})"
+        else:
+            remedy += ". Correct them, or name a quarantine folder to go on without them"
+        return DataError(first.reason, file=file, row=first.row, field=first.field or None, remedy=remedy)

@@ -70,70 +70,31 @@ class TokenRewards:
     probabilities: Sequence[float] | None = None
 
 
-def _fields(row: Mapping[str, Any], kinds: Mapping[str, type], file: str, number: int) -> list[Any]:
-    """Returns the values of a row, checked.
-
-    Raises:
-        DataError: a field that is missing or of another type.
-    """
-    for name, kind in kinds.items():
-        if not isinstance(row.get(name), kind):
-            raise DataError(
-                f"is {row.get(name)!r:.60}, expected {kind.__name__}", file=file, row=number, field=name,
-                remedy="Run the stage that makes it again",
-            )  # fmt: skip
-    return [row[name] for name in kinds]
-
-
-_SAMPLE = {
-    "id": str,
-    "question_id": str,
-    "prompt": str,
-    "solution": str,
-    "prediction": str,
-    "correct": bool,
-}
-_REWRITE = {"id": str, "prompt": str, "prediction": str, "rewrite": str}
-_REWARDS = {"id": str, "token_ids": list, "rewards": list}
-
-
 def read_samples(rows: Iterable[Mapping[str, Any]], file: str) -> list[Sample]:
-    """Samples of a file's rows.
+    """Returns the samples of a file's rows.
 
     Raises:
-        DataError: no row, a field missing or of another type, or an id that comes twice.
+        DataError: there is none.
     """
-    samples = [
-        Sample(*[*_fields(row, _SAMPLE, file, number), row.get("token_ids")])
-        for number, row in enumerate(rows, start=1)
-    ]
+    names = ("id", "question_id", "prompt", "solution", "prediction", "correct")
+    samples = [Sample(**{name: row[name] for name in names}, token_ids=row.get("token_ids")) for row in rows]
     if not samples:
         raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")
-    if len({sample.id for sample in samples}) < len(samples):
-        raise DataError("an id is used twice", file=file, field="id")
     return samples
 
 
-def read_rewrites(rows: Iterable[Mapping[str, Any]], file: str) -> list[Rewrite]:
+def read_rewrites(rows: Iterable[Mapping[str, Any]]) -> list[Rewrite]:
     """Returns the accepted rewrites of a file's rows that differ from their prediction; others teach no edit."""
-    accepted = ((number, row) for number, row in enumerate(rows, start=1) if row.get("accepted"))
-    found = [Rewrite(*_fields(row, _REWRITE, file, number)) for number, row in accepted]
-    return [rewrite for rewrite in found if rewrite.rewrite != rewrite.prediction]
+    return [
+        Rewrite(row["id"], row["prompt"], row["prediction"], row["rewrite"])
+        for row in rows
+        if row.get("accepted") and row["rewrite"] != row["prediction"]
+    ]
 
 
-def read_token_rewards(rows: Iterable[Mapping[str, Any]], file: str) -> dict[str, TokenRewards]:
-    """Returns the token rewards by sample id.
-
-    Raises:
-        DataError: another number of rewards than of tokens.
-    """
-    found = {}
-    for number, row in enumerate(rows, start=1):
-        name, ids, rewards = _fields(row, _REWARDS, file, number)
-        if len(ids) != len(rewards):
-            raise DataError(f"{len(rewards)} rewards for {len(ids)} tokens", file=file, row=number, field="rewards")
-        found[str(name)] = TokenRewards(ids, rewards, row.get("probabilities"))
-    return found
+def read_token_rewards(rows: Iterable[Mapping[str, Any]]) -> dict[str, TokenRewards]:
+    """Returns the token rewards of a file's rows by sample id."""
+    return {row["id"]: TokenRewards(row["token_ids"], row["rewards"], row.get("probabilities")) for row in rows}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sources of records, interchangeable: the embedded testbed, a folder of JSON Lines, a Hugging Face data set.
+"""Sources of records, interchangeable: a folder of JSON Lines, and Hugging Face data sets.
 
 Each has `available()` and `load(name, split)`; what `load` returns has been screened against the schema of
 its record type, bad rows being in the quarantine folder and counted in `summaries`.
@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhf_core.data.dialogue import parse_dialogue, render_dialogue
-from rlhf_core.data.hub_set import HubSet
-from rlhf_core.data.jsonl import Lines, read_jsonl, read_lines
-from rlhf_core.data.quarantine import QuarantineSummary, screen
-from rlhf_core.data.schemas import Record, RecordType, infer_record_type, record_type
+from rlhf_core.data.jsonl import Lines, read_lines
+from rlhf_core.data.quarantine import QuarantineSummary, Screening
+from rlhf_core.data.schemas import Record, infer_record_type, record_type
 from rlhf_core.errors import DataError, nearest
+from rlhf_core.typed import Checked
 
 if TYPE_CHECKING:
     import datasets
-
-__all__ = ["DirectorySource", "HuggingFaceSource", "Source", "TestbedSource", "load_split", "read_jsonl"]
 
 _FILE_NAME = re.compile(r"(?P<name>[^.]+)\.(?P<split>[^.]+)\.jsonl(\.gz)?")
 _SLICE = re.compile(r"(-?\d*):(-?\d*)")
@@ -51,25 +49,6 @@ class Source(Protocol):
 
 
 @dataclass
-class Screening:
-    """Treatment of bad rows by a source.
-
-    Args:
-        quarantine_dir: folder for quarantine files; None refuses any bad row.
-        max_bad_share: the largest tolerated share of bad rows.
-    """
-
-    quarantine_dir: str | Path | None = None
-    max_bad_share: float = 0.1
-
-    def apply(self, lines: Lines, kind: str | None, summaries: list[QuarantineSummary]) -> list[Record]:
-        chosen = record_type(kind) if kind else _inferred(lines)
-        screened = screen(lines, chosen, quarantine_dir=self.quarantine_dir, max_bad_share=self.max_bad_share)
-        summaries.append(screened.summary)
-        return screened.rows
-
-
-@dataclass
 class DirectorySource:
     """A folder of `<name>.<split>.jsonl` or `<name>.<split>.jsonl.gz` files."""
 
@@ -88,7 +67,13 @@ class DirectorySource:
         return found
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
-        return self.screening.apply(read_lines(self.file(name, split)), kind, self.summaries)
+        lines = read_lines(self.file(name, split))
+        if kind is None and lines.rows:
+            kind = infer_record_type([record for _, record in lines.rows], file=lines.file).name
+        # where no line is JSON, the lines are at fault, whatever the type
+        rows, summary = self.screening.apply(lines, record_type(kind or "prompt"))
+        self.summaries.append(summary)
+        return rows
 
     def file(self, name: str, split: str) -> Path:
         """Returns the file of one split.
@@ -104,6 +89,32 @@ class DirectorySource:
                 "exists both plain and compressed", file=str(present[0]), remedy="Remove one of the two files"
             )
         return present[0]
+
+
+@dataclass(frozen=True)
+class HubSet(Checked):
+    """One Hugging Face data set and how its columns become our fields.
+
+    Args:
+        path: hub id, a folder written by `save_to_disk`, or a packaged loader ("json") with `data_files`.
+        mapping: {our field: their column, or a dotted path into it such as "chosen.1.content"}. A step may
+            be a key, an index (negative from the end) or a slice ("chosen.:-1"). A list of chat messages
+            given as `prompt` is kept as `messages`, and its text form becomes the prompt. An index or slice into a
+            text reads it as a dialogue of "Human:" and "Assistant:" turns.
+        kind: record type; None takes the one that fits.
+        config: configuration name of the data set.
+        revision: commit or tag; pin it, or the data may change under a result.
+        splits: {our split: their split}.
+        data_files: {their split: file for a packaged loader, or files}.
+    """
+
+    path: str
+    mapping: Mapping[str, str]
+    kind: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
+    data_files: Mapping[str, str | tuple[str, ...]] | None = None
 
 
 @dataclass
@@ -131,70 +142,9 @@ class HuggingFaceSource:
             lines.rows.append((number, record))
         # Without a name, the mapping tells the type, not the rows: a value that is missing is a fault.
         kind = kind or hub_set.kind or infer_record_type([dict.fromkeys(hub_set.mapping)], file=label).name
-        return self.screening.apply(lines, kind, self.summaries)
-
-
-@dataclass
-class TestbedSource:
-    """The embedded world: dialogue (`preferences`, `prompts`, `sft`) and task sets.
-
-    Args:
-        world: an `rlhf_core.testbed.World`; None builds the default one.
-        rows: {set name: rows to generate in each split}, for sets that differ from `default_rows`.
-        default_rows: rows of each other set.
-        seed: seed of the draws; splits are drawn apart from each other by the world.
-        annotator: an `rlhf_core.testbed.Annotator`; None takes the unbiased one.
-    """
-
-    __test__ = False  # its name would make pytest collect it
-
-    world: Any = None
-    rows: Mapping[str, int] = field(default_factory=dict)
-    default_rows: int = 512
-    seed: int = 0
-    annotator: Any = None
-    screening: Screening = field(default_factory=Screening)
-    summaries: list[QuarantineSummary] = field(default_factory=list)
-
-    def available(self) -> dict[str, list[str]]:
-        return {
-            "preferences": ["train", "test", "ood"],
-            "prompts": ["train", "test", "ood", "arena", "mtbench"],
-            "sft": ["train"],
-            "tasks": ["train"],
-            "arithmetic": ["seen", "unseen"],
-            "multiple_choice": ["arc", "truthfulqa", "winograd", "hellaswag", "mmlu"],
-            "functions": ["train", "test", "plus", "live"],
-        }
-
-    def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
-        _check_known(self.available(), name, split, "the testbed")
-        if self.world is None:
-            from rlhf_core.testbed import World, WorldConfig
-
-            self.world = World(WorldConfig(seed=0))
-        rows = self._draws()[name](self.rows.get(name, self.default_rows), split)
-        lines = Lines(f"testbed:{name}.{split}", rows=list(enumerate(rows, start=1)))
-        return self.screening.apply(lines, kind, self.summaries)
-
-    def _draws(self) -> dict[str, Callable[[int, str], Sequence[Record]]]:
-        world, seed = self.world, self.seed
-        return {
-            "preferences": lambda n, split: world.preference_pairs(n, seed, self.annotator, split),
-            "prompts": lambda n, split: world.prompts(n, seed, split),
-            "sft": lambda n, _: world.sft_examples(n, seed),
-            "tasks": lambda n, _: world.task_examples(n, seed),
-            "arithmetic": lambda n, split: world.arithmetic(n, seed, split=split),
-            "multiple_choice": lambda n, task: world.multiple_choice(task, n, seed),
-            "functions": lambda n, split: world.functions(n, seed, split),
-        }
-
-
-def _inferred(lines: Lines) -> RecordType:
-    if not lines.rows:
-        # No line is JSON: the lines are at fault, whatever the type.
-        return record_type("prompt")
-    return infer_record_type([record for _, record in lines.rows], file=lines.file)
+        rows, summary = self.screening.apply(lines, record_type(kind))
+        self.summaries.append(summary)
+        return rows
 
 
 def _check_known(available: Mapping[str, Sequence[str]], name: str, split: str, where: str) -> None:

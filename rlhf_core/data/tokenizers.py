@@ -6,7 +6,6 @@ import codecs
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlhf_core.data.templates import ChatTemplate, control_tokens
@@ -34,12 +33,12 @@ def train_byte_level_bpe(
     *,
     eos_token: str = "<|end|>",
     bos_token: str | None = None,
-    single_digits: bool = True,
     full_byte_alphabet: bool = True,
 ) -> PreTrainedTokenizerFast:
     """Trains a byte-level BPE tokenizer; the same texts and settings give the same tokenizer.
 
-    Ids: `<pad>` 0, `<unk>` 1, then `special_tokens` in order, then bytes and merges.
+    Ids: `<pad>` 0, `<unk>` 1, then `special_tokens` in order, then bytes and merges. Each digit is a token of its own,
+    so numbers are spelled alike everywhere.
 
     Args:
         texts: training texts, without chat markers.
@@ -47,7 +46,6 @@ def train_byte_level_bpe(
         special_tokens: markers of the chat template; `eos_token` and `bos_token` are added when absent.
         eos_token: end of a turn.
         bos_token: beginning of a text, if the template has one.
-        single_digits: each digit is a token of its own, so numbers are spelled alike everywhere.
         full_byte_alphabet: know all 256 bytes, so any text survives encoding and decoding. Without it only
             the bytes of `texts` are known and others become `<unk>`: fit for a closed world that wants a
             small vocabulary.
@@ -74,8 +72,7 @@ def train_byte_level_bpe(
         )
     backend = Tokenizer(models.BPE(unk_token=UNKNOWN))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if single_digits else []
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*digits, byte_level])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
@@ -90,29 +87,6 @@ def train_byte_level_bpe(
         additional_special_tokens=[token for token in special if token not in (PAD, UNKNOWN, eos_token, bos_token)],
         clean_up_tokenization_spaces=False,
     )
-
-
-def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer from a local folder, without network and without remote code.
-
-    Raises:
-        DataError: no tokenizer there.
-    """
-    from transformers import AutoTokenizer
-
-    if not (Path(folder) / "tokenizer_config.json").is_file():
-        raise DataError(
-            "holds no tokenizer (no tokenizer_config.json)",
-            file=str(folder),
-            remedy="Train or download one first",
-        )
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError) as error:
-        raise DataError(f"holds no loadable tokenizer ({error})", file=str(folder)) from error
-    return tokenizer
 
 
 def check_padding(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:

@@ -60,9 +60,7 @@ class CutCounts:
         )
 
 
-def truncate_prompt(
-    ids: Sequence[int], limits: Limits, counts: CutCounts, *, file: str | None = None, row: int | None = None
-) -> list[int]:
+def truncate_prompt(ids: Sequence[int], limits: Limits, counts: CutCounts) -> list[int]:
     """Returns the last `limits.prompt` ids of a prompt.
 
     Raises:
@@ -74,8 +72,6 @@ def truncate_prompt(
     if limits.on_long_prompt == "error":
         raise DataError(
             f"the prompt has {len(ids)} tokens, the cap is {limits.prompt}",
-            file=file,
-            row=row,
             field="prompt",
             remedy="Raise the prompt limit, shorten the prompt, or set on_long_prompt to truncate",
         )
@@ -91,8 +87,6 @@ def truncate_response(ids: Sequence[int], room: int, eos_id: int, counts: CutCou
         room: tokens left for it, at least 1.
         eos_id: id of the template's end-of-turn token.
     """
-    if room < 1:
-        raise ValueError(f"room for a response must be at least 1 token, not {room}")
     counts.responses += 1
     if len(ids) <= room:
         return list(ids)
@@ -106,11 +100,8 @@ def truncate_sequence(
     limits: Limits,
     eos_id: int,
     counts: CutCounts,
-    *,
-    file: str | None = None,
-    row: int | None = None,
 ) -> tuple[list[int], list[int]]:
     """Returns the prompt and response within the limits: the prompt first, the response in what is left of the
     total."""
-    prompt = truncate_prompt(prompt_ids, limits, counts, file=file, row=row)
+    prompt = truncate_prompt(prompt_ids, limits, counts)
     return prompt, truncate_response(response_ids, limits.total - len(prompt), eos_id, counts)

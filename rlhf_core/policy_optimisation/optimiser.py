@@ -27,6 +27,7 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.diagnostics import describe
 from rlhf_core.policy_optimisation.experience import (
     Experience,
+    PhaseClock,
     ReplayBuffer,
     RewardFunction,
     inputs_of,
@@ -35,7 +36,6 @@ from rlhf_core.policy_optimisation.experience import (
 from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
 from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED, truncated_importance
-from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rewards.composition import Stateful
 from rlhf_core.rollout import RolloutBatch, microbatches, trimmed

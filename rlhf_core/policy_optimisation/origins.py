@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from rlhf_core.models.policy import Policy
     from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.models.sampling import Sampling
-    from rlhf_core.policy_optimisation.experience import EncodedPrompt
-    from rlhf_core.policy_optimisation.phases import PhaseClock
+    from rlhf_core.policy_optimisation.experience import EncodedPrompt, PhaseClock
     from rlhf_core.policy_optimisation.sources import RolloutSource
     from rlhf_core.rollout import RolloutBatch
 

@@ -14,8 +14,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.models.generation import Generated
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
-from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect, score, slice_rows
-from rlhf_core.policy_optimisation.phases import PhaseClock
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, PhaseClock, collect, score, slice_rows
 from rlhf_core.rollout import RolloutBatch
 
 

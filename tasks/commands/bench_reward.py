@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.sources import DirectorySource, Screening
+from rlhf_core.data.quarantine import Screening
+from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_bench import ScoredPair
 from rlhf_core.evaluation.reward_models import pairwise_accuracy

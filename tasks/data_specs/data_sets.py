@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.quarantine import QuarantineSummary
-from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening, Source
+from rlhf_core.data.quarantine import QuarantineSummary, Screening
+from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Source
 from rlhf_core.errors import DataError
 from rlhf_core.testbed.calibration import CALIBRATED
 from rlhf_core.testbed.dials import Dials

@@ -18,7 +18,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.architecture import known_configuration
 from rlhf_core.models.cost import policy_run, supervised
 from rlhf_core.models.loading import on_meta, trainable
-from rlhf_core.models.lora import Adapter
+from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.memory import GIB, OVERHEAD, Sharding
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.recipe import parse_recipe
@@ -35,8 +35,6 @@ from tasks.params.settings import typed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
-
-    from rlhf_core.models.lora_settings import LoraSettings
 
 
 @dataclass(frozen=True)

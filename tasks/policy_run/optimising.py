@@ -16,11 +16,10 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware
 from rlhf_core.policy_optimisation.config import OptimiserConfig
-from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, PhaseClock
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.origins import CRITICS, SOURCES, CriticParts, RolloutParts
-from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward

@@ -15,8 +15,7 @@ from rlhf_core import distributed
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.models.lora import Adapter, AdapterOff
-from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.recipe import Recipe
 from rlhf_core.stepper import freeze

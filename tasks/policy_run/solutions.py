@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -62,20 +62,19 @@ class SolutionFolders:
 
     def sources(self, preference: list[PreferencePair]) -> Sources:
         """Returns the rows of everything that is given."""
-        samples = [] if self.samples is None else read_samples(*_rows(self.samples / SAMPLES_FILE))
-        teacher = [] if self.teacher is None else read_rewrites(*_rows(self.teacher / TEACHER_FILE))
-        made = [] if self.token_rewards is None else read_rewrites(*_rows(self.token_rewards / GENERATED_FILE))
+        samples = []
+        if self.samples is not None:
+            file = self.samples / SAMPLES_FILE
+            samples = read_samples(read_jsonl(file), str(file))
+        teacher = [] if self.teacher is None else read_rewrites(read_jsonl(self.teacher / TEACHER_FILE))
+        made = [] if self.token_rewards is None else read_rewrites(read_jsonl(self.token_rewards / GENERATED_FILE))
         return Sources(preference, samples, teacher, made)
 
     def rewards(self) -> dict[str, TokenRewards]:
         """Returns the token rewards by sample id; none where the row reads none."""
         if self.token_rewards is None:
             return {}
-        return read_token_rewards(*_rows(self.token_rewards / TOKEN_REWARDS_FILE))
-
-
-def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
-    return read_jsonl(path), str(path)
+        return read_token_rewards(read_jsonl(self.token_rewards / TOKEN_REWARDS_FILE))
 
 
 def fixed_samples(sources: Sources, encoder: Encoder, rewards: Mapping[str, TokenRewards]) -> RolloutBatch:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import batch_of, random_rows
 
-from rlhf_core.credit import CREDITS
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.judges.games import JudgedPair
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
@@ -24,21 +22,14 @@ from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores
 from rlhf_core.evaluation.rm_bench import STYLES, StyledPair, rm_bench_scores
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS, CalibrationSet, fit_line, fit_statistics
-from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, Rewarded, group_relative, whiten
-from rlhf_core.policy_optimisation.config import OptimiserConfig
-from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KLCoefficient, kl_tokens
-from rlhf_core.policy_optimisation.objectives import OBJECTIVES, ObjectiveInputs, TokenObjective
 from rlhf_core.rewards.preference_losses import correlation
 from rlhf_core.rollout import Responses, trimmed
 from rlhf_core.segmentation.segmenters import SEGMENTERS, NGram
-from rlhf_core.shaping.functions import meanstd, minmax, polynomial
-from rlhf_core.signals import Segments, Sequence, Tokens
+from rlhf_core.signals import Segments
 
 QUICK = settings(max_examples=25, deadline=None)
 BAD = (math.nan, math.inf, -math.inf)
 BUILT = {"ngram": {"n": 3}, "entropy": {"cutoff": 0.5}}
-CONFIG = SimpleNamespace(gamma=0.9, lam=0.8, group_std="population", clip=0.2, loss_average="tokens")
-CONFIG_: OptimiserConfig = CONFIG  # type: ignore[assignment]
 lengths_of_a_batch = st.lists(st.integers(0, 3), max_size=5)
 
 
@@ -51,59 +42,6 @@ def of_lengths(lengths: list[int], width: int = 3) -> Responses:
     n = len(lengths)
     pieces = [["a"] * length for length in lengths]
     return Responses(mask.long(), mask, torch.zeros(n, dtype=torch.bool), pieces, torch.ones(n, width))
-
-
-@pytest.mark.parametrize("name", ADVANTAGES)
-@QUICK
-@given(lengths=lengths_of_a_batch, junk=st.sampled_from([1e30, -1e30, 7.0]), seed=st.integers(0, 99))
-def test_advantages_of_any_batch_are_finite_and_0_on_padding(
-    name: str, lengths: list[int], junk: float, seed: int
-) -> None:
-    mask = prefix(lengths)
-    rewards, values = torch.randn(2, *mask.shape, generator=torch.Generator().manual_seed(seed))
-    groups = torch.arange(len(lengths)) // 2
-    plain = ADVANTAGES[name].estimate(Rewarded(rewards * mask, values * mask, mask, groups), CONFIG_)
-    soiled = Rewarded(torch.where(mask, rewards, junk), torch.where(mask, values, junk), mask, groups)
-    assert plain.shape == mask.shape
-    assert torch.isfinite(plain).all()
-    assert (plain[~mask] == 0).all()
-    torch.testing.assert_close(ADVANTAGES[name].estimate(soiled, CONFIG_), plain)
-
-
-@pytest.mark.parametrize("name", GROUP_STDS)
-@QUICK
-@given(exponent=st.integers(-12, 12), seed=st.integers(0, 99))
-def test_group_relative_advantages_have_the_scale_that_they_declare(name: str, exponent: int, seed: int) -> None:
-    scores = torch.randn(6, generator=torch.Generator().manual_seed(seed)).double()
-    groups = torch.tensor([0, 0, 0, 1, 1, 1])
-    factor = 1.0 if name != "none" else 10.0**exponent
-    plain, scaled = (group_relative(given, groups, name) for given in (scores, scores * 10.0**exponent))
-    torch.testing.assert_close(scaled.double(), plain.double() * factor, rtol=1e-4, atol=1e-5 * factor)
-
-
-@pytest.mark.parametrize("name", KL_ESTIMATORS)
-@QUICK
-@given(lengths=lengths_of_a_batch, junk=st.sampled_from([*BAD, 1e30]))
-def test_kl_is_0_where_the_policies_agree_and_on_padding(name: str, lengths: list[int], junk: float) -> None:
-    mask = prefix(lengths)
-    logprobs = torch.where(mask, -1.5, junk)
-    assert (kl_tokens(logprobs, logprobs, mask, name) == 0).all()
-
-
-@pytest.mark.parametrize("name", CREDITS)
-@QUICK
-@given(lengths=lengths_of_a_batch)
-def test_credit_of_any_batch_is_finite_and_0_on_padding(name: str, lengths: list[int]) -> None:
-    responses, credit = of_lengths(lengths), CREDITS[name]
-    signal: Any = Sequence(torch.ones(len(lengths)))
-    if credit.takes is Segments:
-        segmentation = NGram(2).segment(responses)
-        signal = Segments(torch.ones(segmentation.ends.shape), segmentation)
-    elif credit.takes is Tokens:
-        signal = Tokens(torch.ones(responses.ids.shape))
-    paid = credit.pay(signal, responses)
-    assert torch.isfinite(paid).all()
-    assert (paid[~responses.mask] == 0).all()
 
 
 @pytest.mark.parametrize("name", [name for name in SEGMENTERS if not hasattr(SEGMENTERS[name], "of_stage")])
@@ -136,27 +74,6 @@ def test_a_logit_of_minus_infinity_adds_nothing_to_an_entropy(vocabulary: int) -
     (logprobs.sum() + entropies.sum()).backward()
     assert hidden.grad is not None
     assert torch.isfinite(hidden.grad).all()
-
-
-@pytest.mark.parametrize("name", [name for name, one in OBJECTIVES.items() if isinstance(one, TokenObjective)])
-def test_a_ratio_beyond_float32_times_no_advantage_is_0(name: str) -> None:
-    logprobs = torch.tensor([[0.0, -1.0]], requires_grad=True)
-    old = torch.tensor([[-200.0, -1.0]])
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    seen = ObjectiveInputs(logprobs, old, old, torch.tensor([[0.0, 1.0]]), mask)
-    losses = OBJECTIVES[name].token_loss(seen, CONFIG_).losses  # type: ignore[union-attr]
-    losses.sum().backward()
-    assert torch.isfinite(losses).all()
-    assert logprobs.grad is not None
-    assert torch.isfinite(logprobs.grad).all()
-
-
-@QUICK
-@given(responses=st.integers(1, 10**7), horizon=st.integers(1, 10**5), kl=st.floats(0, 1e6))
-def test_the_adaptive_coefficient_stays_positive(responses: int, horizon: int, kl: float) -> None:
-    coefficient = KLCoefficient(0.1, target=6.0, horizon=horizon)
-    coefficient.update(kl, responses)
-    assert coefficient.value > 0
 
 
 @pytest.mark.parametrize("name", REGRESSIONS)
@@ -209,28 +126,6 @@ def test_a_calibration_reward_that_is_not_finite_is_named(bad: float) -> None:
         fit_statistics([Segments(values, segmentation)], np.array([1.0, 2.0]))
     with pytest.raises(NumericsError, match="response reward 1 of 1"):
         fit_statistics([Segments(values.nan_to_num(0, 0, 0), segmentation)], np.array([bad]))
-
-
-def test_the_polynomial_is_0_and_1_at_its_ends() -> None:
-    ends = torch.tensor([[-5.0, 5.0]])
-    assert polynomial(ends, torch.zeros(1, 1)).tolist() == [[0.0, 1.0]]
-
-
-def test_values_beyond_the_square_root_of_float32_are_whitened() -> None:
-    mask = torch.ones(1, 4, dtype=torch.bool)
-    plain = torch.tensor([[1.0, 2.0, 3.0, 6.0]])
-    torch.testing.assert_close(whiten(plain * 1e20, mask), whiten(plain, mask))
-    assert (whiten(torch.full((1, 4), 1e20), mask) == 0).all()
-
-
-@QUICK
-@given(size=st.floats(1e-3, 1e6), seed=st.integers(0, 99))
-def test_running_shapings_do_not_amplify_rounding(size: float, seed: int) -> None:
-    noise = 1 + 1e-7 * torch.rand(8, generator=torch.Generator().manual_seed(seed)).double()
-    values = (size * noise)[None]
-    mean, deviation = float(values.mean()), float(values.std(correction=0))
-    assert meanstd(values, mean, deviation).abs().max() <= 1e-6 * size
-    assert (minmax(values, float(values.min()), float(values.max())) == 0.5).all()
 
 
 @pytest.mark.parametrize("rows", [[[False, True]], [[True, True], [True, False], [False, True]], [[True, False, True]]])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.lora import LoraSettings
 from tasks.params.evaluation import EvaluationConfig
 from tasks.policy_run.run import start_run
 from tasks.running.artifacts import digest

@@ -13,7 +13,7 @@ import yaml
 
 from rlhf_core.data.encoding import messages_of
 from rlhf_core.data.slices import sentences
-from rlhf_core.data.tokenizers import load_tokenizer
+from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.errors import DataError, RecipeError
 from tasks import prepare
 from tasks.commands.explain import explain

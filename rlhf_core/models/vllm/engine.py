@@ -7,11 +7,11 @@ import copy
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ class Process:
         (self.folder / "code").mkdir()
         (self.folder / "code" / "rlhf_core").symlink_to(Path(__file__).parents[2])
         config.save_pretrained(self.folder / "model")
-        self.channel, theirs = socket.socketpair()
+        self.channel, theirs = Pipe()
         command = [
             str(found.python), "-P", "-m", "rlhf_core.models.vllm.server", str(theirs.fileno()), str(self.folder),
         ]  # fmt: skip
@@ -119,7 +119,6 @@ class Process:
                 pass_fds=(theirs.fileno(),), stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
         theirs.close()
-        self.channel.settimeout(PATIENCE)
         fields = {"model": str(self.folder / "model"), "longest": needs.longest, "dtype": needs.dtype}
         self.ask(
             "start", fields | {"cache_bytes": needs.cache_bytes, "requests": REQUESTS, "eager": not needs.gpus,
@@ -127,7 +126,11 @@ class Process:
         )  # fmt: skip
 
     def ask(
-        self, do: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
+        self,
+        do: str,
+        fields: Mapping[str, Any],
+        tensors: Mapping[str, Tensor] | None = None,
+        seconds: float | None = PATIENCE,
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns the reply to a request.
 
@@ -137,7 +140,7 @@ class Process:
         """
         try:
             send(self.channel, {"do": do, **fields}, tensors)
-            reply, found = receive(self.channel)
+            reply, found = receive(self.channel, seconds)
         except Ended as error:
             words = self._last_words(str(error))
             self.close()
@@ -180,11 +183,10 @@ class Process:
         self, prompts: list[list[int]], uniforms: Tensor, sampling: Drawing, eos_id: int
     ) -> tuple[list[list[int]], Tensor, Tensor]:
         """Returns responses, log-probabilities and entropies; see `ByRequest`."""
-        self.channel.settimeout(None)  # a batch takes as long as it takes; a process that dies is noticed
         chosen = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
         fields = {"prompts": prompts, "sampling": chosen, "eos_id": eos_id}
-        reply, found = self.ask("sample", fields, {"uniforms": uniforms})
-        self.channel.settimeout(PATIENCE)
+        # a batch takes as long as it takes; a process that dies is noticed
+        reply, found = self.ask("sample", fields, {"uniforms": uniforms}, seconds=None)
         return reply["responses"], found["logprobs"], found["entropies"]
 
     def close(self) -> None:

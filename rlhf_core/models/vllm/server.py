@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -211,8 +211,8 @@ def end_with_trainer(folder: Path) -> None:
 
 
 def main() -> None:
-    """Serves the trainer at the other end of the socket whose number is the first argument."""
-    channel, folder, server = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), VllmServer()
+    """Serves the trainer at the other end of the connection whose number is the first argument."""
+    channel, folder, server = Connection(int(sys.argv[1])), Path(sys.argv[2]), VllmServer()
     end_with_trainer(folder)
     while True:
         try:

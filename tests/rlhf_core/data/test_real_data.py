@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.data.dialogue import parse_dialogue, render_dialogue
+from rlhf_core.data.quarantine import Screening
 from rlhf_core.data.schemas import record_type
-from rlhf_core.data.sources import DirectorySource, Screening
+from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import DataError
 
 # Pairs whose responses are the same text, apart from white space around it at most, and responses that are one

@@ -30,38 +30,19 @@ def samples(*rows: dict[str, Any]) -> list[Sample]:
     return read_samples(rows, "samples.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], "there is no sampled solution"),
-        ([row("q-1"), row("q-1")], "an id is used twice"),
-        ([row("q-1"), row("q-2", prediction=None)], r"row 2, field 'prediction': is None, expected str"),
-        ([row("q-1", correct="yes")], r"field 'correct'"),
-    ],
-)
-def test_samples_that_cannot_be_used_are_named(rows: list[dict[str, Any]], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        read_samples(rows, "samples.jsonl")
-
-
-def test_only_accepted_rewrites_that_change_something_are_read() -> None:
-    base = {"id": "a", "prompt": "?", "prediction": "1 + 1 = 3"}
+def test_rows_are_read_as_their_stages_wrote_them() -> None:
+    base = {"id": "a", "prompt": "?", "prediction": "1 + 1 = 3", "accepted": True}
     rows = [
-        {**base, "rewrite": "1 + 1 = 2", "accepted": True},
-        {**base, "id": "same", "rewrite": "1 + 1 = 3", "accepted": True},
+        {**base, "rewrite": "1 + 1 = 2"},
+        {**base, "id": "same", "rewrite": "1 + 1 = 3"},
         {**base, "id": "prose", "rewrite": "Sorry.", "accepted": False, "reason": "wrong answer"},
         {**base, "id": "nothing", "rewrite": None, "accepted": False},
     ]
-    assert [rewrite.id for rewrite in read_rewrites(rows, "rewrites.jsonl")] == ["a"]
-    with pytest.raises(DataError, match="field 'rewrite'"):
-        read_rewrites([{**base, "rewrite": None, "accepted": True}], "rewrites.jsonl")
-
-
-def test_token_rewards_have_one_number_per_token() -> None:
-    found = read_token_rewards([{"id": "a", "token_ids": [5, 6], "rewards": [0.5, 0.0]}], "token_rewards.jsonl")
+    assert [rewrite.id for rewrite in read_rewrites(rows)] == ["a"]
+    found = read_token_rewards([{"id": "a", "token_ids": [5, 6], "rewards": [0.5, 0.0]}])
     assert list(found["a"].rewards) == [0.5, 0.0]
-    with pytest.raises(DataError, match="1 rewards for 2 tokens"):
-        read_token_rewards([{"id": "a", "token_ids": [5, 6], "rewards": [0.5]}], "token_rewards.jsonl")
+    with pytest.raises(DataError, match="there is no sampled solution"):
+        samples()
 
 
 def test_every_question_has_its_ground_truth_once_in_order() -> None:

@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.dialogue import prompt_messages
-from rlhf_core.data.hub_set import HubSet
 from rlhf_core.data.jsonl import write_jsonl
-from rlhf_core.data.sources import (
-    DirectorySource,
-    HuggingFaceSource,
-    Screening,
-    Source,
-    TestbedSource,
-)
+from rlhf_core.data.quarantine import Screening
+from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Source
 from rlhf_core.errors import DataError
 
 from .conftest import pair
@@ -173,31 +167,3 @@ def test_offline_hub_data_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
     source = HuggingFaceSource({"far": HubSet("nobody/nothing-here", {"prompt": "prompt"})})
     with pytest.raises(DataError, match=r"nobody/nothing-here.*save_to_disk"):
         source.load("far", "train")
-
-
-class SmallWorld:
-    """Stands in for the testbed: what matters here is which call a set and split lead to."""
-
-    def preference_pairs(self, n: int, seed: int, annotator: Any, split: str) -> list[dict[str, Any]]:
-        return [pair(index, source=f"{split} {seed} {annotator}") for index in range(n)]
-
-    def prompts(self, n: int, seed: int, split: str) -> list[dict[str, Any]]:
-        return [{"id": str(index), "prompt": split, "source": "world", "meta": {}} for index in range(n)]
-
-
-def test_the_testbed_is_a_source_like_the_others() -> None:
-    source: Source = TestbedSource(SmallWorld(), rows={"preferences": 3}, default_rows=2, seed=7, annotator="Ann")
-    assert [row["source"] for row in source.load("preferences", "ood")] == ["ood 7 Ann"] * 3
-    assert [row["prompt"] for row in source.load("prompts", "arena")] == ["arena"] * 2
-    with pytest.raises(DataError, match="Did you mean prompts"):
-        source.load("prompt", "train")
-
-
-def test_every_set_of_the_real_testbed_passes_its_schema() -> None:
-    testbed = pytest.importorskip("rlhf_core.testbed")
-    if not hasattr(testbed, "World"):
-        pytest.skip("the testbed is not there")
-    source = TestbedSource(default_rows=6)
-    for name, splits in source.available().items():
-        for split in splits:
-            assert len(source.load(name, split)) == 6

@@ -11,12 +11,12 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import (
     add_pad_token,
     check_padding,
-    load_tokenizer,
     response_offsets,
     token_spans,
     train_byte_level_bpe,
 )
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.loading import load_tokenizer
 
 from .conftest import TEXTS
 
@@ -49,8 +49,6 @@ def test_any_text_survives_a_full_byte_alphabet(tokenizer: Any, text: str) -> No
 def test_each_digit_is_a_token(tokenizer: Any) -> None:
     tokens = tokenizer.tokenize("in 1999: 12.5")
     assert [token for token in tokens if any(map(str.isdigit, token))] == list("1999125")
-    joined = train_byte_level_bpe(["1999 1999 1999"] * 9, 300, single_digits=False)
-    assert "1999" in joined.tokenize("1999")
 
 
 def test_a_small_alphabet_maps_unknown_bytes_to_unk() -> None:
@@ -60,21 +58,11 @@ def test_a_small_alphabet_maps_unknown_bytes_to_unk() -> None:
     assert small.unk_token_id in small.encode("日")
 
 
-def test_bos_is_optional() -> None:
-    with_bos = train_byte_level_bpe(TEXTS, 320, bos_token="<|begin_of_text|>")
-    assert with_bos.bos_token_id == with_bos.convert_tokens_to_ids("<|begin_of_text|>")
-
-
-def test_what_cannot_be_trained_or_loaded_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"vocab_size 100 is too small.*full_byte_alphabet"):
         train_byte_level_bpe(TEXTS, 100)
     with pytest.raises(DataError, match="no text"):
         train_byte_level_bpe(["", ""], 320)
-    with pytest.raises(DataError, match="holds no tokenizer"):
-        load_tokenizer(tmp_path / "none")
-    (tmp_path / "tokenizer_config.json").write_text("{broken")
-    with pytest.raises(DataError, match="no loadable tokenizer"):
-        load_tokenizer(tmp_path)
 
 
 def test_pad_that_equals_the_end_of_turn_is_refused_and_repaired() -> None:

@@ -109,14 +109,6 @@ def test_dropping_ended_rows_changes_no_other_rows_samples(kind: str, monkeypatc
         assert out.ids[i][out.mask[i]].tolist() == row
 
 
-def test_a_seed_repeats_and_another_differs() -> None:
-    policy = policy_that_ends()
-    a, b, c = (sample(policy, PROMPTS, seed=seed) for seed in (7, 7, 8))
-    assert torch.equal(a.ids, b.ids)
-    assert torch.equal(a.logprobs, b.logprobs)
-    assert a.ids.shape != c.ids.shape or not torch.equal(a.ids, c.ids)
-
-
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.5}, {"temperature": 0.0}])
 def test_recorded_logprobs_are_the_untruncated_ones_of_a_fresh_pass(kind: str, settings: dict[str, float]) -> None:
     policy = policy_that_ends(2, kind=kind)
@@ -143,27 +135,6 @@ def test_truncation_keeps_what_a_naive_loop_keeps(seed: int, top_k: int, top_p: 
             expected.add(i)
             total += p
         assert {i for i in range(8) if kept[row, i]} == expected
-
-
-def test_top_k_of_one_is_greedy_and_samples_stay_within_top_k() -> None:
-    policy = policy_that_ends(1)
-    assert torch.equal(sample(policy, PROMPTS, top_k=1).ids, sample(policy, PROMPTS, temperature=0.0).ids)
-    out = sample(policy, PROMPTS * 8, top_k=3, max_new_tokens=1)
-    ids, mask = pad_rows(PROMPTS * 8, PAD, "left")
-    with torch.no_grad():
-        positions = (mask.long().cumsum(1) - 1).clamp(min=0)
-        logits = policy.model(ids, attention_mask=mask.long(), position_ids=positions).logits[:, -1]
-    assert (logits.topk(3).indices == out.ids[:, :1]).any(dim=1).all()
-
-
-def test_samples_follow_the_distribution_at_the_temperature() -> None:
-    policy = tiny_policy(4)
-    n = 6000
-    out = sample(policy, [[5, 6, 7]] * n, max_new_tokens=1, temperature=0.6)
-    with torch.no_grad():
-        p = (policy.model(torch.tensor([[5, 6, 7]])).logits[0, -1] / 0.6).softmax(-1)
-    share = torch.bincount(out.ids[:, 0], minlength=VOCABULARY) / n
-    assert float((share - p).abs().max()) < 5 * 0.5 / n**0.5
 
 
 def test_settings_out_of_range_and_broken_policies_are_refused() -> None:

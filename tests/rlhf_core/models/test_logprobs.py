@@ -84,33 +84,6 @@ def test_fused_statistics_are_the_naive_ones(blocks: Any, softcap: float | None,
         torch.testing.assert_close(value, wanted, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("used", ["logprobs", "entropies"])
-def test_a_loss_on_one_of_the_two_has_its_own_gradient(used: str) -> None:
-    hidden, targets, output = case(bias=True)
-    found = []
-    for function in (plain, fused_statistics):
-        state = hidden.clone().requires_grad_()
-        result = function(state, targets, output)[used == "entropies"]
-        (result * torch.arange(TOKENS)).sum().backward()
-        found.append(state.grad)
-    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("softcap", [None, 3.0])
-def test_finite_differences_agree_in_double(softcap: float | None) -> None:
-    hidden, targets, output = case(bias=True)
-    output = output.double()
-    weight, bias = output.weight.detach().requires_grad_(), output.bias.detach().requires_grad_()
-
-    def function(state: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        layer = nn.Linear(HIDDEN, WORDS)
-        del layer.weight, layer.bias
-        layer.weight, layer.bias = weight, bias  # type: ignore[assignment]
-        return fused_statistics(state, targets, layer, softcap=softcap, tokens=3, vocabulary=7)
-
-    assert torch.autograd.gradcheck(function, (hidden.double().requires_grad_(), weight, bias))
-
-
 def test_extreme_logits_stay_finite() -> None:
     hidden, targets, output = case()
     hidden = hidden * 1e4

@@ -11,8 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_language_model, trainable_parameters
-from rlhf_core.models.lora import Adapter, AdapterOff
-from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
 from rlhf_core.models.policy import Policy, policy_of
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.models.vllm.weights import effective

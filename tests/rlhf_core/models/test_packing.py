@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import EOS, PAD, VOCABULARY, batch_of, random_rows
+from tiny_models import EOS, PAD, VOCABULARY, random_rows
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.device_settings import FLASH
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.policy import DecoderPolicy
-from rlhf_core.models.response_states import PACKED, can_pack, pack_rows, packed_states, padded_states
+from rlhf_core.models.response_states import can_pack, pack_rows, packed_states, padded_states
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
 from rlhf_core.segmentation.segments import SegmentedSequence
@@ -116,16 +116,6 @@ def test_a_reward_models_step_without_padding_is_the_padded_one(model_type: str)
         values, segments = score_all(scalar, sides[0], PAD)
         results.append((loss.detach(), sums["margin"], values, segments[0], gradients(scalar)))
     close(*results)
-
-
-def test_a_value_head_reads_the_same_values_at_every_token() -> None:
-    critic = ScalarModel.from_language_model(language_model("llama"), heads=("value",), bias=True)
-    batch = batch_of(random_rows(1, [3, 5, 2], ended=False), random_rows(2, [4, 1, 6]))
-    given = batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask
-    padded = critic(*given, head="value", shift=1)
-    pack_rows(critic.backbone)
-    close(critic(*given, head="value", shift=1), padded)
-    assert getattr(critic.as_critic("value").backbone, PACKED), "a copy packs, too"
 
 
 @pytest.mark.parametrize("attention", ["sdpa", FLASH])

@@ -7,8 +7,7 @@ import torch
 from tiny_models import PAD, POLICIES, batch_of, next_logits, random_rows
 from torch.nn.functional import pad
 
-from rlhf_core.models.decoding import position_ids
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.policy import Policy
 
 PROMPTS = random_rows(1, [3, 6, 1, 4], ended=False)
 ROWS = random_rows(2, [6, 1, 4, 2])
@@ -57,16 +56,6 @@ def test_more_padding_of_any_content_changes_nothing(kind: str, left: int, right
     assert padded.logprobs[:, width:].abs().sum() == 0
 
 
-def test_the_order_and_company_of_rows_change_nothing(kind: str) -> None:
-    policy = POLICIES[kind](1)
-    full, order = batch_of(PROMPTS, ROWS), [2, 0]
-    some = batch_of([PROMPTS[i] for i in order], [ROWS[i] for i in order])
-    with torch.no_grad():
-        a = policy.statistics(full.prompt_ids, full.prompt_mask, full.responses.ids, full.responses.mask)
-        b = policy.statistics(some.prompt_ids, some.prompt_mask, some.responses.ids, some.responses.mask)
-    torch.testing.assert_close(a.logprobs[order][:, : b.logprobs.shape[1]], b.logprobs, atol=2e-5, rtol=1e-5)
-
-
 def test_a_row_without_response_tokens_is_all_zeros(kind: str) -> None:
     batch = batch_of(PROMPTS[:2], [ROWS[0], []])
     with torch.no_grad():
@@ -75,14 +64,3 @@ def test_a_row_without_response_tokens_is_all_zeros(kind: str) -> None:
         )
     assert statistics.logprobs[1].abs().sum() == 0
     assert statistics.logprobs[0].abs().sum() > 0
-
-
-def test_padding_and_positions() -> None:
-    left, left_mask = pad_rows([[5, 6], [7], []], 9, "left")
-    right, right_mask = pad_rows([[5, 6], [7], []], 9, "right")
-    assert left.tolist() == [[5, 6], [9, 7], [9, 9]]
-    assert right.tolist() == [[5, 6], [7, 9], [9, 9]]
-    assert left_mask.tolist() == [[True, True], [False, True], [False, False]]
-    assert right_mask.tolist() == [[True, True], [True, False], [False, False]]
-    mask = torch.tensor([[0, 0, 1, 1, 1, 0]]).bool()
-    assert position_ids(mask)[0, 2:5].tolist() == [0, 1, 2]

@@ -14,8 +14,7 @@ from transformers import LlamaForCausalLM, LlamaModel
 from rlhf_core.models.device import CPU, Device, grant
 from rlhf_core.models.forward import recompute_layers
 from rlhf_core.models.loading import set_device_defaults
-from rlhf_core.models.lora import Adapter
-from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling, generate

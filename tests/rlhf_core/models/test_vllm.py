@@ -16,8 +16,7 @@ from test_engines import PROMPTS, TOKENS, assert_near, policy_of, sample, traine
 from tiny_models import EOS, random_rows
 
 from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
-from rlhf_core.models.lora import Adapter, AdapterOff
-from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.models.vllm import engine
 from rlhf_core.models.vllm.environment import installed, take_deaths

@@ -284,6 +284,7 @@ def test_every_item_comes_once_before_any_comes_again() -> None:
         ("ppo", {"group_std": "sample"}, "does not read 'group_std'"),
         ("ppo", {"replay": 3}, "nothing would ever be trained"),
         ("ppo", {"minibatch": 3}, "not a multiple of minibatch 3"),
+        ("ppo", {"epochs": 0}, "epochs is 0; it must be at least 1"),
         ("ppo", {"clipp": 0.1}, "did you mean 'clip'"),
         ("ppo", {"actor_lr": float("nan")}, "actor_lr"),
         ("ppo_a2c", {"clip": 0.1}, "does not read 'clip': objective is 'policy_gradient'"),

@@ -16,10 +16,9 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.diagnostics import describe, repetition_rate
-from rlhf_core.policy_optimisation.experience import Experience
+from rlhf_core.policy_optimisation.experience import PHASES, Experience, PhaseClock
 from rlhf_core.policy_optimisation.learner import GAPS, Learner
 from rlhf_core.policy_optimisation.objectives import truncated_importance
-from rlhf_core.policy_optimisation.phases import PHASES, PhaseClock
 from rlhf_core.rewards.composition import RewardOutput
 
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
@@ -85,6 +84,9 @@ def test_diagnostics_are_those_of_a_naive_reference_also_for_empty_responses(len
         error = (values(experience.returns) - values(experience.values)) ** 2
         expected = 1 - float(error.mean()) / float(values(experience.returns).var(correction=0))
         assert found["explained_variance"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert found["reward"] == pytest.approx(sum(float(experience.reward.total[i, t]) for i, t in tokens) / len(lengths))
+    kl = values(experience.batch.logprobs) - values(experience.batch.reference_logprobs)
+    assert found["kl"] == pytest.approx(float(kl.sum()) / len(lengths), abs=1e-5)
     assert found["response_length"] == pytest.approx(sum(lengths) / len(lengths))
     assert found["response_length_max"] == max(lengths)
     assert all(value == value and abs(value) < float("inf") for value in found.values())

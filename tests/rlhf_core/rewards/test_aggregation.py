@@ -13,7 +13,7 @@ from tiny_models import PAD, batch_of, random_rows, tiny_scalar_model
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates
-from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation, build_aggregation, rotary
+from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation, build_aggregation
 from rlhf_core.rewards.preference_training import aggregate, pair_loss, score_parts
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit, NGram
@@ -85,48 +85,6 @@ def test_an_aggregation_is_its_formula(kind: str, base: str) -> None:
     assert torch.isfinite(result.weights).all()
     assert result.weights[~found.mask].abs().sum() == 0
     torch.testing.assert_close(result.contributions.sum(dim=1), result.total)
-
-
-def test_the_mean_of_differences_is_the_last_value_over_the_number_of_sentences() -> None:
-    found = states()
-    result = Aggregation("differential_mean")(found)
-    for row, count in ((0, 3), (1, 1), (3, 5)):
-        expected = (found.values[row, count - 1] - found.base[row]) / count
-        torch.testing.assert_close(result.total[row], expected)
-
-
-def test_the_base_cancels_in_a_comparison_only_under_equal_weights() -> None:
-    """Two responses of as many sentences to one prompt: DA ignores the base, attention does not."""
-    found = states(1, (3, 3))
-    shifted = SegmentStates(found.values, found.mask, found.base * 0 + 7.0, found.hidden, found.heads)
-    level = SegmentStates(found.values, found.mask, found.base * 0, found.hidden, found.heads)
-    for kind, same in (("differential_mean", True), ("differential_attention", False)):
-        margins = [
-            float((a[0] - a[1]).detach()) for a in (Aggregation(kind, dim=DIM)(s).total for s in (shifted, level))
-        ]
-        assert (abs(margins[0] - margins[1]) < 1e-5) is same
-
-
-def test_rotary_scores_depend_on_the_distance_alone() -> None:
-    q, k = torch.randn(2, 1, DIM, generator=torch.Generator().manual_seed(3))
-    score = [
-        float((rotary(q, torch.tensor([i]), 1000.0) * rotary(k, torch.tensor([i + 2]), 1000.0)).sum()) for i in (1, 9)
-    ]
-    assert score[0] == pytest.approx(score[1], abs=1e-4)
-
-
-def test_padding_changes_nothing() -> None:
-    found = states()
-    wider = SegmentStates(
-        torch.nn.functional.pad(found.values, (0, 3)),
-        torch.nn.functional.pad(found.mask, (0, 3)),
-        found.base,
-        torch.nn.functional.pad(found.hidden, (0, 0, 0, 3), value=5.0),
-        found.heads,
-    )
-    for kind in AGGREGATIONS:
-        a, b = (Aggregation(kind, dim=DIM)(s).total for s in (found, wider))
-        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize(

@@ -84,17 +84,6 @@ def test_below_the_threshold_the_holistic_reward_alone_is_paid_on_the_last_real_
         assert not paid[length:].any()
 
 
-def test_a_threshold_that_nothing_reaches_pays_the_holistic_reward_alone() -> None:
-    holistic = torch.linspace(-2, 2, 6)
-    reward = gated(holistic, torch.ones(BATCH.responses.ids.shape), 9.0, 3.0)
-    output = reward(BATCH)
-    assert torch.allclose(output.sequence_totals(), 3 * holistic)
-    assert not output.breakdown["aspect"].any()
-    assert isinstance(reward.combination, HierarchicalGate)
-    found = gate_metrics(output, reward.combination, torch.ones(6))
-    assert found == {"gate/share_above": 0, "gate/pairs": 0, "gate/violations": 0, "gate/violation_share": 0}
-
-
 def test_an_aspect_that_pays_below_zero_above_the_gate_stops_the_run() -> None:
     reward = gated(torch.full((6,), 2.0), -torch.ones(BATCH.responses.ids.shape), 0.6, 5.0, sigmoid=False)
     with pytest.raises(NumericsError, match=r"'aspect' pays -1 above the gate.*sigmoid"):

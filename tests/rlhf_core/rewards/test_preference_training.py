@@ -10,7 +10,6 @@ from tiny_models import PAD, batch_of, random_rows, tiny_scalar_model
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.policy import pad_rows
 from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation
 from rlhf_core.rewards.preference_losses import bradley_terry_loss
 from rlhf_core.rewards.preference_training import (
@@ -71,11 +70,6 @@ def test_scoring_in_batches_keeps_the_order() -> None:
         assert sum(values) / len(values) == pytest.approx(float(e[i]), abs=1e-5)
 
 
-def test_bradley_terry_is_minus_log_sigmoid_of_the_difference() -> None:
-    loss = bradley_terry_loss(torch.tensor([2.0, 0.0, -200.0]), torch.tensor([0.5, 0.0, 0.0]))
-    assert loss.tolist() == pytest.approx([-math.log(1 / (1 + math.exp(-1.5))), math.log(2), 200.0])
-
-
 def test_pair_loss_is_the_sum_over_pairs_and_counts_strictly() -> None:
     model = tiny_scalar_model()
     rows = sequences()
@@ -122,20 +116,6 @@ def test_sharing_the_prompt_changes_neither_values_nor_gradients(attention: str,
         torch.testing.assert_close(shared, apart, atol=2e-5, rtol=1e-4)
 
 
-def test_a_pairs_evaluation_does_not_depend_on_the_other_pairs_or_the_other_side() -> None:
-    model = tiny_scalar_model()
-    chosen, rejected = pairs_of_one_prompt()
-    with torch.no_grad():
-        good, bad = pair_evaluations(model, chosen, rejected, PAD)
-        for i in range(4):
-            alone = pair_evaluations(model, chosen[i : i + 1], rejected[i : i + 1], PAD)
-            swapped = pair_evaluations(model, rejected[i : i + 1], chosen[i : i + 1], PAD)
-            for value in (alone[0], swapped[1]):
-                assert float(value) == pytest.approx(float(good[i]), abs=1e-5)
-            for value in (alone[1], swapped[0]):
-                assert float(value) == pytest.approx(float(bad[i]), abs=1e-5)
-
-
 def test_responses_see_the_prompt_and_their_own_past_alone() -> None:
     mask, positions = shared_prompt_mask(torch.tensor([2, 1]), torch.tensor([2, 1]), torch.tensor([1, 1]))
     assert positions.tolist()[0] == [0, 1, 2, 3, 2]
@@ -153,18 +133,6 @@ def test_a_backbone_that_would_ignore_the_mask_computes_prompts_twice(setting: s
     assert not can_share_prompts(model, 11)
     if setting == "sliding_window":
         torch.testing.assert_close(pair_evaluations(model, *pairs_of_one_prompt(), PAD), before, atol=1e-5, rtol=1e-5)
-
-
-def test_a_step_on_the_loss_widens_the_margin() -> None:
-    model = tiny_scalar_model()
-    rows = sequences()
-    before = pair_loss(model, rows[:2], rows[2:], PAD)
-    before[0].backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter -= 1e-3 * parameter.grad
-    assert pair_loss(model, rows[:2], rows[2:], PAD)[2]["margin"] > before[2]["margin"]
 
 
 @pytest.mark.parametrize("microbatch", [1, 3, 64])
@@ -199,20 +167,8 @@ def test_the_aggregate_is_the_mean_over_segments_and_bandit_reads_eos() -> None:
         RewardModelScorer(model, Bandit(), "mean")  # type: ignore[arg-type]
 
 
-def test_training_and_readout_agree_on_padding() -> None:
-    """The same sequences, padded together one way for training and another for rollouts, get the same rewards."""
-    model = tiny_scalar_model(3)
-    batch = batch_of(PROMPTS, ROWS)
-    tokens = RewardModelScorer(model, Bandit(), microbatch=2).token_values(batch)
-    prompt_ids, prompt_mask = pad_rows(PROMPTS, PAD, "left")
-    ids, mask = pad_rows(ROWS, PAD, "right")
-    with torch.no_grad():
-        together = model(prompt_ids, prompt_mask, ids, mask)
-    torch.testing.assert_close(tokens, together, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", [name for name in AGGREGATIONS if name != "mean"])
-def test_other_aggregations_than_the_mean_are_those_of_each_response_alone(kind: str) -> None:
+@pytest.mark.parametrize("kind", AGGREGATIONS)
+def test_evaluations_are_those_of_each_response_alone(kind: str) -> None:
     aggregation = Aggregation(kind, dim=4)
     model = tiny_scalar_model(projections=aggregation.projections)
     chosen, rejected = pairs_of_one_prompt()

@@ -86,14 +86,6 @@ def test_an_answers_reward_does_not_depend_on_its_batch(
     assert found == pytest.approx([alone[i] for i in places], abs=1e-5)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_the_padding_side_of_the_tokenizer_does_not_matter(folder: Path, local: LocalZeroShot, side: str) -> None:
-    made = of(folder)
-    made.tokenizer.padding_side = made.tokenizer.truncation_side = side
-    questions, answers = ["who gives milk ?", "x"], ["no", "the cow gives milk . the dog barks ."]
-    assert made.rewards(questions, answers) == pytest.approx(local.rewards(questions, answers), abs=1e-6)
-
-
 def test_an_empty_answer_has_a_stated_reward_and_a_long_prompt_is_cut_on_the_left(folder: Path) -> None:
     made = of(folder, empty=-3.0, max_tokens=12)
     assert made.rewards(["x"], [""]) == [-3.0]
@@ -270,9 +262,3 @@ def test_wrong_settings_are_refused(change: dict[str, Any], message: str) -> Non
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"cannot be loaded .*download it to a folder"):
         load_zero_shot(ZeroShotSettings(str(tmp_path / "none")))
-
-
-def test_two_choices_for_one_prompt_are_refused(local: LocalZeroShot) -> None:
-    twice = {"choices": [{"index": 0, "logprobs": told(-1.0)}, {"index": 0, "logprobs": told(-2.0)}]}
-    with pytest.raises(JudgeError, match=r"choices of index \[0, 0\] for 2 prompts"):
-        served(local, twice).rewards(["x", "y"], ["no", "no"])

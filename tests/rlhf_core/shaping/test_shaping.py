@@ -1,11 +1,15 @@
-"""Shapings as steps of a reward: signals, references, running statistics, bad input, and what is of no use."""
+"""Shapings against formulas written out; references, running statistics, bad input, and what is of no use."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,7 +23,9 @@ from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram
 from rlhf_core.shaping.choices import SHAPINGS, build_shaping, needs_references, shaping_class
+from rlhf_core.shaping.functions import meanstd, minmax
 from rlhf_core.shaping.specification import SftUnits
+from rlhf_core.shaping.statistics import RunningStatistics
 from rlhf_core.shaping.steps import Centered, Running
 from rlhf_core.signals import Segments, Sequence, Tokens
 
@@ -56,57 +62,132 @@ def signals(of: RolloutBatch, seed: int = 0) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("kind", SHAPINGS)
-def test_every_shaping_gives_the_type_it_takes_and_leaves_padding_at_0(kind: str) -> None:
-    of = batch()
-    shaping = build_shaping(spec(kind, **({"ceiling": 2.0} if kind == "ceil" else {})))
-    for signal in signals(of):
+@dataclass(frozen=True)
+class Seen:
+    """What a formula may know of one value.
+
+    Attributes:
+        references: rewards of the prompt's reference responses.
+        rewards: all real values of the batch.
+        tokens, right: of the response.
+    """
+
+    references: list[float]
+    rewards: list[float]
+    tokens: int
+    right: bool
+
+
+def sigma(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def poly(c: float) -> float:
+    if abs(c) >= 5:
+        return float(c > 0)
+    return 2.0266917e-4 * c**5 - 1.01309121e-2 * c**3 + 0.2287885118 * c + 0.5
+
+
+def centred(formula: Callable[[float], float]) -> Callable[[float, Seen], float]:
+    return lambda v, seen: fmean(formula(v - r) for r in seen.references)
+
+
+def by_moments(formula: Callable[[float, float, float], float]) -> Callable[[float, Seen], float]:
+    return lambda v, seen: formula(v, fmean(seen.rewards), float(np.std(seen.rewards)))
+
+
+def percentile(references: list[float]) -> float:
+    return NormalDist(fmean(references), stdev(references) + 1e-5).inv_cdf(0.85)
+
+
+#: Shaping, its options, and the formula of one value.
+NAIVE: list[tuple[str, dict[str, Any], Callable[[float, Seen], float]]] = [
+    ("par", {}, centred(sigma)),
+    ("par", {"references": 1}, lambda v, seen: sigma(v - seen.references[0])),
+    ("sigmoid_k2", {}, centred(lambda c: sigma(2 * c))),
+    ("sigmoid_k3", {}, centred(lambda c: sigma(3 * c))),
+    ("sigmoid", {"k": 2.0}, lambda v, seen: sigma(2 * v)),
+    ("tanh", {}, lambda v, seen: math.tanh(v)),
+    ("tanh_centered", {}, centred(math.tanh)),
+    ("sgfc", {}, centred(lambda c: sigma(3 * (c - 3)))),
+    ("centered", {}, centred(lambda c: c)),
+    ("poly", {}, centred(poly)),
+    ("poly", {"clamp": True}, centred(lambda c: min(1.0, max(0.0, poly(c))))),
+    ("lsc", {}, lambda v, seen: math.log(sigma(v - percentile(seen.references)))),
+    ("ceil", {"ceiling": 9.0}, lambda v, seen: min(v, 9.0)),
+    ("clip", {}, by_moments(lambda v, mean, std: min(max(v, mean - std), mean + std))),
+    ("meanstd", {}, by_moments(lambda v, mean, std: (v - mean) / std)),
+    ("minmax", {}, lambda v, seen: (v - min(seen.rewards)) / (max(seen.rewards) - min(seen.rewards))),
+    ("length_penalty", {"beyond": 3, "per_token": 0.5}, lambda v, seen: v - 0.5 * max(0, seen.tokens - 3)),
+    (
+        "outcome_probability", {},
+        lambda v, seen: min(max(sigma(v) - 0.5, 0.0), 0.5) if seen.right else max(min(sigma(v) - 0.5, 0.0), -0.1),
+    ),
+    ("short_response", {"tokens": 3}, lambda v, seen: -10.0 if seen.tokens <= 3 else v),
+]  # fmt: skip
+
+
+def test_every_shaping_has_a_formula() -> None:
+    assert {kind for kind, *_ in NAIVE} == set(SHAPINGS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "formula"), NAIVE, ids=lambda value: value if isinstance(value, str) else ""
+)
+@QUICK
+@given(seed=st.integers(0, 1000), scale=st.sampled_from([0.1, 1.0, 3.0]))
+def test_a_shaping_is_its_formula_on_real_values_and_0_on_padding(
+    kind: str, options: dict[str, Any], formula: Callable[[float, Seen], float], seed: int, scale: float
+) -> None:
+    of = batch(5, seed)
+    for signal in signals(of, seed):
+        shaping = build_shaping(spec(kind, **options))
         if type(signal) not in shaping.takes:
             continue
+        signal = replace(signal, values=scale * signal.values)
         shaped = shaping(signal, of, update=True)
         assert type(shaped) is type(signal)
         assert shaped.values.dtype == torch.float32
         assert shaped.values.shape == signal.values.shape
-        if isinstance(signal, Segments):
-            assert (shaped.values[~signal.segmentation.mask] == 0).all()
-        if isinstance(signal, Tokens):
-            assert (shaped.values[~of.responses.mask] == 0).all()
+        columns = signal.values[:, None] if isinstance(signal, Sequence) else signal.values
+        found = shaped.values[:, None] if isinstance(signal, Sequence) else shaped.values
+        mask = torch.ones_like(columns, dtype=torch.bool)
+        if not isinstance(signal, Sequence):
+            mask = signal.segmentation.mask if isinstance(signal, Segments) else of.responses.mask
+        assert (found[~mask] == 0).all()
+        for i, length in enumerate(of.responses.lengths.tolist()):
+            seen = Seen(of.references[str(i)].tolist(), columns[mask].tolist(), length, i % 2 == 0)
+            for value, made in zip(columns[i][mask[i]].tolist(), found[i][mask[i]].tolist(), strict=True):
+                assert made == pytest.approx(formula(value, seen), abs=2e-4, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", sorted(set(SHAPINGS) - set(RUNNING)))
+@pytest.mark.parametrize(
+    ("kind", "options", "low", "high"),
+    [
+        ("par", {}, 0.0, 1.0),
+        ("tanh_centered", {}, -1.0, 1.0),
+        ("sgfc", {}, 0.0, 1.0),
+        ("poly", {"clamp": True}, 0.0, 1.0),
+        ("poly", {}, -0.011, 1.011),
+        ("lsc", {}, -math.inf, 0.0),
+    ],
+)
 @QUICK
-@given(seed=st.integers(0, 1000))
-def test_a_shaping_without_statistics_sees_one_response_at_a_time(kind: str, seed: int) -> None:
-    of = batch(seed=seed)
-    shaping = build_shaping(spec(kind))
-    whole = signals(of, seed)[0]
-    together = shaping(whole, of, update=True).values
-    order = [2, 0]
-    some = replace(of, records=[of.records[i] for i in order], responses=replace(
-        of.responses,
-        ids=of.responses.ids[order],
-        mask=torch.nn.functional.pad(of.responses.mask[order], (0, 4)),
-    ))  # fmt: skip
-    alone = shaping(Sequence(whole.values[order]), some, update=True).values
-    assert torch.equal(alone, together[order])
+@given(rewards=st.lists(st.floats(-1e4, 1e4), min_size=3, max_size=3))
+def test_bounded_whatever_the_proxy(
+    kind: str, options: dict[str, Any], low: float, high: float, rewards: list[float]
+) -> None:
+    shaped = build_shaping(spec(kind, **options))(Sequence(torch.tensor(rewards)), batch(), update=True).values
+    assert torch.isfinite(shaped).all()
+    assert ((shaped >= low) & (shaped <= high)).all()
 
 
-def test_segments_are_compared_with_the_references_of_whole_responses() -> None:
-    of = batch()
-    signal = signals(of)[1]
-    shaped = build_shaping({"kind": "par", "references": 3})(signal, of, update=True)
-    for row in range(3):
-        for t in range(int(signal.segmentation.count[row])):
-            v = float(signal.values[row, t])
-            expected = sum(1 / (1 + torch.exp(torch.tensor(-(v - float(r))))) for r in of.references[str(row)]) / 3
-            assert float(shaped.values[row, t]) == pytest.approx(float(expected), abs=1e-6)
-
-
-def test_a_row_may_use_fewer_references_than_are_cached() -> None:
-    of, signal = batch(), Sequence(torch.zeros(3))
-    shaped = build_shaping({"kind": "par", "references": 1})(signal, of, update=True).values
-    first = torch.stack([of.references[str(i)][0] for i in range(3)])
-    torch.testing.assert_close(shaped, torch.sigmoid(-first))
+def test_the_polynomial_leaves_its_range_just_inside_its_ends() -> None:
+    of = replace(batch(5), references={str(i): torch.zeros(1) for i in range(5)})
+    ends = Sequence(torch.tensor([-5.0, -4.9999, 0.0, 4.9999, 5.0]))
+    for clamp, expected in ((False, [0.0, -0.0109, 0.5, 1.0109, 1.0]), (True, [0.0, 0.0, 0.5, 1.0, 1.0])):
+        shaped = build_shaping({"kind": "poly", "references": 1, "clamp": clamp})(ends, of, update=True)
+        assert shaped.values.tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_steps_are_applied_in_order() -> None:
@@ -114,14 +195,6 @@ def test_steps_are_applied_in_order() -> None:
     chain = build_shaping([spec("length_penalty", beyond=4, per_token=2.0), spec("sigmoid")])
     shaped = chain(Sequence(torch.tensor([2.0, 1.0, 0.0])), of, update=True).values  # 5, 3 and 4 tokens
     torch.testing.assert_close(shaped, torch.sigmoid(torch.tensor([0.0, 1.0, 0.0])))
-
-
-def test_a_length_penalty_lowers_the_mean_of_segments_by_itself() -> None:
-    of = batch()
-    signal = signals(of)[1]
-    shaped = build_shaping(spec("length_penalty", beyond=4, per_token=0.5))(signal, of, update=True)
-    fall = signal.masked_mean() - shaped.masked_mean()  # type: ignore[union-attr]
-    torch.testing.assert_close(fall, torch.tensor([0.5, 0.0, 0.0]))
 
 
 def test_a_component_shows_its_shaping_its_own_references() -> None:
@@ -138,23 +211,43 @@ def test_a_component_shows_its_shaping_its_own_references() -> None:
     assert Reward((component,))(of).sequence_totals().tolist() == [0.0, -1.0, -2.0]
 
 
+# Running statistics.
+
+BATCHES = st.lists(st.lists(st.floats(-1e3, 1e3, width=32), max_size=7), max_size=6)
+
+
+@QUICK
+@given(batches=BATCHES)
+def test_running_statistics_are_those_of_all_values_at_once_and_survive_json(batches: list[list[float]]) -> None:
+    statistics, other = RunningStatistics(), RunningStatistics()
+    for drawn in batches:
+        statistics.update(torch.tensor(drawn))
+    other.load_state_dict(json.loads(json.dumps(statistics.state_dict(), allow_nan=False)))
+    assert other == statistics
+    values = np.array([value for drawn in batches for value in drawn], dtype=np.float64)
+    assert statistics.count == len(values)
+    assert statistics.deviation == pytest.approx(values.std() if len(values) > 1 else 0.0, abs=1e-6)
+    if len(values):
+        assert statistics.mean == pytest.approx(values.mean(), abs=1e-9)
+        assert (statistics.minimum, statistics.maximum) == (values.min(), values.max())
+
+
+@QUICK
+@given(size=st.floats(1e-3, 1e6), seed=st.integers(0, 99))
+def test_running_shapings_do_not_amplify_rounding(size: float, seed: int) -> None:
+    noise = 1 + 1e-7 * torch.rand(8, generator=torch.Generator().manual_seed(seed)).double()
+    values = (size * noise)[None]
+    mean, deviation = float(values.mean()), float(values.std(correction=0))
+    assert meanstd(values, mean, deviation).abs().max() <= 1e-6 * size
+    assert (minmax(values, float(values.min()), float(values.max())) == 0.5).all()
+
+
 def test_statistics_take_in_a_batch_once_and_before_it_is_shaped() -> None:
     of = batch()
     shaping = build_shaping(spec("minmax"))
     assert shaping(Sequence(torch.tensor([1.0, 2.0, 3.0])), of, update=True).values.tolist() == [0.0, 0.5, 1.0]
     assert shaping(Sequence(torch.tensor([5.0, 1.0, 3.0])), of, update=True).values.tolist() == [1.0, 0.0, 0.5]
     assert shaping.state_dict()["0-minmax"]["count"] == 6
-
-
-def test_padding_is_no_sample() -> None:
-    of = batch()
-    for signal, real in zip(signals(of)[1:], (3 + 1 + 2, 5 + 3 + 4), strict=True):
-        shaping = build_shaping(spec("meanstd"))
-        shaping(signal, of, update=True)
-        count = shaping.state_dict()["0-meanstd"]["count"]
-        mask = signal.segmentation.mask if isinstance(signal, Segments) else of.responses.mask
-        assert count == int(mask.sum())
-        assert count <= real
 
 
 @pytest.mark.parametrize("kind", RUNNING)
@@ -357,9 +450,3 @@ def test_the_declared_order_and_affinity_hold(kind: str, steps: list[int]) -> No
         slopes = rises / rewards.double().diff()
         assert float(slopes[0]) == pytest.approx(float(slopes[1]), rel=1e-3)
         assert float(slopes[0]) > 0
-
-
-def test_a_short_response_has_its_own_value() -> None:
-    of = batch(5)
-    shaped = build_shaping({"kind": "short_response", "tokens": 3})(Sequence(torch.ones(5)), of, update=True)
-    assert shaped.values.tolist() == [1, -10, 1, 1, -10]

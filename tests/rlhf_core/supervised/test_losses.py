@@ -53,19 +53,6 @@ def test_entropies_come_on_request() -> None:
     assert float(full.entropies.max()) <= math.log(50) + 1e-5
 
 
-def test_sft_steps_lower_the_loss() -> None:
-    policy = tiny_policy(1)
-    optimiser = torch.optim.SGD(policy.model.parameters(), lr=0.02)
-    first = None
-    for _ in range(5):
-        optimiser.zero_grad()
-        loss, tokens = sft_loss(policy, SEQUENCES)
-        (loss / tokens).backward()
-        optimiser.step()
-        first = first if first is not None else float(loss.detach())
-    assert float(sft_loss(policy, SEQUENCES)[0].detach()) < first  # type: ignore[operator]
-
-
 def test_dpo_by_hand() -> None:
     loss, margin = dpo_loss(
         torch.tensor([-4.0, -4.0]), torch.tensor([-6.0, -2.0]), torch.tensor([-5.0, -3.0]), torch.tensor([-5.0, -3.0]),
@@ -78,31 +65,9 @@ def test_dpo_by_hand() -> None:
     assert float(none) == 0.0
 
 
-def test_dpo_pushes_chosen_up_and_rejected_down() -> None:
-    chosen, rejected = torch.tensor([-4.0], requires_grad=True), torch.tensor([-4.0], requires_grad=True)
-    loss, margin = dpo_loss(chosen, rejected, torch.tensor([-3.0]), torch.tensor([-3.0]), 0.1)
-    loss.sum().backward()
-    assert not margin.requires_grad
-    assert float(chosen.grad) == pytest.approx(-0.05)  # type: ignore[arg-type]
-    assert float(rejected.grad) == pytest.approx(0.05)  # type: ignore[arg-type]
-
-
 def test_sequence_logprobs_are_sums_and_keep_their_order_in_batches() -> None:
     naive = [-sum(naive_nll(1, sequence)) for sequence in SEQUENCES]
     with torch.no_grad():
         assert sequence_logprobs(tiny_policy(1), SEQUENCES).tolist() == pytest.approx(naive, rel=1e-5)
     for batch in (1, 3):
         assert reference_logprobs(tiny_policy(1), SEQUENCES, batch).tolist() == pytest.approx(naive, rel=1e-5)
-
-
-def test_a_dpo_step_raises_the_implicit_margin() -> None:
-    policy = tiny_policy(1)
-    before = reference_logprobs(policy, SEQUENCES)
-    optimiser = torch.optim.SGD(policy.model.parameters(), lr=1e-3)
-    logprobs = sequence_logprobs(policy, SEQUENCES)
-    loss, margin = dpo_loss(logprobs[:2], logprobs[2:], before[:2], before[2:], 0.1)
-    assert margin.abs().max() < 1e-4
-    loss.mean().backward()
-    optimiser.step()
-    after = reference_logprobs(policy, SEQUENCES)
-    assert dpo_loss(after[:2], after[2:], before[:2], before[2:], 0.1)[1].sum() > 0
