@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tool_server import ToolServer
 from rlhf_core.aspects.language_tool import URL_VARIABLE
 from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
 from tests.tasks.alarm_run import FILES, Run
 from tests.tasks.test_real_aspects import MT, QA, shortened
+from tests.tool_server import ToolServer
 
 ROOT = Path(__file__).parents[2]
 #: Small settings, whatever the task; no judge, as at the scale `feedback`.

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tool_server import ToolServer
 from rlhf_core.aspects.language_tool import URL_VARIABLE
 from rlhf_core.errors import ToolError
 from tasks.running.artifacts import digest, read_jsonl
 from tasks.running.checkpoints import SECONDS_VARIABLE
 from tests.tasks.alarm_run import FILES, TRANSLATION, Run
+from tests.tool_server import ToolServer
 
 GRAMMAR = {"kind": "grammar", "retries": 3, "backoff_s": 0.02, "timeout_s": 1.5}
 PPO = {**FILES["ppo"], "optimiser": {**FILES["ppo"]["optimiser"], "iterations": 3}}
