@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rlhf_core.errors import RecipeError, hint
 from tasks.commands.options import Scale
-from tasks.commands.processes import run_quietly
-from tasks.graph.names import papers_of_repository
+from tasks.commands.processes import option_words, run_quietly
+from tasks.graph.names import known_paper, papers_of_repository
 from tasks.running.platform_state import join_platform
 
 
@@ -25,8 +24,7 @@ def up(
     listen on this machine only; user and password are generated (`.work/platform/credentials.json`).
     """
     papers_of_repository(Path.cwd())
-    asked = {"prefect": prefect_port, "mlflow": mlflow_port, "page": page_port}
-    ports = [word for name, port in asked.items() if port for word in (f"--{name}-port", str(port))]
+    ports = option_words(prefect_port=prefect_port, mlflow_port=mlflow_port, page_port=page_port)
     raise typer.Exit(run_quietly("flows.servers", "up", *ports))
 
 
@@ -46,12 +44,10 @@ def sync(
     from tasks.tracking import mirror as tracking
     from tasks.tracking.databases import without_passwords
 
-    known = papers_of_repository(Path.cwd())
+    names = papers_of_repository(Path.cwd()) if paper is None else [known_paper(Path.cwd(), paper)]
     join_platform(Path.cwd())
-    if paper is not None and paper not in known:
-        raise RecipeError(f"unknown paper '{paper}'{hint(paper, sorted(known), more=3)}")
     print(without_passwords(f"MLflow: {tracking.tracking_uri(Path.cwd())}"))
-    for name in [paper] if paper else [name for name in known if Path("results", scale, name).is_dir()]:
+    for name in (name for name in names if paper or Path("results", scale, name).is_dir()):
         print(f"{name}: {tracking.sync(Path.cwd(), name, scale).line()}")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.graph.names import SUITE
 from tasks.running.machine import refuse_unusable_disk
@@ -64,14 +65,22 @@ def finding_the_project(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": path}
 
 
+def option_words(**options: Any) -> list[str]:
+    """Returns the words of a command line that set options; None, False and empty lists set nothing."""
+    words: list[str] = []
+    for name, value in options.items():
+        if value is not None and value is not False and value != []:
+            values = value if isinstance(value, list) else [] if value is True else [value]
+            words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return words
+
+
 def run_flow(
-    paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
+    paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], *, verbose: bool, **options: Any
 ) -> int:
     """Runs a paper's flow, or the suite's, in a process of its own; returns its exit status."""
     module, *words = flow_of(paper)
-    words += ["--scale", scale, *options]
-    words += ["--rows", *rows] if rows else []
-    words += ["--seeds", *map(str, seeds)] if seeds else []
+    words += option_words(scale=scale, rows=list(rows), seeds=list(seeds), **options)
     return run_module(module, words, verbose=verbose)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -74,8 +75,9 @@ def hackability(
     if train:
         write_graph(root, matrix_folders(scale, laboratory.LABORATORY))
         rows = [row for reward in rewards for row in reward.rows.values()]
-        options = ["--no-report", *([] if sync else ["--no-sync"])]
-        status = run_flow(laboratory.LABORATORY, scale, rows, seeds, options, verbose=verbose)
+        status = run_flow(
+            laboratory.LABORATORY, scale, rows, seeds, verbose=verbose, no_report=True, no_sync=not sync
+        )  # fmt: skip
     from tasks.report.hackability import compare, write_comparison
 
     print(f"report: {write_comparison(compare(root, scale, rewards, names, seeds), out).resolve()}")
@@ -157,6 +159,7 @@ def bench_reward(
     `rewardsmith bench-reward sentence/sentence --sets llmbar,hhh_alignment`.
     """
     from tasks.commands import bench_reward as benching
+    from tasks.running.artifacts import write_json
 
     chosen = sets.split(",") if sets else list(benching.SETS)
     folder = trained_reward_model(model, seed, scale)
@@ -166,4 +169,4 @@ def bench_reward(
     )  # fmt: skip
     benching.print_scores(scores, cut)
     if out is not None:
-        benching.write_scores(out, folder, scores, cut)
+        write_json(out, {"model": str(folder), "cut": cut, "scores": [asdict(score) for score in scores]})

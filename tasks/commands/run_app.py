@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, refuse_empty_name
-from tasks.commands.processes import flow_of, run_flow, run_module, show_progress
+from tasks.commands.processes import flow_of, option_words, run_flow, run_module, show_progress
 from tasks.graph.names import ALL, REHEARSED, SUITE, rehearsed_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
-
-if TYPE_CHECKING:
-    from tasks.rehearsal.empty_cells import Listing
 
 #: Exit status of a run with failed stages; rows that ended have results.
 RUN_FAILED = 1
@@ -47,7 +43,7 @@ def run(
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
     stage: `.work/logs/`. Interrupting is safe: the same command continues where it stopped.
     """
-    from tasks.commands.run_end import print_run_end
+    from tasks.commands.rows import print_run_end
     from tasks.dvc.ended_runs import RunRequest, nothing_to_do
     from tasks.dvc.pipelines import refuse_asked
 
@@ -64,12 +60,11 @@ def run(
         print_run_end(root, paper, rows, seed or [], scale=scale, full=full)
         return
     refuse_asked(root, paper, rows, seed or [], scale=scale, full=full)
-    options = ["--full"] if full else []
-    options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
-    options += ["--pool", pool] if pool else []
-    options += ["--remote", remote] if remote else []
     began = time.time()
-    status = run_flow(paper, scale, rows, seed or [], options, verbose=verbose)
+    status = run_flow(
+        paper, scale, rows, seed or [], verbose=verbose, full=full, no_report=not report, no_sync=not sync, pool=pool,
+        remote=remote,
+    )  # fmt: skip
     if status in (0, RUN_FAILED):
         print_run_end(root, paper, rows, seed or [], scale=scale, full=full, began=began)
     raise typer.Exit(status)
@@ -88,8 +83,7 @@ def worker(
     Give it a clone of its own at the run's commit, with PREFECT_API_URL at the shared server. It runs stages of that
     commit and of its versions only. Example: `rewardsmith worker --pool gpus`.
     """
-    words = ["--pool", pool, *(["--limit", str(limit)] if limit else [])]
-    raise typer.Exit(run_module("flows.worker", words, verbose=verbose))
+    raise typer.Exit(run_module("flows.worker", option_words(pool=pool, limit=limit), verbose=verbose))
 
 
 def plan(
@@ -116,10 +110,6 @@ def rehearse(
     rows: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of <name>.<split>.jsonl[.gz] with real rows.")
     ] = None,
-    replies: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='What judges and teachers say: lines of {"template": ..., "reply": ...}.'),
-    ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of the forecast.")] = 8,
     gpu_memory: Annotated[float, typer.Option(help="GiB of each GPU of the forecast.")] = 80.0,
     deepspeed: Annotated[Path | None, typer.Option(help="DeepSpeed configuration of the forecast.")] = None,
@@ -133,58 +123,35 @@ def rehearse(
 
     Examples: `rewardsmith rehearse all --scale paper --rows ../shared/data` · `rewardsmith rehearse segment dpo`.
     """
-    from tasks.graph.scale_check import report as forecast
-
-    root = Path.cwd()
-    paper, chosen = split_names(root, names or [])
-    found = _run_small(root, paper, chosen, scale=scale, given=rows, replies=replies, verbose=verbose)
-    forecast(root, scale, deepspeed, gpus, gpu_memory)
-    raise typer.Exit(found.status)
-
-
-def _run_small(
-    root: Path, paper: str, rows: Sequence[str], *, scale: str, given: Path | None, replies: Path | None, verbose: bool
-) -> Listing:
-    """Rehearses rows of a paper, or the suite, and prints the list; returns it.
-
-    Args:
-        root: the repository.
-        paper: a paper, or SUITE for the five.
-        rows: of the paper, empty for all.
-        scale: that is rehearsed.
-        given: folder of real rows, None for made-up rows alone.
-        replies: file of the replies of judges and teachers, None for drawn verdicts.
-        verbose: show the stages' own logs.
-
-    Raises:
-        RewardsmithError: what cannot be rehearsed, before anything runs.
-    """
     from transformers.utils import logging
 
     from tasks.dvc.pipelines import asked_papers
     from tasks.graph.check import refuse_rows
+    from tasks.graph.scale_check import report as forecast
     from tasks.rehearsal.empty_cells import listing_of
-    from tasks.rehearsal.endpoint import endpoints, read_replies
+    from tasks.rehearsal.endpoint import endpoints
     from tasks.rehearsal.tree import environment, write_tree
 
+    root = Path.cwd()
+    paper, chosen = split_names(root, names or [])
     logging.disable_progress_bar()  # of stand-ins, each written in a moment
-    said = None if replies is None else read_replies(replies)
-    rehearsal = write_tree(root, scale, given, replies)
-    asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(rows))
+    rehearsal = write_tree(root, scale, rows)
+    asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(chosen))
     refuse_rows(rehearsal.tree, rehearsal.name, asked)
-    words = [*flow_of(paper), "--scale", rehearsal.name, *(["--full"] if paper == SUITE else [])]
-    words += ["--rows", *rows] if rows else []
+    module, *words = flow_of(paper)
+    words += option_words(scale=rehearsal.name, full=paper == SUITE, rows=chosen)
     show_progress(verbose)
-    with endpoints(said) as served:
+    with endpoints() as served:
         surroundings = environment(rehearsal.tree, served)
-        status = run_module(words[0], words[1:], verbose=verbose, folder=rehearsal.tree, environment=surroundings)
+        status = run_module(module, words, verbose=verbose, folder=rehearsal.tree, environment=surroundings)
     found = listing_of(rehearsal, asked)
     if status and not found.failed:
         found.failed["flow"] = f"the flow ended with status {status}; its log is above"
     file = found.write(rehearsal)
     print(file.read_text(encoding="utf-8"))
     print(f"list: {file.relative_to(root)}; report: {(rehearsal.tree / 'report').relative_to(root)}/index.html")
-    return found
+    forecast(root, scale, deepspeed, gpus, gpu_memory)
+    raise typer.Exit(found.status)
 
 
 def times(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 
 from rlhf_core.errors import RewardsmithError
+from tasks.commands.options import print_table
 from tasks.graph.expected import clock
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
 from tasks.report.atlas_words import sentence
@@ -105,7 +103,9 @@ def print_study(root: Path, name: str) -> None:
         print("\n" + "\n".join(f"{name}: {said}" for name, said in zip(HEADINGS, test.texts, strict=True)))
     _print_claim(state)
     budgets = row_budgets(spec, state.frame, state.tuned)
-    _print_table("\nBudgets", ["row"], BUDGET_COLUMNS, ([row, *budget.texts] for row, budget in budgets.items()))
+    print("\nBudgets")
+    rows = ([row, *budget.texts] for row, budget in budgets.items())
+    print_table(["row", *BUDGET_COLUMNS], rows, right=BUDGET_COLUMNS)
     _print_at_kl(state)
 
 
@@ -135,31 +135,16 @@ def _print_at_kl(state: StudyState) -> None:
     found = rows_at_kl(state.spec, state.records)
     if not found:
         return
-    targets = state.spec.kl_targets
+    targets = [f"{target:g}" for target in state.spec.kl_targets]
     lines = [found[first : first + len(targets)] for first in range(0, len(found), len(targets))]
     rows = ([line[0].cell, line[0].row, *(one.text for one in line)] for line in lines)
-    title = f"\n{state.spec.metric} at equal KL, nats per response"
-    _print_table(title, ["cell", "row"], [f"{target:g}" for target in targets], rows)
+    print(f"\n{state.spec.metric} at equal KL, nats per response")
+    print_table(["cell", "row", *targets], rows, right=targets)
     if any(one.assumed for one in found):
         print(f"{ASSUMED}: {WHAT_IS_ASSUMED}")
     for one in found:
         if one.reason is not None:
             print(f"{one.cell}, {one.row} at {one.target:g}: {one.reason}")
-
-
-def _print_table(title: str, names: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table below its title, with lines as long as they are."""
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(markup=False)
-    words = Measurement.get(console, console.options.update_width(1000), table).maximum
-    print(title)
-    Console(markup=False, width=max(console.width, words)).print(table, crop=False)
 
 
 def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> None:
@@ -171,8 +156,8 @@ def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> Non
         + [clock(row.core_seconds)]
         for row in rows.values()
     ]
-    title = f"{record['study']}, tuned on seeds {', '.join(map(str, record['seeds']))}"
-    _print_table(title, ("row", "optimiser"), numbers, lines)
+    print(f"{record['study']}, tuned on seeds {', '.join(map(str, record['seeds']))}")
+    print_table(("row", "optimiser", *numbers), lines, right=numbers)
     for row in rows.values():
         for flag in row.flags:
             print(f"{row.row}: {flag}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tasks.commands.options import InProject, Verbose
-from tasks.commands.processes import run_module
+from tasks.commands.processes import option_words, run_module
 
 studies = typer.Typer(no_args_is_help=True, help="Registered questions, answered over independent worlds.")
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The name of studies/STUDY.yaml.")]
@@ -48,8 +48,8 @@ def run_study(
     from tasks.params.studies import study_file
 
     study_file(Path.cwd(), name)
-    options = ["--worlds", str(worlds), *(["--pilot", *map(str, pilot)] if pilot else [])]
-    raise typer.Exit(run_module("flows.study", [name, *options, *(["--keep"] if keep else [])], verbose=verbose))
+    options = option_words(worlds=worlds, pilot=pilot, keep=keep)
+    raise typer.Exit(run_module("flows.study", [name, *options], verbose=verbose))
 
 
 @studies.command(name="show", cls=InProject)
@@ -78,10 +78,6 @@ def tune(
     Search spaces: `params/tuning.yaml`. What was tried: `reference/tuning/<study>.json`; it is not tried again.
     Example: `rewardsmith tune credit --trials 16 --seed 100 --seed 101`. Seed 100 unless given.
     """
-    call = [
-        *(["--trials", str(trials)] if trials else []),
-        *(word for one in seed or [] for word in ("--seed", str(one))),
-    ]
-    call += [*(["--from", other] if other else [])]
-    call += [*(["--write"] if write else []), *(["--keep"] if keep else [])]
-    raise typer.Exit(run_module("flows.tune", [study, *call], verbose=verbose))
+    options = option_words(trials=trials, **{"from": other}, write=write, keep=keep)
+    options += [word for one in seed or [] for word in option_words(seed=one)]
+    raise typer.Exit(run_module("flows.tune", [study, *options], verbose=verbose))

@@ -348,16 +348,16 @@ def test_sizes_follow_from_model_and_device() -> None:
     small, large = Device("A10G", 24.0, bf16=True, count=1), Device("H100", 80.0, bf16=True, count=8)
     parameters = 494_000_000
     sizes = {device: project_sizes(HALF_BILLION, parameters, device) for device in (small, large, CPU)}
-    assert [sizes[device].gpus for device in (small, large, CPU)] == [1, 1, 0]
-    assert sizes[small].microbatch < sizes[large].microbatch
-    assert sizes[CPU].iterations < sizes[small].iterations
+    assert [sizes[device]["gpus"] for device in (small, large, CPU)] == [1, 1, 0]
+    assert sizes[small]["microbatch"] < sizes[large]["microbatch"]
+    assert sizes[CPU]["iterations"] < sizes[small]["iterations"]
     for each in sizes.values():
-        assert each.rollout_batch % each.group_size == 0
-        assert each.prompts == each.iterations * each.rollout_batch // each.group_size
-        assert each.answer_tokens + each.prompt_tokens <= each.total_tokens
+        assert each["rollout_batch"] % each["group_size"] == 0
+        assert each["prompts"] == each["iterations"] * each["rollout_batch"] // each["group_size"]
+        assert each["answer_tokens"] + each["prompt_tokens"] <= each["total_tokens"]
     billions = project_sizes(HALF_BILLION, 8_000_000_000, small)
-    assert billions.microbatch == 1
-    assert project_sizes(HALF_BILLION, 10_000, CPU).policy_lr > sizes[CPU].policy_lr
+    assert billions["microbatch"] == 1
+    assert float(project_sizes(HALF_BILLION, 10_000, CPU)["policy_lr"]) > float(sizes[CPU]["policy_lr"])
 
 
 def test_the_gpu_of_the_least_memory_counts() -> None:
