@@ -24,7 +24,6 @@ from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.models.device import CPU, Device
 from rlhf_core.published import printed_tables
-from tasks.commands.processes import finding_the_project
 from tasks.commands.project_sizes import fitting_rows, found_device, project_sizes
 from tasks.data_specs.compared_answers import NO_PREFERENCE
 from tasks.data_specs.pair_formats import COMMON_BEGINNING, prompt_remedy, read_pairs, split_by_prompt
@@ -171,13 +170,13 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
         RecipeError: a model that is not a language model or is quantised, an architecture that does not run here, no
             chat template, or one that does not fit the tokenizer.
     """
+    from huggingface_hub import is_offline_mode
     from transformers import AutoConfig
 
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import add_pad_token
     from rlhf_core.models.hub_folder import check_architecture_runs, check_kind, check_parts, check_weights
     from rlhf_core.models.loading import load_tokenizer, on_meta
-    from tasks.commands.data_needs import is_offline, refuse_unknown_model
 
     folder, named = Path(model).expanduser(), chat_template(template)
     local = folder.exists() or model.startswith((".", "/", "~"))
@@ -185,15 +184,15 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
         check_parts(folder)
         model = str(folder.resolve())
     try:
-        if not local:
-            refuse_unknown_model(model)
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
         check_kind(config, model)
         shapes = on_meta(config)
     except (OSError, ValueError) as error:
         problem = f"no language model can be loaded ({str(error).strip().splitlines()[0][:200]})"
         own_code = "custom code" in problem or "trust_remote_code" in problem
-        remedy = "Give a folder, or a hub id" + (" with HF_HUB_OFFLINE=0" if is_offline() else " of a language model")
+        remedy = "Give a folder, or a hub id" + (
+            " with HF_HUB_OFFLINE=0" if is_offline_mode() else " of a language model"
+        )
         if own_code:
             remedy = "Code from the hub is never run: give a model whose class transformers has"
         raise DataError(problem, file=model, remedy=remedy) from None
@@ -261,8 +260,6 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     }  # fmt: skip
     with tempfile.TemporaryDirectory(dir=asked.folder.resolve().parent, prefix=f".{name}-") as staged:
         _write(Path(staged) / name, values, asked, pairs)
-        if asked.reward:
-            _try_in_project(Path(staged) / name, asked.reward)
         (Path(staged) / name).rename(asked.folder)
     _print_made(asked, pairs, f"{parameters:,} parameters", device)
     if device.memory_gb is not None and not fitting_rows(config, parameters, device, limits.total):
@@ -294,26 +291,6 @@ def _write(root: Path, values: Mapping[str, Any], asked: NewProject, pairs: Gath
         shutil.copyfile(own, root / own)
     write_graph(root, matrix_folders(SCALE, values["name"]))
     _begin_tracking(root)
-
-
-def _try_in_project(root: Path, reward: str) -> None:
-    """Applies the reward once from within the project, in a process of its own: it may read what is only beside its
-    first place.
-
-    Raises:
-        RecipeError: it fails there.
-    """
-    words = [sys.executable, "-P", "-m", "tasks.command_line", "try-reward", reward, "--rows", str(TRIED), "--scale"]
-    done = subprocess.run(
-        [*words, SCALE], cwd=root, env=finding_the_project(os.environ), capture_output=True, text=True,
-        encoding="utf-8", errors="replace",
-    )  # fmt: skip
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip()] or ["it ends without a message"]
-        raise RecipeError(
-            f"reward function '{reward}' works here and not in the project ({said[-1].strip()[:300]}); the project has "
-            "copies of its module and of modules that it imports from this folder: name other files by whole paths"
-        )
 
 
 def _begin_tracking(root: Path) -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError
 from tasks.commands.options import print_table
-from tasks.dvc.pipelines import asked_papers, unlisted_rows
+from tasks.dvc.pipelines import asked_papers
 from tasks.dvc.stale import requested_stages
 from tasks.graph.expected import clock, expected_bytes, expected_seconds, side_by_side_seconds
-from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage
-from tasks.params.stages import RUNS
 from tasks.running import machine
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}
@@ -32,28 +30,9 @@ def print_plan(
     seconds = expected_seconds(root, stages.values())
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds))
-    if paper == SUITE and not full and (left := unlisted_rows(root)):
-        field = f"demo.{left[0].partition('/')[0]}.rows"
-        print(f"in no list of {RUNS}: {', '.join(left)}; add it to {field}, or: rewardsmith run {left[0]}")
-    if commands := [stage.command for stage in stages.values() if stage.state == "run"]:
-        _look_at_data(root, commands)
     if _most(stages, "gpus"):
         for name in asked_papers(root, paper, scale=scale, full=full):
             _print_costs(root, scale, name, stages)
-
-
-def _look_at_data(root: Path, commands: Sequence[str]) -> None:
-    """Prints what the hub does not answer for, and refuses wrong rows of local files.
-
-    Raises:
-        DataError: a row that a stage could not use.
-    """
-    from tasks.commands.data_needs import check_local_rows, spec_addresses, unreachable
-
-    specs = spec_addresses(root, commands)
-    for line in unreachable(specs):
-        print(line)
-    check_local_rows(specs)
 
 
 def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool) -> None:

@@ -14,14 +14,12 @@ from tasks.commands.options import print_table
 from tasks.graph.expected import clock
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
 from tasks.report.atlas_words import sentence
-from tasks.studies.equal_kl import ASSUMED, WHAT_IS_ASSUMED, rows_at_kl
-from tasks.studies.frame import BUDGET_COLUMNS, core_hours, frame_of, row_budgets
+from tasks.studies.frame import core_hours, frame_of
 from tasks.studies.plan import check_study, design_of
 from tasks.studies.records import read_record
 from tasks.studies.registration import RECORDS
 from tasks.studies.tuned import OPTIMISER, TunedRow, read_tuning, tuned_rows
-from tasks.studies.twins import HEADINGS, twin_tests
-from tasks.studies.verdicts import StudyFinding, StudyState, caveat_groups, claim_word, load_study, studied_claim
+from tasks.studies.verdicts import load_study
 
 #: Width of the list of studies.
 LINE = 80
@@ -85,66 +83,21 @@ def _print_cost(root: Path, study: str, spec: StudySpec) -> None:
 
 
 def print_study(root: Path, name: str) -> None:
-    """Prints a study's findings with what must be known beside them, or how many of its worlds have run."""
-    state = load_study(root, study_file(root, name))
-    spec = state.spec
-    print(f"{spec.title}: {spec.asks}")
-    print(f"{state.progress}, {core_hours(state.frame):.1f} core-hours")
-    for note in state.notes:
-        print(f"note: {note}")
-    if not state.findings:
-        print("No verdict is shown before the last registered world has run: rewardsmith study run " + name)
-        return
-    for finding in state.findings:
-        print(_lines(finding))
-    for group in caveat_groups(spec, state.findings):
-        print("\n".join([f"\nCaveats of {group.of}", *(f"    {text}" for text in group.texts)]))
-    for test in twin_tests(state):
-        print("\n" + "\n".join(f"{name}: {said}" for name, said in zip(HEADINGS, test.texts, strict=True)))
-    _print_claim(state)
-    budgets = row_budgets(spec, state.frame, state.tuned)
-    print("\nBudgets")
-    rows = ([row, *budget.texts] for row, budget in budgets.items())
-    print_table(["row", *BUDGET_COLUMNS], rows, right=BUDGET_COLUMNS)
-    _print_at_kl(state)
+    """Prints a study's part of the atlas, or how many of its worlds have run: drawn on a terminal, else Markdown."""
+    from rich.console import Console
+    from rich.markdown import Markdown
 
+    from tasks.report.atlas import AtlasStudy
+    from tasks.report.atlas_page import study_section
 
-def _lines(finding: StudyFinding) -> str:
-    mark, number = "*" if finding.primary else " ", ""
-    if finding.effect is not None:
-        interval = finding.effect.interval()
-        shown = "" if interval is None else f" [{interval.lower:+.1f}, {interval.upper:+.1f}]"
-        p = "" if finding.p is None or finding.held_back else f", p = {finding.p:.3g}"
-        number = f"{finding.effect.estimate:+.2f}{shown}{p}: "
-    return f"{mark} {finding.hypothesis.says}\n    {number}{finding.text}"
-
-
-def _print_claim(state: StudyState) -> None:
-    """Prints what the study says of the claim that it names; the atlas has the verdict over all studies of it."""
-    claim, says = state.spec.claim, studied_claim(state)
-    if claim is None or says is None:
-        return
-    print(
-        f"\nclaim ({claim.paper}, {claim.stated.source}): {claim.stated.says}\n    {claim_word([says])} by this study"
-    )
-    if claim.differs is not None:
-        print(f"      differs: {claim.differs}")
-
-
-def _print_at_kl(state: StudyState) -> None:
-    found = rows_at_kl(state.spec, state.records)
-    if not found:
-        return
-    targets = [f"{target:g}" for target in state.spec.kl_targets]
-    lines = [found[first : first + len(targets)] for first in range(0, len(found), len(targets))]
-    rows = ([line[0].cell, line[0].row, *(one.text for one in line)] for line in lines)
-    print(f"\n{state.spec.metric} at equal KL, nats per response")
-    print_table(["cell", "row", *targets], rows, right=targets)
-    if any(one.assumed for one in found):
-        print(f"{ASSUMED}: {WHAT_IS_ASSUMED}")
-    for one in found:
-        if one.reason is not None:
-            print(f"{one.cell}, {one.row} at {one.target:g}: {one.reason}")
+    file = study_file(root, name)
+    study = AtlasStudy(file.stem, read_study(file), load_study(root, file), None)
+    text, console = "\n".join(study_section(study).markdown()), Console()
+    console.print(Markdown(text)) if console.is_terminal else print(text)
+    if study.spec is not None and study.spec.claim is not None and study.spec.claim.differs is not None:
+        print(f"The claim's study differs: {study.spec.claim.differs}")
+    if study.primary is None:
+        print(f"No verdict is shown before the last registered world has run: rewardsmith study run {name}")
 
 
 def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -85,11 +84,6 @@ def test_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert finding.state == doctor.MISSING
     assert "apt install git" in finding.remedy
     assert doctor.check_program("C++ compiler").state == doctor.NOTE
-
-
-def test_unfit_python_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 14, 0, "final", 0))
-    assert {finding.name: finding.state for finding in doctor.examine(ROOT)}["Python"] == doctor.MISSING
 
 
 def test_outside_a_repository_doctor_reports_something_missing(

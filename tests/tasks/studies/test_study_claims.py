@@ -201,8 +201,9 @@ def test_the_terminal_has_the_claim_and_what_differs(tmp_path: Path, capsys: pyt
     )
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
-    assert "claim (segment, §4.2 (1), Table 1): Segment rewards beat bandit, sentence and token rewards on all" in shown
-    assert "    undecided by this study\n      differs: True win rates, two of four rows" in shown
+    assert "§4.2 (1), Table 1): Segment rewards beat bandit, sentence and token rewards on all" in shown
+    assert "By this study: undecided." in shown
+    assert "differs: True win rates, two of four rows" in shown
 
 
 HOLDS = StudiedClaim(0.02, 1.0, broken=False, equivalent=False)

@@ -124,8 +124,8 @@ def test_the_findings_hold_the_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     complete(tmp_path, lambda _: 4.0)
     print_study(tmp_path, "twins")
     printed = capsys.readouterr().out
-    assert "differences: 40" in printed
-    assert "refused: no" in printed
+    assert "Rows against themselves" in printed
+    assert "| 40 |" in printed
 
 
 def test_a_number_that_is_not_finite_leaves_one_metric_without_a_test(tmp_path: Path) -> None:
