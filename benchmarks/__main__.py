@@ -2,7 +2,7 @@
 
     python -m benchmarks [--repeats 3] [--only reward_model dpo]
 
-Writes comparisons.csv, token_statistics.csv and benchmarks.png into `.work/benchmarks`. The peers are
+Writes comparisons.csv and benchmarks.png into `.work/benchmarks`. The peers are
 installed by `make bench-peers`; a comparison whose peer is missing is not run, and says so.
 """
 

@@ -95,7 +95,7 @@ def print_study(root: Path, name: str) -> None:
     text, console = "\n".join(study_section(study).markdown()), Console()
     console.print(Markdown(text)) if console.is_terminal else print(text)
     if study.spec is not None and study.spec.claim is not None and study.spec.claim.differs is not None:
-        print(f"The claim's study differs: {study.spec.claim.differs}")
+        print(f"Differs from the paper: {study.spec.claim.differs}")
     if study.primary is None:
         print(f"No verdict is shown before the last registered world has run: rewardsmith study run {name}")
 
