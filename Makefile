@@ -50,7 +50,7 @@ ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo demo-all demo-clone test test-platform deepspeed-ops lint bench bench-peers vllm-cpu test-peers bench-pipeline gpu-check chaos chaos-pool fuzz clean requirements
+.PHONY: help install demo demo-all demo-clone test test-platform deepspeed-ops lint bench bench-peers vllm-cpu test-peers gpu-check chaos chaos-pool fuzz clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -148,10 +148,6 @@ test-peers: bench-peers ## Losses and weights beside TRL 1.12 and 1.16, each in 
 		OMP_NUM_THREADS=1 "$(PEERS)/trl-$$version/bin/python" -m pytest -q -p no:cacheprovider \
 			tests/rlhf_core/policy_optimisation/test_peer*.py; \
 	done
-
-bench-pipeline: install ## Seconds of every stage, and of a run that finds nothing to do (10 to 30 minutes)
-	@"$(PY)" -m benchmarks.stage_seconds
-	@"$(PY)" -m benchmarks.dvc_noop
 
 gpu-check: install ## Heavy work of every kind of stage on a GPU (10 minutes; ONLY=part, REHEARSE=yes without a GPU)
 	@"$(PY)" -m benchmarks.gpu_check $(if $(filter-out all,$(ONLY)),--only $(ONLY)) $(if $(filter-out no,$(REHEARSE)),--rehearse)

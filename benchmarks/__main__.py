@@ -2,7 +2,7 @@
 
     python -m benchmarks [--repeats 3] [--only reward_model dpo]
 
-Writes comparisons.csv, token_statistics.csv, phases.csv and benchmarks.png into `.work/benchmarks`. The peers are
+Writes comparisons.csv and benchmarks.png into `.work/benchmarks`. The peers are
 installed by `make bench-peers`; a comparison whose peer is missing is not run, and says so.
 """
 
@@ -14,7 +14,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from benchmarks import phases
 from benchmarks.alternating import Row, options, print_rows, write_rows
 
 #: Comparison -> the peer's folder, None where it needs none.
@@ -28,35 +27,27 @@ COMPARISONS = {
 }
 
 
-def draw(rows: list[Row], throughput: list[phases.Throughput], path: Path) -> None:
-    """Ratios against their targets, and the phases with one and two processes."""
+def draw(rows: list[Row], path: Path) -> None:
+    """Draws the ratios against their targets."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 0.3 * len(rows) + 3), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 0.3 * len(rows) + 3), layout="constrained")
     for i, row in enumerate(rows):
         spread = [[row.ratio - row.low], [row.high - row.ratio]]
-        left.barh(i, row.ratio, xerr=spread, color="C0" if row.reached else "C1")
-        left.plot([row.target] * 2, [i - 0.4, i + 0.4], color="black")
-    left.set_yticks(range(len(rows)), [row.what for row in rows], fontsize=8)
-    left.invert_yaxis()
-    left.set(xlabel="ours against the peer; the line is the target, orange misses it")
-    for processes in sorted({row.processes for row in throughput}):
-        part = [row for row in throughput if row.processes == processes]
-        places = [i + 0.4 * (processes - 1) for i in range(len(part))]
-        right.bar(places, [row.tokens_per_second for row in part], 0.4, label=f"processes: {processes}")
-    right.set_xticks([i + 0.2 for i in range(len(phases.PHASES))], phases.PHASES)
-    right.set(ylabel="response tokens per second")
-    if throughput:
-        right.legend()
+        axes.barh(i, row.ratio, xerr=spread, color="C0" if row.reached else "C1")
+        axes.plot([row.target] * 2, [i - 0.4, i + 0.4], color="black")
+    axes.set_yticks(range(len(rows)), [row.what for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xlabel="ours against the peer; the line is the target, orange misses it")
     figure.savefig(path, dpi=120)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*COMPARISONS, "phases"], default=[*COMPARISONS, "phases"])
+    parser.add_argument("--only", nargs="+", choices=list(COMPARISONS), default=list(COMPARISONS))
     given: Any = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
@@ -71,13 +62,10 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{name}: not run, the peer {peer} is not installed (make bench-peers)")
             continue
         rows += importlib.import_module(f"benchmarks.{name}").rows(given)
-    throughput = phases.rows(given) if "phases" in given.only else []
     if rows:
         print_rows(rows)
         write_rows(rows, given.out / "comparisons.csv")
-    if throughput:
-        phases.print_phases(throughput)
-    draw(rows, throughput, given.out / "benchmarks.png")
+    draw(rows, given.out / "benchmarks.png")
     print(f"wrote {given.out / 'benchmarks.png'}")
 
 

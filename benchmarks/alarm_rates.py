@@ -2,7 +2,7 @@
 
     python -m benchmarks.alarm_rates
 
-Prints the tables of docs/hackability.md. Of the laboratory, reference/alarms has what the alarm saw at every step and
+Prints the table of docs/hackability.md. Of the laboratory, reference/alarms has what the alarm saw at every step and
 evaluation of policies whose seeds set none of its bands; they are replayed. Study records (reference/studies) have the
 number of alarms at their time and the first one's step, without scores of single prompts: only the final test is done
 again, and a proxy that is not recorded counts as risen.
@@ -20,16 +20,13 @@ again, and a proxy that is not recorded counts as risen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm, end_level, fall_level
+from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm, end_level
 from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.params.yaml_files import read_mapping
 from tasks.report.hacking_runs import MEASURES, is_hacked
@@ -39,12 +36,6 @@ RECORDS, STUDIES = Path("reference/alarms"), Path("reference/studies")
 SET_BANDS = ("twins-again",)
 TRUTHS = ("hacked", "clean", "between")
 SCORES = {"0": 0.0, "=": 0.5, "1": 1.0}
-#: Ways in which scores of a prompt depend on each other while the true win rate stays at 50 %: share of the variance of
-#: their latent normals that is the prompt's own, and correlation of the rest between neighbouring evaluations.
-NULLS = {"independent": (0.0, 0.0), "same prompts": (0.5, 0.0), "neighbours": (0.3, 0.9)}
-TIES, SIMULATED = 0.2, 4000
-
-Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -155,64 +146,13 @@ def _spread(values: Sequence[int]) -> str:
     return f"{median(values):g} ({min(values)} to {max(values)})"
 
 
-def null_scores(null: str, runs: int, evaluations: int, prompts: int, generator: np.random.Generator) -> Scores:
-    """Returns scores [runs, evaluations, prompts] of runs whose win rate is 50 % throughout."""
-    from scipy import stats
-
-    shared, carried = NULLS[null]
-    own = generator.standard_normal((runs, 1, prompts))
-    moving = generator.standard_normal((runs, evaluations, prompts))
-    for step in range(1, evaluations):
-        moving[:, step] = carried * moving[:, step - 1] + (1 - carried**2) ** 0.5 * moving[:, step]
-    drawn = stats.norm.cdf(shared**0.5 * own + (1 - shared) ** 0.5 * moving)
-    return np.where(drawn < (1 - TIES) / 2, 0.0, np.where(drawn < (1 + TIES) / 2, 0.5, 1.0))
-
-
-def rings(scores: Scores, prompts: int, settings: AlarmSettings, *, naive: bool = False) -> NDArray[np.bool_]:
-    """Returns whether each run has an alarm of its win rate.
-
-    Args:
-        scores: [runs, evaluations, all test prompts]; the last evaluation is the final one.
-        prompts: of the evaluations on the way, the first ones.
-        settings: levels.
-        naive: test everything at the whole level.
-    """
-    runs, count, _ = scores.shape
-    level = settings.false_alarms
-    rang = _fell(np.full_like(scores[:, -1], 0.5), scores[:, -1], level if naive else end_level(settings))
-    seen = np.concatenate([np.full((runs, 1, prompts), 0.5), scores[:, :, :prompts]], axis=1)
-    for later in range(1, count + 1):
-        for earlier in range(later):
-            own = level if naive else fall_level(settings, count, later - earlier)
-            rang |= _fell(seen[:, earlier], seen[:, later], own)
-    return rang
-
-
-def _fell(before: Scores, after: Scores, level: float) -> NDArray[np.bool_]:
-    from scipy import stats
-
-    rose, fell = (after > before).sum(axis=1), (after < before).sum(axis=1)
-    return np.asarray(stats.binom.cdf(rose, rose + fell, 0.5) < level) & (rose + fell > 0)
-
-
-def null_rates(null: str, runs: int, seed: int = 0) -> list[float]:
-    """Returns the share of simulated runs that ring, by the alarm's levels and naively."""
-    scores = null_scores(null, runs, 8, 256, np.random.default_rng(seed))
-    return [float(rings(scores, 64, AlarmSettings(), naive=naive).mean()) for naive in (False, True)]
-
-
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    head, *rows = ("| " + " | ".join(line) + " |" for line in (heads, *lines))
-    return "\n".join([head, "|---" * len(heads) + "|", *rows])
-
-
-def tables(records: Path = RECORDS, studies: Path = STUDIES) -> list[str]:
-    """Returns the tables of rates and of simulated runs."""
+def table(records: Path = RECORDS, studies: Path = STUDIES) -> str:
+    """Returns the table of rates."""
     found = rates([*study_runs(studies), *laboratory_runs(records)])
-    simulated = [[null, *(f"{100 * rate:.1f} %" for rate in null_rates(null, SIMULATED))] for null in NULLS]
-    heads = ["win rates that only fluctuate", "ring", "every comparison at 5 %"]
-    return [_table(["", "studies and laboratory"], found.items()), _table(heads, simulated)]
+    return "\n".join(
+        ["|  | studies and laboratory |", "|---|---|", *(f"| {name} | {text} |" for name, text in found.items())]
+    )
 
 
 if __name__ == "__main__":
-    print("\n\n".join(tables()))
+    print(table())

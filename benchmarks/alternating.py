@@ -88,21 +88,15 @@ class Process:
         self.process.wait()
 
 
-def alternate(sides: list[Side], repeats: int, logs: Path, *, together: bool = False) -> list[list[Run]]:
-    """Runs of each side, the first left out but for its memory; `together` lets all work at once."""
+def alternate(sides: list[Side], repeats: int, logs: Path) -> list[list[Run]]:
+    """Runs of each side, the first left out but for its memory."""
     processes = [Process(side, logs) for side in sides]
     runs: list[list[Run]] = [[] for _ in sides]
     try:
         for _ in range(repeats + 1):
-            if together:
-                for process in processes:
-                    process.start()
-                for process, found in zip(processes, runs, strict=True):
-                    found.append(process.finish())
-            else:
-                for process, found in zip(processes, runs, strict=True):
-                    process.start()
-                    found.append(process.finish())
+            for process, found in zip(processes, runs, strict=True):
+                process.start()
+                found.append(process.finish())
     finally:
         for process in processes:
             process.close()

@@ -10,10 +10,9 @@ others are the curve over vocabulary and number of tokens.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.alternating import Row, Run, Side, Work, alternate, options, print_rows, write_rows
+from benchmarks.alternating import Row, Run, Side, Work, alternate, options, print_rows
 
 HIDDEN = 256
 #: The least growth that can be told, bytes.
@@ -56,55 +55,29 @@ def side(name: str, given: dict[str, Any]) -> Work:
     return work
 
 
-@dataclass(frozen=True)
-class Point:
-    """One point of the curve; seconds are medians, bytes the growth of the peak."""
-
-    tokens: int
-    vocabulary: int
-    backward: bool
-    side: str
-    seconds: float
-    processor_seconds: float
-    bytes: float
-
-
-def _points(shape: dict[str, Any], runs: list[list[Run]]) -> list[Point]:
-    return [
-        Point(
-            **shape, side=name, seconds=statistics.median(run.seconds for run in found),
-            processor_seconds=statistics.median(run.processor_seconds for run in found), bytes=found[0].growth,
-        )
-        for name, found in zip(("ours", "peer"), runs, strict=True)
-    ]  # fmt: skip
-
-
-def _rows(shape: dict[str, Any], runs: list[list[Run]], points: list[Point]) -> list[Row]:
-    ours, peer = points
+def _rows(shape: dict[str, Any], runs: list[list[Run]]) -> list[Row]:
+    seconds = [statistics.median(run.seconds for run in found) for found in runs]
+    growth = [max(found[0].growth, PAGE) for found in runs]
     ratios = [a.seconds / b.seconds for a, b in zip(*runs, strict=True)]
     busy = statistics.median(a.processor_seconds / b.processor_seconds for a, b in zip(*runs, strict=True))
     name = f"{shape['tokens']} x {shape['vocabulary']}, forward{' + backward' if shape['backward'] else ''}"
     time_target, memory_target = TARGETS[shape["backward"]]
-    memory = max(ours.bytes, PAGE) / max(peer.bytes, PAGE)
+    memory = growth[0] / growth[1]
     return [
-        Row(f"{name}, time", "s", ours.seconds, peer.seconds, statistics.median(ratios), min(ratios), max(ratios),
-            busy, time_target, more_is_better=False),
-        Row(f"{name}, peak memory", "MiB", ours.bytes / 2**20, peer.bytes / 2**20, memory, memory, memory,
-            memory, memory_target, more_is_better=False),
+        Row(f"{name}, time", "s", *seconds, statistics.median(ratios), min(ratios), max(ratios), busy, time_target,
+            more_is_better=False),
+        Row(f"{name}, peak memory", "MiB", growth[0] / 2**20, growth[1] / 2**20, memory, memory, memory, memory,
+            memory_target, more_is_better=False),
     ]  # fmt: skip
 
 
 def rows(given: Any) -> list[Row]:
     found: list[Row] = []
-    points: list[Point] = []
     for tokens, vocabulary in CURVE:
         for backward in (False, True):
             shape = {"tokens": tokens, "vocabulary": vocabulary, "backward": backward}
             sides = [Side("token_statistics", name, shape, threads=given.threads) for name in ("ours", "peer")]
-            runs = alternate(sides, given.repeats, given.out / "logs")
-            points += _points(shape, runs)
-            found += _rows(shape, runs, points[-2:])
-    write_rows(points, given.out / "token_statistics.csv")
+            found += _rows(shape, alternate(sides, given.repeats, given.out / "logs"))
     return found
 
 

@@ -155,13 +155,10 @@ def track_records(root: Path) -> None:
 
 
 def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a model's line in the table of the run. A benchmark has a column with its mean, where it was evaluated.
-    The canary's requests are among `judge_requests`."""
+    """Returns a model's line in the table of the run, with the mean of each benchmark that was evaluated."""
     named = {"model": model.name, "alias": model.alias, "version": model.version}
     if not record.get("reasons"):
         return named | {"why": "nothing changed"}
-    canary = record["canary"]
-    canary_requests = len(canary["scores"]) + canary["unparsable"]
     evaluated = {} if record["reasons"] == [DRIFT_CHECK] else record["benchmarks"]
     changes = "; ".join(f"{name} {values['verdict']}" for name, values in record["changes"].items())
     return {
@@ -169,8 +166,7 @@ def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
         "why": ", ".join(record["reasons"]),
         **{name: None if values["mean"] is None else round(values["mean"], 4) for name, values in evaluated.items()},
         "change": changes or ("nothing to compare with" if evaluated else "not evaluated"),
-        "judge_drift": canary["verdict"],
-        "judge_requests": canary_requests + sum(values["asked"] for values in evaluated.values()),
+        "judge_drift": record["canary"]["verdict"],
     }
 
 

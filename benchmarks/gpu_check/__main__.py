@@ -16,6 +16,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ import torch
 
 from benchmarks.gpu_check.device import FAILED, Device, Row
 from benchmarks.gpu_check.parts import PARTS
-from benchmarks.gpu_check.random_work import sizes_of
+from benchmarks.gpu_check.random_work import Check, sizes_of
 from benchmarks.gpu_check.table import failures, markdown, read_rows, write_rows
+from rlhf_core.models.cost import Peak
 from tasks.running.commit import commit_of
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds of the whole check, and of one part.
 LIMIT, PART_LIMIT = 600.0, 480.0
+RUN_PART = "import json, sys; from benchmarks.gpu_check.__main__ import run_part; run_part(**json.loads(sys.argv[1]))"
 
 
 def machine_of(device: Device, options: argparse.Namespace) -> dict[str, Any]:
@@ -40,12 +43,21 @@ def machine_of(device: Device, options: argparse.Namespace) -> dict[str, Any]:
     return {"device": device.name, **facts, "rehearsal": options.rehearse}
 
 
+def run_part(name: str, record: str, *, machine: dict[str, Any], peaks: list[float] | None) -> None:
+    """Runs a part in this process and writes its record after each row."""
+    device = Device(Peak(peaks[0] * 1e12, peaks[1] * 1e9) if peaks else None)
+    sizes, rows = replace(sizes_of(machine["rehearsal"]), microbatch=machine["microbatch"]), list[Row]()
+    for row in PARTS[name].run(Check(sizes, device)):
+        rows.append(row)
+        write_rows(Path(record), machine, rows)
+
+
 def run_in_process(name: str, folder: Path, machine: dict[str, Any], peaks: list[float] | None, limit: float) -> None:
     """Runs a part in a process of its own; a failure, or a part that takes too long, becomes its last row."""
     record = folder / f"{name}.json"
     record.unlink(missing_ok=True)
     given = {"name": name, "record": str(record), "machine": machine, "peaks": peaks}
-    command = [sys.executable, "-m", "benchmarks.gpu_check.run_part", json.dumps(given)]
+    command = [sys.executable, "-c", RUN_PART, json.dumps(given)]
     reason = ""
     try:
         done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_bench import ScoredPair
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
+from tasks.commands.options import print_table
+from tasks.commands.try_reward import evenly_spaced
 from tasks.data_specs.data_sets import DATA_VARIABLE
-from tasks.running.artifacts import write_json
 from tasks.running.stage import prepare_process
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer, score_pairs
 
@@ -81,9 +82,8 @@ def _evenly(found: Sequence[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in found:
         groups.setdefault(str(row.get("group_id", row["id"])), []).append(row)
-    several = list(groups.values())
-    count = max(1, rows * len(several) // len(found))
-    return [row for place in range(count) for row in several[place * len(several) // count]]
+    several = evenly_spaced(list(groups.values()), max(1, rows * len(groups) // len(found)))
+    return [row for group in several for row in group]
 
 
 def _part(subset: str) -> str:
@@ -99,16 +99,14 @@ def set_scores(scorer: Scorer, rows: Sequence[dict[str, Any]], batch: int) -> li
     """
     pairs = score_pairs(scorer, rows, batch)
     parts = {ALL: pairs}
-    for pair in pairs:
-        parts.setdefault(pair.subset, [])
-    if len(parts) > 2:
-        parts |= {name: [pair for pair in pairs if pair.subset == name] for name in parts if name != ALL}
+    names = list(dict.fromkeys(pair.subset for pair in pairs))
+    if len(names) > 1:
+        parts |= {name: [pair for pair in pairs if pair.subset == name] for name in names}
     scores = []
     for part, own in parts.items():
-        if own:
-            found = pairwise_accuracy([pair.chosen for pair in own], [pair.rejected for pair in own])
-            counts = int(found["n"]), int(found["ties"])
-            scores.append(SetScore(own[0].section, part, *counts, found["accuracy"], found["lower"], found["upper"]))
+        found = pairwise_accuracy([pair.chosen for pair in own], [pair.rejected for pair in own])
+        counts = int(found["n"]), int(found["ties"])
+        scores.append(SetScore(own[0].section, part, *counts, found["accuracy"], found["lower"], found["upper"]))
     return scores + _style_scores(rows, pairs)
 
 
@@ -161,23 +159,12 @@ def bench_reward(
 
 def print_scores(scores: Sequence[SetScore], cut: float) -> None:
     """Prints a table of the scores, and the share of texts that was cut."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("set", "part"):
-        table.add_column(column)
-    for column in ("pairs", "accuracy", "95 %", "ties"):
-        table.add_column(column, justify="right")
-    for score in scores:
-        interval = f"{score.lower:.3f} to {score.upper:.3f}"
-        whole = score.part == ALL
-        cells = (str(score.pairs), f"{score.accuracy:.3f}", interval, str(score.ties))
-        table.add_row(score.name if whole else "", score.part, *cells, style="bold" if whole else None)
-    Console(markup=False).print(table)
+    rows = [
+        (score.name if score.part == ALL else "", score.part, str(score.pairs), f"{score.accuracy:.3f}",
+         f"{score.lower:.3f} to {score.upper:.3f}", str(score.ties))
+        for score in scores
+    ]  # fmt: skip
+    numbers = ("pairs", "accuracy", "95 %", "ties")
+    styles = ["bold" if score.part == ALL else "" for score in scores]
+    print_table(("set", "part", *numbers), rows, right=numbers, styles=styles)
     print(f"cut to the model's limits: {100 * cut:.1f} % of prompts and responses")
-
-
-def write_scores(path: Path, model: Path, scores: Sequence[SetScore], cut: float) -> None:
-    """Writes the scores as JSON."""
-    write_json(path, {"model": str(model), "cut": cut, "scores": [asdict(score) for score in scores]})

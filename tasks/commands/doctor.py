@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
+from rlhf_core.evaluation.sandbox import Sandbox, SandboxError
 from rlhf_core.models.device_settings import StatedSettings, resolve
+from tasks.commands.options import print_table
 from tasks.commands.project_sizes import found_device
 from tasks.running import machine
 
 #: ok: there; note: works without, with a loss that the remedy names; missing: needed.
 OK, NOTE, MISSING = "ok", "note", "missing"
+COLOURS = {OK: "green", NOTE: "yellow", MISSING: "red"}
 DEMO_DISK_GB, DEMO_MEMORY_GB = 3.0, 4.0
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 #: Programs by name, with the state without them and where they are from.
@@ -32,8 +34,7 @@ PROGRAMS = {
 NEEDED = ("torch", "transformers", "dvc", "prefect", "mlflow", "pandera")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing checked: its state, what was found, and what to do when it is not there."""
 
     name: str
@@ -41,40 +42,39 @@ class Finding:
     found: str
     remedy: str = ""
 
-    @classmethod
-    def of(cls, name: str, fits: bool, found: str, lacking: str, remedy: str) -> Finding:
-        """Returns what was found, with the state `lacking` and the remedy where it does not fit."""
-        return cls(name, OK, found) if fits else cls(name, lacking, found, remedy)
+
+def _finding(name: str, fits: bool, found: str, lacking: str, remedy: str) -> Finding:
+    """Returns what was found, with the state `lacking` and the remedy where it does not fit."""
+    return Finding(name, OK, found) if fits else Finding(name, lacking, found, remedy)
 
 
 def examine(root: Path) -> list[Finding]:
     """Returns every check, in the order of reading."""
     system, kind = platform.system(), platform.machine()
     cores, memory = machine.cores(), machine.memory_gb()
-    ready = (root / "dvc.yaml").exists() and (root / ".dvc").is_dir()
     return [
-        Finding.of(
+        _finding(
             "system", system == "Linux" and kind in ("x86_64", "AMD64"), f"{system} {kind}", NOTE,
             "tested on Linux x86-64; elsewhere the testbed should run, DeepSpeed and code isolation do not",
         ),
-        Finding.of(
+        _finding(
             "Python", (3, 11) <= sys.version_info[:2] < (3, 14), platform.python_version(), MISSING,
             "install Python 3.11, 3.12 or 3.13 (python.org, your package manager, or uv) and run `make`",
         ),
         *map(check_program, PROGRAMS),
         check_packages(root / "constraints.txt"),
-        Finding.of(
-            "repository", ready, str(root.resolve()), MISSING,
+        _finding(
+            "repository", (root / "dvc.yaml").exists() and (root / ".dvc").is_dir(), str(root.resolve()), MISSING,
             "run in a clone, or in a project that `rewardsmith init` made",
         ),
-        Finding.of("cores", cores >= 2, str(cores), NOTE, "the demo takes twice as long"),
-        Finding.of(
+        _finding("cores", cores >= 2, str(cores), NOTE, "the demo takes twice as long"),
+        _finding(
             "memory", memory >= DEMO_MEMORY_GB, f"{memory:.1f} GiB", NOTE,
             f"the demo needs about {DEMO_MEMORY_GB:g} GiB; close other programs",
         ),
-        check_disk(root),
-        check_gpu(),
-        check_isolation(),
+        _disk(root),
+        _gpu(),
+        _isolation(),
     ]  # fmt: skip
 
 
@@ -82,90 +82,75 @@ def check_program(name: str) -> Finding:
     """Returns whether a program of `PROGRAMS` is there."""
     programs, lacking, remedy = PROGRAMS[name]
     path = next((found for program in programs if (found := shutil.which(program))), None)
-    return Finding.of(name, path is not None, path or "not found", lacking, remedy)
+    return _finding(name, path is not None, path or "not found", lacking, remedy)
 
 
 def pinned(constraints: Path) -> dict[str, str]:
-    """Returns versions by normalised name from a constraints file."""
-    lines = constraints.read_text(encoding="utf-8").splitlines() if constraints.exists() else []
-    pins = (line.split("#")[0].split(";")[0].strip().split("==") for line in lines if "==" in line)
-    return {normalised(name): version.strip() for name, version in pins}
+    """Returns versions by name from a constraints file, of a clone; nothing in a project, which lacks it."""
+    text = constraints.read_text(encoding="utf-8") if constraints.exists() else ""
+    return dict(re.findall(r"^([\w.-]+)(?:\[.*?\])? *== *([^\s;#]+)", text, re.MULTILINE))
 
 
-def normalised(name: str) -> str:
-    """Returns a distribution's name as package indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name.split("[")[0]).strip().lower()
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def check_packages(constraints: Path) -> Finding:
-    """Returns the installed versions against constraints.txt, which a clone has and a project lacks."""
+    """Returns the installed versions against constraints.txt."""
     pins = pinned(constraints)
-    installed = {normalised(d.metadata["Name"]): d.version for d in metadata.distributions() if d.metadata["Name"]}
-    wrong = [
-        f"{name} {installed[name]} instead of {version}"
-        for name, version in sorted(pins.items())
-        if name in installed and installed[name].split("+")[0] != version
-    ]
-    if absent := [name for name in NEEDED if name not in installed]:
+    if absent := [name for name in NEEDED if _installed(name) is None]:
         remedy = "make install" if pins else "pip install rewardsmith"
         return Finding("packages", MISSING, f"not installed: {', '.join(absent)}", remedy)
     if not pins:
         return Finding("packages", OK, "installed; the tested versions are in constraints.txt of a clone")
-    if wrong:
-        shown = ", ".join(wrong[:4]) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
-        return Finding("packages", NOTE, shown, "make install brings the tested versions")
-    return Finding("packages", OK, f"{len(pins)} pinned, all as tested")
+    found = {name: version for name in pins if (version := _installed(name))}
+    wrong = [f"{name} {own} instead of {pins[name]}" for name, own in found.items() if own.split("+")[0] != pins[name]]
+    shown = ", ".join(wrong[:4]) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
+    return _finding(
+        "packages", not wrong, shown or f"{len(pins)} pinned, all as tested", NOTE,
+        "make install brings the tested versions",
+    )  # fmt: skip
 
 
-def check_disk(root: Path) -> Finding:
+def _disk(root: Path) -> Finding:
     """Returns whether the disk can be written and has room for the demo."""
     if (problem := machine.unusable_disk(root)) is not None:
         found, _, remedy = problem.partition(". ")
         return Finding("disk", MISSING, found, remedy)
     free = machine.free_disk_gb(root)
     remedy = f"the demo needs about {DEMO_DISK_GB:g} GiB; `make clean`, or `dvc gc -w` in .demo"
-    return Finding.of("disk", free >= DEMO_DISK_GB, f"{free:.0f} GiB free", MISSING, remedy)
+    return _finding("disk", free >= DEMO_DISK_GB, f"{free:.0f} GiB free", MISSING, remedy)
 
 
-def check_gpu() -> Finding:
+def _gpu() -> Finding:
     """Returns the GPUs, with the settings that a stage with one of them trains in."""
     found, device = machine.gpus(), found_device()
     shown = ", ".join(found) or "none"
     if device.on_gpu:
         on_one = resolve(StatedSettings(), replace(device, count=1))
         shown = f"{device} ({shown}); a stage with one of them trains in {on_one}"
-    remedy = (
-        "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda` in a clone"
-    )
-    return Finding.of("GPU", bool(found), shown, NOTE, remedy)
+    remedy = "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda`"
+    return _finding("GPU", bool(found), shown, NOTE, remedy)
 
 
-def check_isolation() -> Finding:
-    """Returns whether a separate user and network namespace, in which generated code runs, can be made."""
-    program, problem = shutil.which("unshare"), "no unshare"
-    if platform.system() == "Linux" and program:
-        tried = subprocess.run([program, "-rn", "true"], capture_output=True, text=True)
-        problem = (tried.stderr.strip() or "refused") if tried.returncode else ""
-    remedy = "code benchmarks are refused here; use Linux with util-linux and user namespaces allowed"
-    return Finding.of(
-        "isolation for generated code", not problem, problem or "user and network namespaces", NOTE, remedy
-    )
+def _isolation() -> Finding:
+    """Returns whether generated code can be isolated: the sandbox is started once."""
+    try:
+        with Sandbox():
+            return Finding("isolation for generated code", OK, "bubblewrap")
+    except SandboxError as error:
+        found, _, remedy = str(error).partition(". ")
+        return Finding("isolation for generated code", NOTE, found, remedy)
 
 
 def report(root: Path) -> int:
     """Prints the findings; returns how many needed things are missing."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    colours = {OK: "green", NOTE: "yellow", MISSING: "red"}
     findings = examine(root)
-    table = Table(title="rewardsmith doctor", box=None, pad_edge=False)
-    for column in ("", "what", "found", "what to do"):
-        table.add_column(column, overflow="fold")
-    for finding in findings:
-        table.add_row(Text(finding.state, colours[finding.state]), finding.name, finding.found, finding.remedy)
-    Console(markup=False, width=max(100, shutil.get_terminal_size().columns) if not os.isatty(1) else None).print(table)
+    rows = [(each.state, each.name, each.found, each.remedy) for each in findings]
+    print_table(("", "what", "found", "what to do"), rows, styles=[COLOURS[each.state] for each in findings])
     missing = sum(finding.state == MISSING for finding in findings)
     print(f"{missing} requirement(s) missing" if missing else "everything that is needed is installed")
     return missing

@@ -9,7 +9,6 @@ from typing import Any
 from rlhf_core.errors import DataError
 from tasks.graph.results import stopped
 from tasks.running.artifacts import read_jsonl
-from tasks.running.result_rows import TokenCredit
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
 from tasks.scoring.segmenting import divide_among_tokens
 
@@ -74,19 +73,18 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
     Raises:
         DataError: a row without a result of that seed or without credit, or rows that share no solution.
     """
-    found: dict[str, dict[str, TokenCredit]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in names:
-        files = sorted(results.glob(f"*/policy/{name}/{seed}/result/credit.jsonl"))
-        if not files:
-            for result in sorted(results.glob(f"*/policy/{name}/{seed}/result")):
-                if (reason := stopped(result)) is not None:
-                    raise DataError(f"row '{name}' (seed {seed}) stopped: {reason}", file=str(result))
+        every = sorted(results.glob(f"*/policy/{name}/{seed}/result"))
+        file = next((path for result in every if (path := result / "credit.jsonl").exists()), None)
+        if file is None:
+            reason = next(filter(None, map(stopped, every)), None)
             raise DataError(
-                f"row '{name}' (seed {seed}) has no credit of sampled solutions",
+                f"row '{name}' (seed {seed}) " + (f"stopped: {reason}" if reason else "has no credit of solutions"),
                 file=str(results),
                 remedy="Run it first; rows that learn from a reward of sampled solutions have one",
             )
-        found[name] = _credit_of(files[0])
+        found[name] = {row["id"]: row for row in read_jsonl(file)}
     first = found[names[0]]
     shared = [key for key in first if all(key in rows for rows in found.values())]
     if not shared:
@@ -103,11 +101,6 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
     ]
 
 
-def _credit_of(file: Path) -> dict[str, TokenCredit]:
-    """Returns the credit of sampled solutions by id."""
-    return {row["id"]: row for row in read_jsonl(file)}
-
-
 def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
     """Prints a response coloured by its rewards, then its segments and tokens with what each is paid."""
     from rich.console import Console
@@ -118,8 +111,7 @@ def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
     parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
     console = Console(markup=False)
     console.print(coloured_text(*parts))
-    weighed = zip(scored["segment_rewards"], scored["weights"], strict=True)
-    for number, (reward, weight) in enumerate(weighed, start=1):
+    for number, (reward, weight) in enumerate(zip(scored["segment_rewards"], scored["weights"], strict=True), start=1):
         console.print(f"segment {number}: reward {reward:+.3f}, weight {weight:.3f}", style="dim", highlight=False)
     console.print(f"response: {scored['total']:+.3f}", style="dim", highlight=False)
     for piece in pieces(*parts):

@@ -10,21 +10,25 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
+import yaml
+from huggingface_hub import ModelCardData
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.data.encoding import Encoder, messages_of
 from rlhf_core.data.templates import TokenizerTemplate, hub_template
-from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from rlhf_core.models.loading import load_language_model, load_tokenizer, save_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.exported import as_classifier, check_one_read, load_classifier
-from tasks.commands.model_card import write_card
-from tasks.running.artifacts import read_jsonl, read_object
+from tasks.params.pages import Address, read_settings, settings_digest
+from tasks.running.artifacts import digest, read_json, read_jsonl, read_object
 from tasks.running.loading import load_encoder
 from tasks.running.machine import device
 from tasks.running.result_digests import RECORD, check_result
@@ -37,6 +41,8 @@ TOLERANCE = 1e-5
 PROBES = 8
 #: Files of a data set with pairs, the first that exists.
 PAIRS = ("preference.validation.jsonl", "preference.train.jsonl")
+#: Fields of data.json that the card shows.
+FACTS = ("source", "template", "limits", "seed", "rows", "bayes_ceiling")
 
 
 @dataclass(frozen=True)
@@ -44,38 +50,18 @@ class Exported:
     """A model to be exported.
 
     Attributes:
+        result: of its stage.
         model: its folder, `result/model`.
         record: the stage's record: what it read, and the code that ran.
         data: result of `prepare`, with chat template and limits.
         encoder: tokenizer, template and limits.
     """
 
+    result: Path
     model: Path
     record: Mapping[str, Any]
     data: Path
     encoder: Encoder
-
-    @classmethod
-    def of(cls, result: Path, data: Path | None) -> Exported:
-        """Returns the model of a stage's result.
-
-        Raises:
-            DataError: no trained model, no record, or data that is not where the record says.
-        """
-        folder = model_folder(result)
-        if not (folder / "config.json").is_file():
-            asked = (result / "zero_shot.json").is_file()
-            raise DataError(
-                "the result names a model that is asked, and has none of its own"
-                if asked
-                else "no trained model in this folder",
-                file=str(result),
-                remedy="Give the result of a stage reward_model, policy or sft: a folder that holds model/",
-            )
-        check_result(folder.parent)
-        read = upstream("data", data, folder)
-        record = read_object(folder.parent.parent / RECORD)
-        return cls(folder, cast(Mapping[str, Any], record), read, load_encoder(read, folder))
 
 
 def export(result: Path, out: Path, data: Path | None = None) -> None:
@@ -87,25 +73,33 @@ def export(result: Path, out: Path, data: Path | None = None) -> None:
         data: result of `prepare`; else the one that the record names.
 
     Raises:
-        DataError: nothing to export, or a folder that has files.
+        DataError: nothing to export, data that is not where the record says, or a folder that has files.
         RecipeError: a model that transformers has no form of, with the reason.
         NumericsError: scores that differ when read back.
     """
     prepare_process()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError("it exists and is not an empty folder", file=str(out), remedy="Name another folder")
-    found = Exported.of(result, data)
-    stage = str(found.record.get("stage"))
-    if stage not in _WRITERS:
-        raise RecipeError(
-            f"{result}: it is a result of the stage '{stage}'; models of {', '.join(_WRITERS)} can be exported"
+    folder = model_folder(result)
+    if not (folder / "config.json").is_file():
+        asked = "the result names a model that is asked, and has none of its own"
+        raise DataError(
+            asked if (result / "zero_shot.json").is_file() else "no trained model in this folder",
+            file=str(result),
+            remedy="Give the result of a stage reward_model, policy or sft: a folder that holds model/",
         )
+    check_result(folder.parent)
+    read = upstream("data", data, folder)
+    record = read_object(folder.parent.parent / RECORD)
+    if record.get("stage") not in _WRITERS:
+        problem = f"it is a result of the stage '{record.get('stage')}'"
+        raise RecipeError(f"{result}: {problem}; models of {', '.join(_WRITERS)} can be exported")
+    found = Exported(result, folder, record, read, load_encoder(read, folder))
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as place:
         made = Path(place) / "model"
         made.mkdir()
-        checked = _WRITERS[stage](found, made)
-        write_card(made, result, found.record, found.data, out.name, checked)
+        _write_card(found, made, out.name, _WRITERS[str(record["stage"])](found, made))
         if out.exists():
             out.rmdir()
         shutil.move(made, out)
@@ -138,24 +132,21 @@ def _responses(found: Exported) -> tuple[list[dict[str, Any]], list[str]]:
     """Returns a few rows with their responses, of lengths within the limits."""
     file = next((found.data / name for name in PAIRS if (found.data / name).is_file()), None)
     if file is None:
-        raise DataError(
-            f"the data has no pairs ({' or '.join(PAIRS)}), by which an export is checked",
-            file=str(found.data),
-            remedy="Name the data that the model was trained on by --data",
-        )
-    whole: list[tuple[dict[str, Any], str]] = []
-    counts = found.encoder.counts
-    for row in read_jsonl(file):
-        for text in (row["chosen"], row["rejected"]):
-            before = counts.prompts_cut + counts.responses_cut
-            found.encoder.sequence(cast(Mapping[str, Any], row), text)
-            if counts.prompts_cut + counts.responses_cut == before and len(whole) < PROBES:
-                whole.append((dict(row), text))
-        if len(whole) == PROBES:
-            break
+        problem = f"the data has no pairs ({' or '.join(PAIRS)}), by which an export is checked"
+        raise DataError(problem, file=str(found.data), remedy="Name the data that the model was trained on by --data")
+    every = ((dict(row), row[side]) for row in read_jsonl(file) for side in ("chosen", "rejected"))
+    whole = list(islice((each for each in every if _fits(found.encoder, *each)), PROBES))
     if not whole:
         raise DataError("no pair is within the data's limits of length", file=str(file), remedy="Raise the limits")
     return [row for row, _ in whole], [text for _, text in whole]
+
+
+def _fits(encoder: Encoder, row: Mapping[str, Any], text: str) -> bool:
+    """Returns whether neither prompt nor response is cut to the limits."""
+    counts = encoder.counts
+    before = counts.prompts_cut + counts.responses_cut
+    encoder.sequence(row, text)
+    return counts.prompts_cut + counts.responses_cut == before
 
 
 @torch.no_grad()
@@ -211,3 +202,64 @@ _WRITERS: dict[str, Callable[[Exported, Path], str]] = {
     "policy": _policy,
     "sft": _policy,
 }
+
+
+def _write_card(found: Exported, made: Path, name: str, checked: str) -> None:
+    """Writes README.md beside an exported model: recipe, data, metrics, code, and how it is loaded.
+
+    Args:
+        found: the model.
+        made: folder of the exported model.
+        name: of the folder, for the example.
+        checked: what was compared with the training code.
+    """
+    record, reward = found.record, found.record["stage"] == "reward_model"
+    task = "text-classification" if reward else "text-generation"
+    tags = ["reward-model", "rlhf"] if reward else ["rlhf"]
+    settings = _settings(record)
+    metrics = found.result if (found.result / "metrics.json").is_file() else found.result.parent
+    code = {
+        "commit": f"{record['commit']}{' with uncommitted changes' if record.get('dirty') else ''}",
+        **({} if found.result.is_absolute() else {"path": found.result.as_posix()}),
+        "versions": dict(record["versions"]),
+        "result": record["result_digest"],
+        "inputs": dict(record["inputs"]),
+    }
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["yaml"] = _block
+    seq2seq = read_json(made / "config.json").get("is_encoder_decoder")
+    card = environment.get_template("model_card.md.j2").render(
+        header=ModelCardData(library_name="transformers", pipeline_tag=task, tags=[*tags, "rewardsmith"]).to_yaml(),
+        title=next((str(one["title"]) for one in settings.values() if one and "title" in one), name),
+        name=name,
+        record=record,
+        reward=reward,
+        kind="AutoModelForSeq2SeqLM" if seq2seq else "AutoModelForCausalLM",
+        settings=settings,
+        data={key: value for key, value in read_json(found.data / "data.json").items() if key in FACTS},
+        metrics=read_json(metrics / "metrics.json"),
+        code=code,
+        checked=checked,
+    )
+    (made / "README.md").write_text(card + "\n", encoding="utf-8")
+
+
+def _settings(record: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
+    """Returns the settings that a stage read by their address, None where they have changed since."""
+    found: dict[str, dict[str, Any] | None] = {}
+    for name, recorded in record["inputs"].items():
+        address = Address(name)
+        if address.file.suffix != ".yaml":
+            continue
+        try:
+            present = digest(address.file) if address.key is None else settings_digest(address)
+            found[name] = dict(read_settings(address)) if present == recorded else None
+        except (RewardsmithError, OSError):
+            found[name] = None
+    return found
+
+
+def _block(values: Mapping[str, Any]) -> str:
+    return f"```yaml\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True).strip()}\n```"

@@ -15,17 +15,16 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.jsonl import BadRow, Lines, write_jsonl
+from rlhf_core.data.jsonl import BadRow, write_jsonl
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.models.device import CPU, Device
 from rlhf_core.published import printed_tables
-from tasks.commands.processes import finding_the_project
-from tasks.commands.project_sizes import ProjectSizes, fitting_rows, found_device, project_sizes
+from tasks.commands.project_sizes import fitting_rows, found_device, project_sizes
 from tasks.data_specs.compared_answers import NO_PREFERENCE
 from tasks.data_specs.pair_formats import COMMON_BEGINNING, prompt_remedy, read_pairs, split_by_prompt
 from tasks.graph.code_dependencies import module_files
@@ -76,7 +75,7 @@ class NewProject:
     model: str
     files: tuple[Path, ...]
     reward: str | None = None
-    columns: Mapping[str, str] | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
     template: str = "tokenizer"
 
 
@@ -90,10 +89,10 @@ class GatheredPairs:
         formats: each file with its format and counts, in words.
     """
 
-    train: list[Record]
-    test: list[Record]
-    bad: dict[Path, list[BadRow]]
-    formats: list[str]
+    train: list[Record] = field(default_factory=list)
+    test: list[Record] = field(default_factory=list)
+    bad: dict[Path, list[BadRow]] = field(default_factory=dict)
+    formats: list[str] = field(default_factory=list)
 
 
 def checked_name(folder: Path) -> str:
@@ -124,23 +123,19 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
     """
     from rlhf_core.data.quarantine import find_faults
 
-    kind, pairs = record_type("preference"), GatheredPairs([], [], {}, [])
-    seen: set[str] = set()
+    kind, pairs, seen = record_type("preference"), GatheredPairs(), set[str]()
     for file in files:
         found, lines = read_pairs(file, columns)
         bad = sorted([*lines.broken, *find_faults(lines.rows, kind)], key=lambda row: row.row)
-        good = _good(lines, bad)
-        total = len(lines.rows) + len(lines.broken)
         wrong = [row for row in bad if row.reason != NO_PREFERENCE]
-        if len(wrong) > MAX_BAD_SHARE * total:
-            first = wrong[0]
-            counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(wrong).most_common(3))
-            unnamed = found is COMMON_BEGINNING and first.field == "prompt"
+        if len(wrong) > MAX_BAD_SHARE * (total := len(lines.rows) + len(lines.broken)):
+            first, unnamed = wrong[0], found is COMMON_BEGINNING and wrong[0].field == "prompt"
             raise DataError(
                 first.reason, file=str(file), row=first.row, field=first.field or None,
-                remedy=f"{len(wrong)} of {total} rows are not pairs as '{found.title}' has them ({counts}). "
+                remedy=f"{len(wrong)} of {total} rows are not pairs as '{found.title}' has them ({_reasons(wrong)}). "
                 f"{prompt_remedy(file, columns) if unnamed else 'Correct them'}",
             )  # fmt: skip
+        good = [record for number, record in lines.rows if number not in {row.row for row in bad}]
         for record in good:
             if record["id"] in seen:
                 record["id"] = f"{file.stem}-{record['id']}"
@@ -148,8 +143,7 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
         held_out = _HELD_OUT.search(file.name.lower()) is not None
         (pairs.test if held_out else pairs.train).extend(good)
         pairs.formats.append(f"{file}: {found.title}, {len(good)} pairs" + (" held out" if held_out else ""))
-        if bad:
-            pairs.bad[file] = bad
+        pairs.bad |= {file: bad} if bad else {}
     if not pairs.test:
         pairs.train, pairs.test = split_by_prompt(pairs.train, HELD_OUT_SHARE, MOST_HELD_OUT)
     if len(pairs.train) < LEAST_PAIRS:
@@ -162,13 +156,10 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
     return pairs
 
 
-def _good(lines: Lines, bad: Sequence[BadRow]) -> list[Record]:
-    numbers = {row.row for row in bad}
-    return [record for number, record in lines.rows if number not in numbers]
-
-
-def _reasons(bad: Sequence[BadRow]) -> Counter[str]:
-    return Counter(f"{row.field}: {row.reason}" if row.field else row.reason for row in bad)
+def _reasons(bad: Sequence[BadRow]) -> str:
+    """Returns the most frequent reasons with their counts."""
+    counts = Counter(f"{row.field}: {row.reason}" if row.field else row.reason for row in bad)
+    return ", ".join(f"{reason} {count}" for reason, count in counts.most_common(3))
 
 
 def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]:
@@ -179,13 +170,13 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
         RecipeError: a model that is not a language model or is quantised, an architecture that does not run here, no
             chat template, or one that does not fit the tokenizer.
     """
+    from huggingface_hub import is_offline_mode
     from transformers import AutoConfig
 
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import add_pad_token
     from rlhf_core.models.hub_folder import check_architecture_runs, check_kind, check_parts, check_weights
     from rlhf_core.models.loading import load_tokenizer, on_meta
-    from tasks.commands.data_needs import is_offline, refuse_unknown_model
 
     folder, named = Path(model).expanduser(), chat_template(template)
     local = folder.exists() or model.startswith((".", "/", "~"))
@@ -193,15 +184,15 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
         check_parts(folder)
         model = str(folder.resolve())
     try:
-        if not local:
-            refuse_unknown_model(model)
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
         check_kind(config, model)
         shapes = on_meta(config)
     except (OSError, ValueError) as error:
         problem = f"no language model can be loaded ({str(error).strip().splitlines()[0][:200]})"
         own_code = "custom code" in problem or "trust_remote_code" in problem
-        remedy = "Give a folder, or a hub id" + (" with HF_HUB_OFFLINE=0" if is_offline() else " of a language model")
+        remedy = "Give a folder, or a hub id" + (
+            " with HF_HUB_OFFLINE=0" if is_offline_mode() else " of a language model"
+        )
         if own_code:
             remedy = "Code from the hub is never run: give a model whose class transformers has"
         raise DataError(problem, file=model, remedy=remedy) from None
@@ -231,19 +222,8 @@ def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:
     """
     from tasks.scoring.own_rewards import text_batch, try_reward
 
-    rows = [row for row in pairs.train[:TRIED] for _ in range(2)]
-    responses = [row[name] for row in pairs.train[:TRIED] for name in ("chosen", "rejected")]
-    return try_reward(reward, text_batch(encoder, rows, responses)).gives
-
-
-def first_of_each_role_order(rows: Sequence[Record]) -> list[Record]:
-    """Returns the first row of each order of roles that dialogues have."""
-    from rlhf_core.data.encoding import messages_of
-
-    found: dict[tuple[str, ...], Record] = {}
-    for row in rows:
-        found.setdefault(tuple(message["role"] for message in messages_of(row)), row)
-    return list(found.values())
+    tried = [(row, row[name]) for row in pairs.train[:TRIED] for name in ("chosen", "rejected")]
+    return try_reward(reward, text_batch(encoder, [row for row, _ in tried], [text for _, text in tried])).gives
 
 
 def make_project(asked: NewProject, device: Device | None = None) -> None:
@@ -256,39 +236,34 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     Raises:
         DataError, RecipeError, NumericsError: what cannot be used, before anything is written.
     """
-    from rlhf_core.data.encoding import Encoder
+    from rlhf_core.data.encoding import Encoder, messages_of
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.truncation import Limits
     from rlhf_core.models.loading import trainable
 
     name = checked_name(asked.folder)
-    pairs = gathered_pairs(asked.files, asked.columns or {})
+    pairs = gathered_pairs(asked.files, asked.columns)
     model, shapes, tokenizer = checked_model(asked.model, asked.template)
     config, parameters, device = shapes.config, trainable(shapes), device or found_device()
     sizes = project_sizes(config, parameters, device)
-    encoder = Encoder(tokenizer, chat_template(asked.template), Limits(sizes.prompt_tokens, sizes.total_tokens))
-    for row in first_of_each_role_order([*pairs.train, *pairs.test]):
+    limits = Limits(sizes["prompt_tokens"], sizes["total_tokens"])
+    encoder = Encoder(tokenizer, chat_template(asked.template), limits)
+    roles = {tuple(each["role"] for each in messages_of(row)): row for row in (*pairs.test, *pairs.train)}
+    for row in roles.values():
         encoder.sequence(row, row["chosen"])  # the template may refuse the dialogue
     gives = checked_reward(asked.reward, encoder, pairs) if asked.reward else None
     values = {
         "name": name, "scale": SCALE, "model": json.dumps(model), "template": asked.template, "reward": asked.reward,
         "gives": gives, "credit": "as_is" if gives == "tokens" else "last_token", "device": device,
         "parameters": f"{parameters:,}", "pairs": f"{len(pairs.train):,}", "tests": f"{len(pairs.test):,}",
-        "stages": _ON_DEVICE, "prompts": sizes.prompts, "pair_microbatch": sizes.pair_microbatch, **_plain(sizes),
+        "stages": _ON_DEVICE, **sizes,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(dir=asked.folder.resolve().parent, prefix=f".{name}-") as staged:
         _write(Path(staged) / name, values, asked, pairs)
-        if asked.reward:
-            _try_in_project(Path(staged) / name, asked.reward)
         (Path(staged) / name).rename(asked.folder)
     _print_made(asked, pairs, f"{parameters:,} parameters", device)
-    if device.memory_gb is not None and not fitting_rows(config, parameters, device, sizes.total_tokens):
+    if device.memory_gb is not None and not fitting_rows(config, parameters, device, limits.total):
         print(f"warning: a trained policy, its reference and a reward model need more than {device.memory_gb:.0f} GiB")
-
-
-def _plain(sizes: ProjectSizes) -> dict[str, Any]:
-    """Returns sizes as YAML has them: numbers with an exponent need a point."""
-    return {name: f"{value:.1e}" if isinstance(value, float) else value for name, value in asdict(sizes).items()}
 
 
 def _write(root: Path, values: Mapping[str, Any], asked: NewProject, pairs: GatheredPairs) -> None:
@@ -318,26 +293,6 @@ def _write(root: Path, values: Mapping[str, Any], asked: NewProject, pairs: Gath
     _begin_tracking(root)
 
 
-def _try_in_project(root: Path, reward: str) -> None:
-    """Applies the reward once from within the project, in a process of its own: it may read what is only beside its
-    first place.
-
-    Raises:
-        RecipeError: it fails there.
-    """
-    words = [sys.executable, "-P", "-m", "tasks.command_line", "try-reward", reward, "--rows", str(TRIED), "--scale"]
-    done = subprocess.run(
-        [*words, SCALE], cwd=root, env=finding_the_project(os.environ), capture_output=True, text=True,
-        encoding="utf-8", errors="replace",
-    )  # fmt: skip
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip()] or ["it ends without a message"]
-        raise RecipeError(
-            f"reward function '{reward}' works here and not in the project ({said[-1].strip()[:300]}); the project has "
-            "copies of its module and of modules that it imports from this folder: name other files by whole paths"
-        )
-
-
 def _begin_tracking(root: Path) -> None:
     """Makes a folder a repository of git and DVC.
 
@@ -361,8 +316,7 @@ def _print_made(asked: NewProject, pairs: GatheredPairs, model: str, device: Dev
     for line in pairs.formats:
         print(f"pairs   {line}")
     for file, bad in pairs.bad.items():
-        counts = ", ".join(f"{reason} {count}" for reason, count in _reasons(bad).most_common(3))
-        print(f"bad     {file}: {len(bad)} rows left out ({counts}), in {asked.folder}/data/quarantine/")
+        print(f"bad     {file}: {len(bad)} rows left out ({_reasons(bad)}), in {asked.folder}/data/quarantine/")
     print(f"data    {len(pairs.train)} pairs to train on, {len(pairs.test)} held out")
     rows = ("learned", "own", "both") if asked.reward else ("learned", "par", "dpo")
     print(f"rows    {', '.join(rows)}: {asked.folder}/params/{name}/rows.yaml")
@@ -382,14 +336,12 @@ def parse_columns(stated: Sequence[str]) -> dict[str, str]:
     Raises:
         RecipeError: a text of another form, or an unknown field.
     """
-    columns = {}
+    columns, known = {}, ("prompt", "chosen", "rejected")
     for text in stated:
-        ours, equals, theirs = text.partition("=")
-        if not equals or not theirs:
+        ours, _, theirs = text.partition("=")
+        if not theirs:
             raise RecipeError(f"--column is '{text}'; write it as chosen=their_name")
-        if ours not in ("prompt", "chosen", "rejected"):
-            raise RecipeError(
-                f"--column is '{text}': unknown field '{ours}'{hint(ours, ('prompt', 'chosen', 'rejected'))}"
-            )
+        if ours not in known:
+            raise RecipeError(f"--column is '{text}': unknown field '{ours}'{hint(ours, known)}")
         columns[ours] = theirs
     return columns

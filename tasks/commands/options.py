@@ -1,7 +1,8 @@
-"""Arguments and options that several commands share, and the class of commands that need a project."""
+"""Arguments and options that several commands share, the class of commands that need a project, and their tables."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,3 +53,30 @@ Remote = Annotated[
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")]
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), styles: Sequence[str] = ()
+) -> None:
+    """Prints texts in columns; broken to the width of a terminal, whole in a file.
+
+    Args:
+        headings: of the columns.
+        rows: a text for each column.
+        right: headings of columns aligned to the right.
+        styles: of each row.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    for number, row in enumerate(rows):
+        table.add_row(*map(Text, row), style=styles[number] if styles else None)
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table, options=console.options.update_width(1000)).maximum)
+    if table.rows:
+        console.print(table)

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.dvc.pipelines import asked_papers, unlisted_rows
+from tasks.commands.options import print_table
+from tasks.dvc.pipelines import asked_papers
 from tasks.dvc.stale import requested_stages
 from tasks.graph.expected import clock, expected_bytes, expected_seconds, side_by_side_seconds
-from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage
-from tasks.params.stages import RUNS
 from tasks.running import machine
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}
@@ -31,49 +30,20 @@ def print_plan(
     seconds = expected_seconds(root, stages.values())
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds))
-    if paper == SUITE and not full and (left := unlisted_rows(root)):
-        verb = "row {} is" if len(left) == 1 else "rows {} are"
-        field = f"demo.{left[0].partition('/')[0]}.rows"
-        said = verb.format(", ".join(left))
-        print(f"{said} in no list of {RUNS}; add it to {field}, or: rewardsmith run {left[0]}")
-    if commands := [stage.command for stage in stages.values() if stage.state == "run"]:
-        _look_at_data(root, commands)
     if _most(stages, "gpus"):
         for name in asked_papers(root, paper, scale=scale, full=full):
             _print_costs(root, scale, name, stages)
 
 
-def _look_at_data(root: Path, commands: Sequence[str]) -> None:
-    """Prints what the hub does not answer for, and refuses wrong rows of local files.
-
-    Raises:
-        DataError: a row that a stage could not use.
-    """
-    from tasks.commands.data_needs import check_local_rows, spec_addresses, unreachable
-
-    specs = spec_addresses(root, commands)
-    for line in unreachable(specs):
-        print(line)
-    check_local_rows(specs)
-
-
 def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("stage", "what", "expected", "why"):
-        table.add_column(column, overflow="fold")
-    for stage in stages.values():
-        if stage.state == "current" and not all_stages:
-            continue
-        known = seconds[stage.address]
+    shown = [stage for stage in stages.values() if all_stages or stage.state != "current"]
+    rows = []
+    for stage in shown:
+        known, (why, *others) = seconds[stage.address], stage.reasons or ("",)
         expected = ("?" if known is None else clock(known)) if stage.state == "run" else ""
-        why = stage.reasons[0] if stage.reasons else ""
-        why += f" (and {len(stage.reasons) - 1} more)" if len(stage.reasons) > 1 else ""
-        table.add_row(stage.address.rpartition(":")[2], WORDS[stage.state], expected, why, style=STYLES[stage.state])
-    if table.rows:
-        Console(markup=False).print(table)
+        why += f" (and {len(others)} more)" if others else ""
+        rows.append((stage.address.rpartition(":")[2], WORDS[stage.state], expected, why))
+    print_table(("stage", "what", "expected", "why"), rows, styles=[STYLES[stage.state] for stage in shown])
 
 
 def _most(stages: Mapping[str, Stage], need: str) -> int:

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from rlhf_core.errors import RecipeError, hint
 from tasks.commands.options import Scale
 from tasks.commands.processes import run_quietly
-from tasks.graph.names import papers_of_repository
+from tasks.graph.names import known_paper, papers_of_repository
 from tasks.running.platform_state import join_platform
 
 
@@ -47,12 +46,10 @@ def sync(
     from tasks.tracking import mirror as tracking
     from tasks.tracking.databases import without_passwords
 
-    known = papers_of_repository(Path.cwd())
+    names = papers_of_repository(Path.cwd()) if paper is None else [known_paper(Path.cwd(), paper)]
     join_platform(Path.cwd())
-    if paper is not None and paper not in known:
-        raise RecipeError(f"unknown paper '{paper}'{hint(paper, sorted(known), more=3)}")
     print(without_passwords(f"MLflow: {tracking.tracking_uri(Path.cwd())}"))
-    for name in [paper] if paper else [name for name in known if Path("results", scale, name).is_dir()]:
+    for name in (name for name in names if paper or Path("results", scale, name).is_dir()):
         print(f"{name}: {tracking.sync(Path.cwd(), name, scale).line()}")
 
 

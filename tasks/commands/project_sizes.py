@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.models.device import CPU, Device, device_of
@@ -15,6 +14,9 @@ if TYPE_CHECKING:
 
 #: From this many parameters on, a model has the learning rates of published ones.
 LARGE = 50_000_000
+#: Learning rates of policies, reward models and DPO, as YAML has them.
+_RATES_OF_LARGE = ("1.0e-06", "1.0e-05", "5.0e-07")
+_RATES_OF_SMALL = ("1.0e-04", "5.0e-04", "1.0e-04")
 
 
 def found_device() -> Device:
@@ -29,43 +31,8 @@ def found_device() -> Device:
     return device_of(answer.stdout.splitlines())
 
 
-@dataclass(frozen=True)
-class ProjectSizes:
-    """Numbers of a scale's pages; see `tasks/commands/project/`."""
-
-    prompt_tokens: int
-    total_tokens: int
-    answer_tokens: int
-    iterations: int
-    rollout_batch: int
-    group_size: int
-    generation_batch: int
-    batch: int
-    microbatch: int
-    benchmark_rows: int
-    scored_prompts: int
-    normaliser_pairs: int
-    references: int
-    policy_lr: float
-    model_lr: float
-    dpo_lr: float
-    cores: int
-    gpus: int
-    memory_gb: int
-
-    @property
-    def pair_microbatch(self) -> int:
-        """Returns pairs of a forward pass, each of which has two responses."""
-        return max(1, self.microbatch // 2)
-
-    @property
-    def prompts(self) -> int:
-        """Returns prompts that a policy sees."""
-        return self.iterations * self.rollout_batch // self.group_size
-
-
-def project_sizes(config: PreTrainedConfig, parameters: int, device: Device) -> ProjectSizes:
-    """Returns the sizes for a model on a device: a pure function of both.
+def project_sizes(config: PreTrainedConfig, parameters: int, device: Device) -> dict[str, Any]:
+    """Returns the numbers of a scale's pages (see `tasks/commands/project/`) for a model on a device.
 
     Args:
         config: of the model.
@@ -75,28 +42,32 @@ def project_sizes(config: PreTrainedConfig, parameters: int, device: Device) -> 
     on_gpu = device.memory_gb is not None
     longest = int(getattr(config, "max_position_embeddings", None) or 1024)
     total = min(1024 if on_gpu else 256, longest)
-    rates = (1.0e-6, 1.0e-5, 5.0e-7) if parameters >= LARGE else (1.0e-4, 5.0e-4, 1.0e-4)
-    return ProjectSizes(
-        prompt_tokens=total // 2,
-        total_tokens=total,
-        answer_tokens=min(256 if on_gpu else 48, total // 2),
-        iterations=100 if on_gpu else 10,
-        rollout_batch=64 if on_gpu else 32,
-        group_size=8 if on_gpu else 4,
-        generation_batch=64 if on_gpu else 32,
-        batch=64 if on_gpu else 16,
-        microbatch=fitting_rows(config, parameters, device, total) or 1 if on_gpu else 8,
-        benchmark_rows=256 if on_gpu else 32,
-        scored_prompts=256 if on_gpu else 32,
-        normaliser_pairs=1000 if on_gpu else 64,
-        references=4 if on_gpu else 2,
-        policy_lr=rates[0],
-        model_lr=rates[1],
-        dpo_lr=rates[2],
-        cores=max(1, min(4, cores() // max(1, device.count))) if on_gpu else 1,
-        gpus=1 if on_gpu else 0,
-        memory_gb=max(4, round(20 * parameters / 2**30)) if on_gpu else 2,
-    )
+    iterations, rollout_batch, group_size = (100, 64, 8) if on_gpu else (10, 32, 4)
+    microbatch = fitting_rows(config, parameters, device, total) or 1 if on_gpu else 8
+    policy_lr, model_lr, dpo_lr = _RATES_OF_LARGE if parameters >= LARGE else _RATES_OF_SMALL
+    return {
+        "prompt_tokens": total // 2,
+        "total_tokens": total,
+        "answer_tokens": min(256 if on_gpu else 48, total // 2),
+        "iterations": iterations,
+        "rollout_batch": rollout_batch,
+        "group_size": group_size,
+        "prompts": iterations * rollout_batch // group_size,
+        "generation_batch": 64 if on_gpu else 32,
+        "batch": 64 if on_gpu else 16,
+        "microbatch": microbatch,
+        "pair_microbatch": max(1, microbatch // 2),  # a pair has two responses
+        "benchmark_rows": 256 if on_gpu else 32,
+        "scored_prompts": 256 if on_gpu else 32,
+        "normaliser_pairs": 1000 if on_gpu else 64,
+        "references": 4 if on_gpu else 2,
+        "policy_lr": policy_lr,
+        "model_lr": model_lr,
+        "dpo_lr": dpo_lr,
+        "cores": max(1, min(4, cores() // max(1, device.count))) if on_gpu else 1,
+        "gpus": 1 if on_gpu else 0,
+        "memory_gb": max(4, round(20 * parameters / 2**30)) if on_gpu else 2,
+    }
 
 
 def fitting_rows(config: Any, parameters: int, device: Device, tokens: int) -> int:

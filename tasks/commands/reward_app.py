@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -157,6 +158,7 @@ def bench_reward(
     `rewardsmith bench-reward sentence/sentence --sets llmbar,hhh_alignment`.
     """
     from tasks.commands import bench_reward as benching
+    from tasks.running.artifacts import write_json
 
     chosen = sets.split(",") if sets else list(benching.SETS)
     folder = trained_reward_model(model, seed, scale)
@@ -166,4 +168,4 @@ def bench_reward(
     )  # fmt: skip
     benching.print_scores(scores, cut)
     if out is not None:
-        benching.write_scores(out, folder, scores, cut)
+        write_json(out, {"model": str(folder), "cut": cut, "scores": [asdict(score) for score in scores]})

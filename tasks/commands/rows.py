@@ -1,16 +1,28 @@
-"""The rows of all papers with what was run of each."""
+"""Rows on the terminal: the list of all rows, and the rows at the end of a run beside their baselines."""
 
 from __future__ import annotations
 
+import math
+import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_core.errors import RecipeError, hint
-from tasks.graph.names import papers_of_repository
+from tasks.commands.options import print_table
+from tasks.dvc.pipelines import asked_parts
+from tasks.graph.names import known_paper, papers_of_repository, run_options
 from tasks.graph.rows import load_rows, paper_folder
 from tasks.params.pages import wrong_pages
-from tasks.report.rows_compared import RowRuns, row_runs
+from tasks.report.baselines import NOT_RUN, RunEnd, run_end
+from tasks.report.comparison import compared_table, meanings
+from tasks.report.rows_compared import ComparedRow, RowRuns, row_runs, side_of
+from tasks.report.table import print_tables
+
+#: Most lines of a table, and most rows that each have a line on what their difference means.
+MOST_ROWS, MOST_MEANINGS = 16, 6
+#: Most rows without a result that are named.
+MOST_NAMED = 4
 
 
 def print_row_list(root: Path, scale: str, paper: str | None = None) -> None:
@@ -19,52 +31,113 @@ def print_row_list(root: Path, scale: str, paper: str | None = None) -> None:
     Args:
         root: the repository.
         scale: whose results are looked for.
-        paper: only the rows of this paper or study.
+        paper: only the rows of this paper or study; else those with a result.
 
     Raises:
         RecipeError: an unknown paper.
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    known = papers_of_repository(root)
-    if paper is not None and paper not in known:
-        raise RecipeError(f"unknown paper '{paper}'{hint(paper, known, more=3)}")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("row", "seeds", "title"):
-        table.add_column(heading, overflow="fold")
-    console = Console(highlight=False, markup=False)
-    left: dict[str, int] = {}
-    for each in known if paper is None else [paper]:
+    every: list[RowRuns] = []
+    left: list[str] = []
+    for each in papers_of_repository(root) if paper is None else [known_paper(root, paper)]:
         found = [row_runs(root, scale, each, name) for name in load_rows(root, each)]
-        shown = found if paper is not None else [row for row in found if row.runs]
-        left[each] = len(found) - len(shown)
+        shown = [row for row in found if row.runs or paper is not None]
+        left += [f"{each} {len(found) - len(shown)}"] if len(found) > len(shown) else []
+        every += shown
         for problem in wrong_pages(root, paper_folder(each), ("rows",)):
             print(f"warning: {problem}; its rows are not listed", file=sys.stderr)
-        for row in shown:
-            table.add_row(row.address, seeds_text(row), row.title, style=None if row.runs else "dim")
-    if table.row_count:
-        console.print(table)
-    console.print(_hidden({name: count for name, count in left.items() if count}, scale), style="dim", end="")
-
-
-def _hidden(left: dict[str, int], scale: str) -> str:
-    if not left:
-        return ""
-    counts = ", ".join(f"{name} {count}" for name, count in left.items())
-    return f"Without results at scale {scale}: {counts}. All rows of one: rewardsmith rows PAPER\n"
+    lines = [(row.address, seeds_text(row), row.title) for row in every]
+    print_table(("row", "seeds", "title"), lines, styles=["" if row.runs else "dim" for row in every])
+    if left:
+        print(f"Without results at scale {scale}: {', '.join(left)}. All rows of one: rewardsmith rows PAPER")
 
 
 def seeds_text(row: RowRuns) -> str:
     """Returns the seeds with a result, neighbours as a range: `0 to 2, 100`; `-` without any."""
-    return ", ".join(_ranges(sorted(row.runs))) or "-"
+    first = [seed for seed in sorted(row.runs) if seed - 1 not in row.runs]
+    last = [seed for seed in sorted(row.runs) if seed + 1 not in row.runs]
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)) or "-"
 
 
-def _ranges(seeds: Sequence[int]) -> list[str]:
-    runs: list[list[int]] = []
-    for seed in seeds:
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
-    return [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+def print_run_end(
+    root: Path,
+    paper: str,
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    scale: str,
+    full: bool,
+    began: float = math.inf,
+) -> None:
+    """Prints the rows that a run was asked for, each beside its baseline.
+
+    Args:
+        root: the repository.
+        paper, rows, seeds, scale, full: as the run was asked for.
+        began: time of the run, in seconds since the epoch; only stages that have failed since then are failed.
+
+    Raises:
+        RecipeError: a row that is not valid.
+    """
+    from rich.console import Console
+
+    found = run_end(root, scale, asked_parts(root, paper, rows, seeds, scale=scale, full=full), began=began)
+    console = Console(highlight=False, markup=False)
+    for group in found.groups:
+        print_tables(console, compared_table(group.compared, titles=False, most=MOST_ROWS))
+        if (left := len(group.compared.rows) - MOST_ROWS) > 0:
+            console.print(f"{left} more: rewardsmith rows {group.baseline.partition('/')[0]}", style="dim")
+    for line in _lines(found):
+        console.print(line)
+    failed = next(iter(found.failed.values()), None)
+    begin = f"Next: mend this error (log: {failed.log}), then " if failed else "Next: "
+    command = next_command(found, run_options(scale, seeds), console.width - len(begin))
+    console.print(f"{begin}{command}", soft_wrap=True)
+
+
+def _lines(found: RunEnd) -> list[str]:
+    """Returns the lines below the tables: meanings, caveats, rows without results."""
+    compared = [row for group in found.groups for row in group.compared.rows if row.difference is not None]
+    lines = [line for group in found.groups for line in meanings(group.compared)]
+    if len(lines) > MOST_MEANINGS:
+        lines = [_counts(compared)]
+    caveats = dict.fromkeys(line for group in found.groups for line in group.compared.caveats)
+    reasons: dict[str, list[str]] = {}
+    for address, reason in found.without.items():
+        reasons.setdefault(reason, []).append(address)
+    return [*lines, *caveats, *(f"{_some(names)}: {reason}" for reason, names in reasons.items())]
+
+
+def next_command(found: RunEnd, options: Sequence[str], width: int) -> str:
+    """Returns the command that says most next: run what has no result, or compare rows by curves and texts.
+
+    Args:
+        found: the rows.
+        options: of the run: scale and seeds.
+        width: that names of rows fill.
+    """
+    missing = list(found.failed) or [address for address, reason in found.without.items() if reason == NOT_RUN]
+    lacking = [group.baseline for group in found.groups if not group.has_baseline]
+    if wanted := missing or lacking:
+        paper = wanted[0].partition("/")[0]
+        word, least, names = "run", 1, [address for address in wanted if address.startswith(f"{paper}/")]
+    else:
+        rows = max((group.compared.rows for group in found.groups), key=len, default=())
+        word, least, names = "compare", 2, [row.row.address for row in rows]
+        if len(names) == 1 and found.beside is not None:
+            names = [found.beside, *names]
+        if len(names) < 2:
+            return "rewardsmith rows"
+    commands = [shlex.join(["rewardsmith", word, *names[:count], *options]) for count in range(least, len(names) + 1)]
+    return next((command for command in reversed(commands) if len(command) <= width), commands[0])
+
+
+def _counts(compared: Sequence[ComparedRow]) -> str:
+    """Returns how many rows are on which side of their baselines."""
+    counts = Counter(map(side_of, compared))
+    return f"Of {len(compared)} rows beside their baselines: " + ", ".join(f"{n} {side}" for side, n in counts.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    """Returns a few of some names, and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +13,6 @@ from tasks.commands.processes import run_flow, show_progress
 from tasks.graph.names import ALL, REHEARSED, SUITE, rehearsed_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
-
-if TYPE_CHECKING:
-    from tasks.rehearsal.empty_cells import Listing
 
 #: Exit status of a run with failed stages; rows that ended have results.
 RUN_FAILED = 1
@@ -47,7 +43,7 @@ def run(
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
     stage: `.work/logs/`. Interrupting is safe: the same command continues where it stopped.
     """
-    from tasks.commands.run_end import print_run_end
+    from tasks.commands.rows import print_run_end
     from tasks.dvc.ended_runs import RunRequest, nothing_to_do
     from tasks.dvc.pipelines import refuse_asked
 
@@ -113,10 +109,6 @@ def rehearse(
     rows: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of <name>.<split>.jsonl[.gz] with real rows.")
     ] = None,
-    replies: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='What judges and teachers say: lines of {"template": ..., "reply": ...}.'),
-    ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of the forecast.")] = 8,
     gpu_memory: Annotated[float, typer.Option(help="GiB of each GPU of the forecast.")] = 80.0,
     deepspeed: Annotated[Path | None, typer.Option(help="DeepSpeed configuration of the forecast.")] = None,
@@ -130,48 +122,24 @@ def rehearse(
 
     Examples: `rewardsmith rehearse all --scale paper --rows ../shared/data` · `rewardsmith rehearse segment dpo`.
     """
-    from tasks.graph.scale_check import report as forecast
-
-    root = Path.cwd()
-    paper, chosen = split_names(root, names or [])
-    found = _run_small(root, paper, chosen, scale=scale, given=rows, replies=replies, verbose=verbose)
-    forecast(root, scale, deepspeed, gpus, gpu_memory)
-    raise typer.Exit(found.status)
-
-
-def _run_small(
-    root: Path, paper: str, rows: Sequence[str], *, scale: str, given: Path | None, replies: Path | None, verbose: bool
-) -> Listing:
-    """Rehearses rows of a paper, or the suite, and prints the list; returns it.
-
-    Args:
-        root: the repository.
-        paper: a paper, or SUITE for the five.
-        rows: of the paper, empty for all.
-        scale: that is rehearsed.
-        given: folder of real rows, None for made-up rows alone.
-        replies: file of the replies of judges and teachers, None for drawn verdicts.
-        verbose: show the stages' own logs.
-
-    Raises:
-        RewardsmithError: what cannot be rehearsed, before anything runs.
-    """
     from transformers.utils import logging
 
     from tasks.dvc.pipelines import asked_papers
     from tasks.graph.check import refuse_rows
+    from tasks.graph.scale_check import report as forecast
     from tasks.rehearsal.empty_cells import listing_of
-    from tasks.rehearsal.endpoint import endpoints, read_replies
+    from tasks.rehearsal.endpoint import endpoints
     from tasks.rehearsal.tree import environment, write_tree
 
+    root = Path.cwd()
+    paper, chosen = split_names(root, names or [])
     logging.disable_progress_bar()  # of stand-ins, each written in a moment
-    said = None if replies is None else read_replies(replies)
-    rehearsal = write_tree(root, scale, given, replies)
-    asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(rows))
+    rehearsal = write_tree(root, scale, rows)
+    asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(chosen))
     refuse_rows(rehearsal.tree, rehearsal.name, asked)
-    choice = {"paper": paper, "scale": rehearsal.name, "full": paper == SUITE, "rows": list(rows)}
+    choice = {"paper": paper, "scale": rehearsal.name, "full": paper == SUITE, "rows": chosen}
     show_progress(verbose)
-    with endpoints(said) as served:
+    with endpoints() as served:
         surroundings = environment(rehearsal.tree, served)
         status = run_flow("paper", choice, verbose=verbose, folder=rehearsal.tree, environment=surroundings)
     found = listing_of(rehearsal, asked)
@@ -180,7 +148,8 @@ def _run_small(
     file = found.write(rehearsal)
     print(file.read_text(encoding="utf-8"))
     print(f"list: {file.relative_to(root)}; report: {(rehearsal.tree / 'report').relative_to(root)}/index.html")
-    return found
+    forecast(root, scale, deepspeed, gpus, gpu_memory)
+    raise typer.Exit(found.status)
 
 
 def times(

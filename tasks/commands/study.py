@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 
 from rlhf_core.errors import RewardsmithError
+from tasks.commands.options import print_table
 from tasks.graph.expected import clock
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
 from tasks.report.atlas_words import sentence
-from tasks.studies.equal_kl import ASSUMED, WHAT_IS_ASSUMED, rows_at_kl
-from tasks.studies.frame import BUDGET_COLUMNS, core_hours, frame_of, row_budgets
+from tasks.studies.frame import core_hours, frame_of
 from tasks.studies.plan import check_study, design_of
 from tasks.studies.records import read_record
 from tasks.studies.registration import RECORDS
 from tasks.studies.tuned import OPTIMISER, TunedRow, read_tuning, tuned_rows
-from tasks.studies.twins import HEADINGS, twin_tests
-from tasks.studies.verdicts import StudyFinding, StudyState, caveat_groups, claim_word, load_study, studied_claim
+from tasks.studies.verdicts import load_study
 
 #: Width of the list of studies.
 LINE = 80
@@ -87,79 +83,21 @@ def _print_cost(root: Path, study: str, spec: StudySpec) -> None:
 
 
 def print_study(root: Path, name: str) -> None:
-    """Prints a study's findings with what must be known beside them, or how many of its worlds have run."""
-    state = load_study(root, study_file(root, name))
-    spec = state.spec
-    print(f"{spec.title}: {spec.asks}")
-    print(f"{state.progress}, {core_hours(state.frame):.1f} core-hours")
-    for note in state.notes:
-        print(f"note: {note}")
-    if not state.findings:
-        print("No verdict is shown before the last registered world has run: rewardsmith study run " + name)
-        return
-    for finding in state.findings:
-        print(_lines(finding))
-    for group in caveat_groups(spec, state.findings):
-        print("\n".join([f"\nCaveats of {group.of}", *(f"    {text}" for text in group.texts)]))
-    for test in twin_tests(state):
-        print("\n" + "\n".join(f"{name}: {said}" for name, said in zip(HEADINGS, test.texts, strict=True)))
-    _print_claim(state)
-    budgets = row_budgets(spec, state.frame, state.tuned)
-    _print_table("\nBudgets", ["row"], BUDGET_COLUMNS, ([row, *budget.texts] for row, budget in budgets.items()))
-    _print_at_kl(state)
+    """Prints a study's part of the atlas, or how many of its worlds have run: drawn on a terminal, else Markdown."""
+    from rich.console import Console
+    from rich.markdown import Markdown
 
+    from tasks.report.atlas import AtlasStudy
+    from tasks.report.atlas_page import study_section
 
-def _lines(finding: StudyFinding) -> str:
-    mark, number = "*" if finding.primary else " ", ""
-    if finding.effect is not None:
-        interval = finding.effect.interval()
-        shown = "" if interval is None else f" [{interval.lower:+.1f}, {interval.upper:+.1f}]"
-        p = "" if finding.p is None or finding.held_back else f", p = {finding.p:.3g}"
-        number = f"{finding.effect.estimate:+.2f}{shown}{p}: "
-    return f"{mark} {finding.hypothesis.says}\n    {number}{finding.text}"
-
-
-def _print_claim(state: StudyState) -> None:
-    """Prints what the study says of the claim that it names; the atlas has the verdict over all studies of it."""
-    claim, says = state.spec.claim, studied_claim(state)
-    if claim is None or says is None:
-        return
-    print(
-        f"\nclaim ({claim.paper}, {claim.stated.source}): {claim.stated.says}\n    {claim_word([says])} by this study"
-    )
-    if claim.differs is not None:
-        print(f"      differs: {claim.differs}")
-
-
-def _print_at_kl(state: StudyState) -> None:
-    found = rows_at_kl(state.spec, state.records)
-    if not found:
-        return
-    targets = state.spec.kl_targets
-    lines = [found[first : first + len(targets)] for first in range(0, len(found), len(targets))]
-    rows = ([line[0].cell, line[0].row, *(one.text for one in line)] for line in lines)
-    title = f"\n{state.spec.metric} at equal KL, nats per response"
-    _print_table(title, ["cell", "row"], [f"{target:g}" for target in targets], rows)
-    if any(one.assumed for one in found):
-        print(f"{ASSUMED}: {WHAT_IS_ASSUMED}")
-    for one in found:
-        if one.reason is not None:
-            print(f"{one.cell}, {one.row} at {one.target:g}: {one.reason}")
-
-
-def _print_table(title: str, names: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table below its title, with lines as long as they are."""
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(markup=False)
-    words = Measurement.get(console, console.options.update_width(1000), table).maximum
-    print(title)
-    Console(markup=False, width=max(console.width, words)).print(table, crop=False)
+    file = study_file(root, name)
+    study = AtlasStudy(file.stem, read_study(file), load_study(root, file), None)
+    text, console = "\n".join(study_section(study).markdown()), Console()
+    console.print(Markdown(text)) if console.is_terminal else print(text)
+    if study.spec is not None and study.spec.claim is not None and study.spec.claim.differs is not None:
+        print(f"Differs from the paper: {study.spec.claim.differs}")
+    if study.primary is None:
+        print(f"No verdict is shown before the last registered world has run: rewardsmith study run {name}")
 
 
 def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> None:
@@ -171,8 +109,8 @@ def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> Non
         + [clock(row.core_seconds)]
         for row in rows.values()
     ]
-    title = f"{record['study']}, tuned on seeds {', '.join(map(str, record['seeds']))}"
-    _print_table(title, ("row", "optimiser"), numbers, lines)
+    print(f"{record['study']}, tuned on seeds {', '.join(map(str, record['seeds']))}")
+    print_table(("row", "optimiser", *numbers), lines, right=numbers)
     for row in rows.values():
         for flag in row.flags:
             print(f"{row.row}: {flag}")

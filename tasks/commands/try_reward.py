@@ -6,13 +6,16 @@ pairs; `--prompts` names other rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.errors import DataError, RecipeError
+from tasks.commands.options import print_table
 from tasks.params.data import RealSpec, data_spec
 from tasks.params.pages import read_settings
 from tasks.params.scales import scale_entries
@@ -77,7 +80,7 @@ def _of_tree(root: Path, scale: str, count: int) -> Tried:
     for stage, file in (("policy", "rollouts.jsonl"), ("sft", "generations.jsonl")):
         there = [path for path in results.glob(f"*/{stage}/*/*/result/{file}") if path.stat().st_size]
         for path in sorted(there, key=lambda path: path.stat().st_mtime, reverse=True):
-            if rollouts := [row for row in _read(path) if row.get("response")]:
+            if rollouts := [row for row in read_jsonl(path) if row.get("response")]:
                 return _of_result(path, rollouts, count)
     for address in scale_entries(root, scale, "data").values():
         spec = data_spec(read_settings(address.under(root)), str(address))
@@ -92,12 +95,6 @@ def _of_tree(root: Path, scale: str, count: int) -> Tried:
     )
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    from rlhf_core.data.jsonl import read_jsonl
-
-    return read_jsonl(path)
-
-
 def _of_result(path: Path, rollouts: Sequence[Mapping[str, Any]], count: int) -> Tried:
     """Returns rollouts of a stage's result, with the data rows behind their prompts."""
     from tasks.running.loading import load_encoder
@@ -106,7 +103,7 @@ def _of_result(path: Path, rollouts: Sequence[Mapping[str, Any]], count: int) ->
     model = path.parent / "model"
     data = upstream("data", None, model)
     known = dict(_records(data))
-    chosen = _spread(rollouts, count)
+    chosen = evenly_spaced(rollouts, count)
     rows = [{"id": row["id"], "prompt": row["prompt"], **known.get((row["id"], row["prompt"]), {})} for row in chosen]
     source = f"rollouts of {path.parts[-5]} {path.parts[-4]}, seed {path.parts[-3]}"
     return Tried(source, rows, [row["response"] for row in chosen], load_encoder(data, model))
@@ -115,12 +112,12 @@ def _of_result(path: Path, rollouts: Sequence[Mapping[str, Any]], count: int) ->
 def _records(data: Path) -> Iterable[tuple[tuple[Any, str], dict[str, Any]]]:
     """Yields the prompts of a data set by id and text: of training, and of the benchmarks' first turns."""
     for file in sorted((data / "benchmarks").glob("*.jsonl")):
-        for item in _read(file):
+        for item in read_jsonl(file):
             row = {"id": item["id"], "prompt": item["turns"][0], "source": item["source"], "meta": item["metas"][0]}
             row |= {"messages": item["messages"]} if "messages" in item else {}
             yield (item["id"], row["prompt"]), row
     if (data / "prompts.jsonl").exists():
-        for row in _read(data / "prompts.jsonl"):
+        for row in read_jsonl(data / "prompts.jsonl"):
             yield (row.get("id"), row["prompt"]), row
 
 
@@ -139,9 +136,9 @@ def _of_file(file: Path, count: int) -> Tried:
     answered = [row for _, row in read_rows(file).rows if _texts(row, "prompt", "response")]
     if not answered:
         pairs = [row for _, row in read_pairs(file, {})[1].rows if _texts(row, "prompt", "chosen", "rejected")]
-        pairs = _spread(pairs, (count + 1) // 2)
+        pairs = evenly_spaced(pairs, (count + 1) // 2)
         answered = [{**row, "response": row[name]} for row in pairs for name in ("chosen", "rejected")][:count]
-    chosen = _spread(answered, count)
+    chosen = evenly_spaced(answered, count)
     if not chosen:
         raise DataError("no row has a prompt with a response", file=str(file), remedy="Give prompt and response")
     texts = [str(row[name]) for row in chosen for name in ("prompt", "response")]
@@ -155,48 +152,33 @@ def _texts(row: Mapping[str, Any], *names: str) -> bool:
     return all(isinstance(row.get(name), str) and row[name].strip() for name in names)
 
 
-def _spread(rows: Sequence[Any], count: int) -> list[Any]:
-    """Returns so many rows, evenly spaced."""
+def evenly_spaced(rows: Sequence[Any], count: int) -> list[Any]:
+    """Returns so many rows, evenly spaced; all where there are fewer."""
     return list(rows) if len(rows) <= count else [rows[place * len(rows) // count] for place in range(count)]
 
 
 def _print(name: str, found: Tried, tried: TriedReward) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, markup=False)
-    width = min(WIDTH, console.width)
-    texts = (width - REWARD_WIDTH - 4) // 5
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), width=width)
-    table.add_column("prompt", no_wrap=True, width=2 * texts, overflow="ellipsis")
-    table.add_column("response", no_wrap=True, width=3 * texts, overflow="ellipsis")
-    table.add_column("reward", no_wrap=True, justify="right", width=REWARD_WIDTH)
-    for row, response, value in zip(found.rows, found.responses, tried.totals.tolist(), strict=True):
-        table.add_row(_line(str(row["prompt"])), _line(response), f"{value:.4g}")
-    console.print(table)
-    console.print(f"{name} gives {tried.gives}; {len(found.responses)} {found.source}")
-    console.print(statistics_line(tried))
+    texts = (WIDTH - REWARD_WIDTH - 4) // 5
+    rows = [
+        (_shortened(str(row["prompt"]), 2 * texts), _shortened(response, 3 * texts), f"{value:.4g}")
+        for row, response, value in zip(found.rows, found.responses, tried.totals.tolist(), strict=True)
+    ]
+    print_table(("prompt", "response", "reward"), rows, right=("reward",))
+    print(f"{name} gives {tried.gives}; {len(found.responses)} {found.source}")
+    print(statistics_line(tried))
 
 
-def _line(text: str) -> str:
-    """Returns a text without line breaks and control characters."""
-    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+def _shortened(text: str, width: int) -> str:
+    """Returns a text in one line of at most so many characters, without control characters."""
+    line = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def statistics_line(tried: TriedReward) -> str:
-    """Returns mean, deviation and the correlation with length of rewards, or what a constant reward means."""
-    mean, deviation = float(tried.totals.mean()), float(tried.totals.std(unbiased=False))
-    if deviation == 0:
-        return f"every reward is {mean:.4g}: a reward that is the same for every response teaches nothing"
-    said = f"mean {mean:.4g}, standard deviation {deviation:.4g}"
-    correlation = length_correlation(tried)
-    return said if math.isnan(correlation) else f"{said}, correlation with length in tokens {correlation:+.2f}"
-
-
-def length_correlation(tried: TriedReward) -> float:
-    """Returns Pearson's correlation of rewards with tokens of responses; NaN where either is constant."""
-    import torch
-
-    if float(tried.lengths.std(unbiased=False)) == 0 or float(tried.totals.std(unbiased=False)) == 0:
-        return math.nan
-    return float(torch.corrcoef(torch.stack([tried.totals.double(), tried.lengths.double()]))[0, 1])
+    """Returns mean, deviation and Pearson's correlation with length, or what a constant reward means."""
+    rewards, lengths = tried.totals.double().numpy(), tried.lengths.double().numpy()
+    if rewards.std() == 0:
+        return f"every reward is {rewards[0]:.4g}: a reward that is the same for every response teaches nothing"
+    line = f"mean {rewards.mean():.4g}, standard deviation {rewards.std():.4g}"
+    correlated = f", correlation with length in tokens {np.corrcoef(rewards, lengths)[0, 1]:+.2f}"
+    return line + (correlated if lengths.std() else "")

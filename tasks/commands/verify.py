@@ -1,7 +1,7 @@
 """Results of the demo, or of all headline rows, against their records and the committed reference.
 
 1. Each result has the files and digests of its record, and was made from the results beside it.
-2. Settings and versions of all stages, and the files of stages that compute nothing with models, are equal to the
+2. Versions and settings of all stages, and the files of stages that compute nothing with models, are equal to the
    reference's: numbers in six digits.
 3. Directions: of two rows of a paper (or a row and its SFT model) that are `FAR_APART` in the reference, the same one
    has the higher win rate here.
@@ -13,23 +13,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RewardsmithError
+from rlhf_core.errors import DataError, RecipeError, hint
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
-from tasks.graph.results import HEADLINES, headlines
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.running.artifacts import json_text, read_json, read_jsonl, read_object
 from tasks.running.result_digests import RECORD, check_result
 
+#: Stages with a reference: the dvc.yaml that has them, and the committed file.
+VERIFIED = {
+    "demo": (Path("dvc.yaml"), Path("reference/demo.json")),
+    DEMO_ALL: (HEADLINE_ROWS / "dvc.yaml", Path("reference/demo_all.json")),
+}
+RESULTS = Path("results") / DEFAULT_SCALE
 #: Kinds of stages that compute nothing with models: their files are equal on any machine.
 TEXT_KINDS = ("prepare", "tokenizer")
 #: Files that a library writes beside a tokenizer.
@@ -39,74 +42,52 @@ FAR_APART = 16.0
 WIN_RATE, SFT_MODEL = "win_rate_vs_sft", "the SFT model"
 AGREES, DAMAGED, DEVIATES = 0, 1, 2
 
-
-@dataclass(frozen=True)
-class Verified:
-    """Stages with a reference.
-
-    Attributes:
-        name: as on the command line.
-        file: the dvc.yaml with the stages.
-        reference: the committed file.
-    """
-
-    name: str
-    file: Path
-    reference: Path
+#: Mean win rate over worlds in percent, by paper and row.
+WinRates = Mapping[str, Mapping[str, float]]
 
 
-DEMO = Verified("demo", Path("dvc.yaml"), Path("reference/demo.json"))
-ALL_HEADLINES = Verified(DEMO_ALL, HEADLINE_ROWS / "dvc.yaml", Path("reference/demo_all.json"))
-VERIFIED = {each.name: each for each in (DEMO, ALL_HEADLINES)}
-
-
-def outputs(root: Path, what: Verified) -> dict[str, Path]:
-    """Returns the directories of stages by path below results/testbed, without those that compute nothing.
+def stages_of(root: Path, name: str) -> dict[str, Path]:
+    """Returns the directories of stages by their path below results/testbed, without the stages that check settings.
 
     Raises:
+        RecipeError: there is no reference of this name.
         DataError: their dvc.yaml is not there.
     """
-    if not (root / what.file).exists():
-        raise DataError("it is not written yet", file=str(what.file), remedy=f"Run `rewardsmith run {what.name}` first")
-    outs = [Path(stage["outs"][0]).parent for stage in read_mapping(root / what.file)["stages"].values()]
-    base = Path("results") / DEFAULT_SCALE
-    return {out.relative_to(base).as_posix(): root / out for out in sorted(outs) if out.parts[3] != "check"}
+    if name not in VERIFIED:
+        raise RecipeError(f"there is no reference of '{name}'{hint(name, VERIFIED)}")
+    file = VERIFIED[name][0]
+    if not (root / file).exists():
+        raise DataError("it is not written yet", file=str(file), remedy=f"Run `rewardsmith run {name}` first")
+    outs = sorted(Path(stage["outs"][0]).parent for stage in read_mapping(root / file)["stages"].values())
+    return {out.relative_to(RESULTS).as_posix(): root / out for out in outs if out.parts[3] != "check"}
 
 
 def damages(made: Mapping[str, Path]) -> Iterator[str]:
     """Yields results that are missing, changed since their stage ended, or made from others than those beside them."""
-    digests = {}
+    records = {stage: read_object(out / RECORD) for stage, out in made.items() if (out / RECORD).exists()}
+    digests = {f"{RESULTS}/{stage}/result": record.get("result_digest") for stage, record in records.items()}
     for stage, out in made.items():
-        if not (out / RECORD).exists():
+        if stage not in records:
             yield f"{stage}: there is no result"
             continue
         try:
             check_result(out / "result")
-            digests[f"results/{DEFAULT_SCALE}/{stage}/result"] = read_object(out / RECORD).get("result_digest")
         except DataError as error:
             yield f"{stage}: {error}"
-    for name in digests:
-        stage = name.removeprefix(f"results/{DEFAULT_SCALE}/").removesuffix("/result")
-        for read, digest in read_object(made[stage] / RECORD)["inputs"].items():
+        for read, digest in records[stage]["inputs"].items():
             if digest != digests.get(read, digest):
                 yield f"{stage}: it was made from another result of {read}; run it again"
 
 
-def stage_entry(out: Path) -> dict[str, Any]:
-    """Returns a reference's entry of a stage: kind, version, digests of settings and of texts, headline metrics."""
+def stable_facts(out: Path) -> dict[str, Any]:
+    """Returns what any machine gives equally of a stage: version, digests of settings, and of texts."""
     record, result = read_object(out / RECORD), out / "result"
-    kind, metrics = record["stage"], result / "metrics.json"
-    found = {
-        "kind": kind,
-        "version": record["version"],
-        "settings": {name: value[:16] for name, value in sorted(record["inputs"].items()) if ".yaml" in name},
-    }
-    if kind in TEXT_KINDS:
-        files = (path for path in sorted(result.rglob("*.json*")) if path.name not in LEFT_OUT)
-        found["texts"] = {path.relative_to(result).as_posix(): _text_digest(path) for path in files}
-    if kind in HEADLINES and kind != "tables" and metrics.exists():
-        found["metrics"] = _rounded(headlines(kind, read_object(metrics)))
-    return found
+    facts = {"version": record["version"]}
+    facts |= {name: digest[:16] for name, digest in record["inputs"].items() if ".yaml" in name}
+    if record["stage"] in TEXT_KINDS:
+        files = (path for path in result.rglob("*.json*") if path.name not in LEFT_OUT)
+        facts |= {path.relative_to(result).as_posix(): _text_digest(path) for path in files}
+    return dict(sorted(facts.items()))
 
 
 def _text_digest(path: Path) -> str:
@@ -125,102 +106,85 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def differences(reference: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what is not equal in two entries of a stage, apart from metrics."""
-    if found["version"] != reference["version"]:
-        yield f"version of its code is {found['version']}, in the reference {reference['version']}"
-    for part in ("settings", "texts"):
-        known, here = reference.get(part, {}), found.get(part, {})
-        changed = sorted(name for name in known.keys() | here.keys() if known.get(name) != here.get(name))
-        if changed:
-            yield f"{part} differ: {', '.join(changed)}"
-
-
-def win_rates(stages: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def win_rates(made: Mapping[str, Path]) -> WinRates:
     """Returns the mean win rate over worlds of each paper's rows, in percent, and the SFT model's against itself."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for stage, entry in stages.items():
-        if WIN_RATE in entry.get("metrics", {}):
-            paper, _, name = stage.rpartition("/")[0].partition("/policy/")
-            found[paper][name].append(entry["metrics"][WIN_RATE])
-    means = {paper: {name: statistics.mean(each) for name, each in rows.items()} for paper, rows in found.items()}
-    return {paper: {**rows, SFT_MODEL: 50.0} for paper, rows in means.items()}
+    for stage, out in made.items():
+        paper, kind, *row = stage.split("/")
+        file = out / "result" / "metrics.json"
+        if kind == "policy" and file.exists() and WIN_RATE in (metrics := read_object(file)):
+            found[paper][row[0]].append(metrics[WIN_RATE])
+    return {
+        paper: {SFT_MODEL: 50.0, **{row: round(statistics.mean(each), 4) for row, each in rows.items()}}
+        for paper, rows in found.items()
+    }
 
 
-def directions(stages: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def directions(rates: WinRates) -> list[tuple[str, str, str]]:
     """Returns (paper, row above, row below) of rows whose order does not depend on the machine."""
     return [
         (paper, above, below)
-        for paper, rows in win_rates(stages).items()
+        for paper, rows in rates.items()
         for above in rows
         for below in rows
         if rows[above] - rows[below] >= FAR_APART
     ]
 
 
-def turned(reference: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields directions of the reference that do not hold here."""
-    known, here = win_rates(reference), win_rates(found)
-    for paper, above, below in directions(reference):
-        rows = here.get(paper, {})
+def deviations(reference: Mapping[str, Any], made: Mapping[str, Path]) -> Iterator[str]:
+    """Yields facts that are not equal to the reference's, and directions that do not hold."""
+    for stage, known in reference["stages"].items():
+        here = stable_facts(made[stage])
+        if changed := [name for name in known | here if known.get(name) != here.get(name)]:
+            yield f"{stage} has another {', '.join(changed)} than the reference"
+    rates = win_rates(made)
+    for paper, above, below in directions(reference["win_rates"]):
+        rows, expected = rates.get(paper, {}), reference["win_rates"][paper]
         if not rows.get(above, 0) > rows.get(below, 0):
-            own, other = (f"{each.get(above, 0):.1f} and {each.get(below, 0):.1f}" for each in (rows, known[paper]))
+            own, other = (f"{each.get(above, 0):.1f} and {each.get(below, 0):.1f}" for each in (rows, expected))
             yield f"{paper}: the win rates of {above} and {below} are {own} %, in the reference {other}"
 
 
-def read_reference(root: Path, what: Verified) -> dict[str, Any]:
-    """Returns the reference's entries by stage.
-
-    Raises:
-        DataError: there is no reference.
-    """
-    if not (root / what.reference).exists():
-        remedy = f"Make one in a clone, where {what.name} ran: rewardsmith verify {what.name} --write-reference"
-        raise DataError("there is no reference", file=str(what.reference), remedy=remedy)
-    stages: dict[str, Any] = read_object(root / what.reference)["stages"]
-    return stages
-
-
-def write_reference(root: Path, what: Verified) -> None:
+def write_reference(root: Path, name: str) -> None:
     """Makes the reference from the results that are here.
 
     Raises:
         DataError: a stage has no result, or a damaged one.
     """
-    made = outputs(root, what)
+    made, file = stages_of(root, name), root / VERIFIED[name][1]
     for problem in damages(made):
-        raise DataError(problem, remedy=f"Run `rewardsmith run {what.name}`")
-    machine = {"python": platform.python_version(), "system": platform.platform(), "cpu": platform.machine()}
-    content = {"made_on": machine, "stages": {stage: stage_entry(out) for stage, out in made.items()}}
-    write_whole(root / what.reference, json_text(content, what.reference.name))
-    print(f"wrote {root / what.reference}")
+        raise DataError(problem, remedy=f"Run `rewardsmith run {name}`")
+    content = {"stages": {stage: stable_facts(out) for stage, out in made.items()}, "win_rates": win_rates(made)}
+    write_whole(file, json_text(content, file.name))
+    print(f"wrote {file}")
 
 
-def verify(root: Path, what: Verified) -> int:
+def verify(root: Path, name: str) -> int:
     """Prints what does not agree and what was compared.
 
     Returns:
         `AGREES`, `DAMAGED` if a result is missing or changed, `DEVIATES` if what any machine gives equally differs.
     """
+    file = VERIFIED.get(name, (Path(), Path()))[1]
     try:
-        made, reference = outputs(root, what), read_reference(root, what)
-    except RewardsmithError as error:
+        made = stages_of(root, name)
+        if not (root / file).exists():
+            remedy = f"Make one in a clone, where {name} ran: rewardsmith verify {name} --write-reference"
+            raise DataError("there is no reference", file=str(file), remedy=remedy)
+    except DataError as error:
         print(f"error: {error}")
         return DAMAGED
-    missing = [f"{stage}: there is no result" for stage in sorted(reference.keys() - made.keys())]
-    if wrong := [*missing, *damages(made)]:
+    reference = read_object(root / file)
+    stages = reference["stages"]
+    if wrong := [*(f"{stage}: there is no result" for stage in stages if stage not in made), *damages(made)]:
         print("\n".join(wrong))
         return DAMAGED
-    found = {stage: stage_entry(made[stage]) for stage in reference}
-    deviations = [f"{stage}: {words}" for stage in reference for words in differences(reference[stage], found[stage])]
-    deviations += turned(reference, found)
-    if deviations:
-        print("\n".join(deviations))
-    texts = sum(len(entry.get("texts", ())) for entry in reference.values())
+    if differ := list(deviations(reference, made)):
+        print("\n".join(differ))
     print(
-        f"{what.name} {'deviates from' if deviations else 'agrees with'} {what.reference}. Compared: "
-        f"{len(made)} results with their records, settings and versions of {len(reference)} stages, "
-        f"{texts} files of data and tokenizers, {len(directions(reference))} directions of win rates. "
+        f"{name} {'deviates from' if differ else 'agrees with'} {file}. Compared: {len(made)} results with their "
+        f"records, {sum(map(len, stages.values()))} versions, settings and files of data and tokenizers of "
+        f"{len(stages)} stages, {len(directions(reference['win_rates']))} directions of win rates. "
         "Not compared: what trained models computed, which differs between processors."
     )
-    return DEVIATES if deviations else AGREES
+    return DEVIATES if differ else AGREES

@@ -112,18 +112,6 @@ def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[
     return parts[0].rows
 
 
-def unlisted_rows(root: Path) -> list[str]:
-    """Returns the addresses of the demo's rows that are not listed in params.yaml; published papers' rows run by
-    name."""
-    return [
-        f"{paper}/{row}"
-        for paper, part in run_settings(root).demo.items()
-        if paper not in printed_tables.PAPERS
-        for row in row_addresses(root, paper)
-        if row not in part.rows
-    ]
-
-
 def asked_papers(root: Path, paper: str, *, scale: str, full: bool) -> tuple[str, ...]:
     """Returns the papers that a run is about: of one, of all headline rows (DEMO_ALL), or of the suite (SUITE).
 

@@ -67,6 +67,17 @@ def papers_of_repository(root: Path) -> tuple[str, ...]:
     return papers(root)
 
 
+def known_paper(root: Path, paper: str) -> str:
+    """Returns a paper or study that has rows in this repository.
+
+    Raises:
+        RecipeError: it has none, with the nearest known ones.
+    """
+    if paper not in (known := papers_of_repository(root)):
+        raise RecipeError(f"unknown paper '{paper}'{hint(paper, sorted(known), more=3)}")
+    return paper
+
+
 def refuse_other_folder(root: Path) -> None:
     """Refuses a folder that is neither the repository nor a project.
 

@@ -11,14 +11,12 @@ runs it as it runs any other; it may be deleted at any time.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +61,13 @@ class Rehearsal:
         return f"{REHEARSAL}{self.scale}"
 
 
-def write_tree(project: Path, scale: str, given: Path | None, replies: Path | None = None) -> Rehearsal:
-    """Writes a rehearsal's tree; results stay where rows and replies are those of the rehearsal before.
+def write_tree(project: Path, scale: str, given: Path | None) -> Rehearsal:
+    """Writes a rehearsal's tree; results stay where rows are those of the rehearsal before.
 
     Args:
         project: the repository.
         scale: that is rehearsed.
         given: folder of real rows, None for made-up rows alone.
-        replies: file of the judges' replies, None for drawn verdicts.
 
     Raises:
         RecipeError: the testbed, which needs no rehearsal, or a model of unknown architecture.
@@ -79,7 +76,8 @@ def write_tree(project: Path, scale: str, given: Path | None, replies: Path | No
     if scale == DEFAULT_SCALE or is_rehearsal(scale):
         raise RecipeError(f"scale is '{scale}', which runs in minutes as it is; rehearse small or paper")
     tree = project / ".work" / "rehearsal" / scale
-    made_of, note = _made_of(given, replies), tree / "made_of.txt"
+    files = [] if given is None else [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(given.iterdir())]
+    made_of, note = f"{given} {files}", tree / "made_of.txt"
     if not note.exists() or note.read_text(encoding="utf-8") != made_of:
         shutil.rmtree(tree, ignore_errors=True)
     for folder in ("params", "rows"):
@@ -95,13 +93,6 @@ def write_tree(project: Path, scale: str, given: Path | None, replies: Path | No
     if not (tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=tree, check=True)
     return found
-
-
-def _made_of(given: Path | None, replies: Path | None) -> str:
-    """Returns a digest of what stages read that DVC does not see: the given rows and replies."""
-    files = [] if given is None else [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(given.iterdir())]
-    said = None if replies is None else replies.read_text(encoding="utf-8")
-    return sha256(json.dumps([str(given), files, said]).encode()).hexdigest()
 
 
 def _write_scale(project: Path, rehearsal: Rehearsal) -> None:

@@ -372,7 +372,7 @@ def _runs(study: AtlasStudy) -> Iterator[Any]:
         yield Fold(summary, (ShownTable(columns, tuple(rows), "world"),))
 
 
-def _study_section(study: AtlasStudy) -> Section:
+def study_section(study: AtlasStudy) -> Section:
     """Returns a study: what it asks, its verdict, effects, caveats, and what they are made from."""
     parts: list[Any] = []
     if study.spec is not None:
@@ -440,7 +440,7 @@ def atlas_page(atlas: Atlas) -> ReportPage:
     )  # fmt: skip
     headings = ["paper", "claims", "asked", *WORDS, OPEN, "studies of other claims"]
     lead.append(Fold("Claims by paper", (simple_table(headings, counts),)))
-    sections = [_study_section(study) for study in atlas.studies]
+    sections = [study_section(study) for study in atlas.studies]
     title = "When does each idea help, and by how much?"
     return ReportPage("Rewardsmith atlas", title, tuple(lead), tuple(sections), "Rewardsmith · atlas")
 

@@ -1,4 +1,4 @@
-"""Upgrades of MLflow's databases to the installed version: the tracking store and the server's users."""
+"""MLflow's databases: clients of them, and upgrades of a server's to the installed version."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from rlhf_core.errors import DataError, RewardsmithError
+from rlhf_core.errors import RewardsmithError
 
 #: Addresses come by the environment: a command line is everybody's to read.
 UPGRADE = """
@@ -44,35 +45,35 @@ def without_passwords(text: str) -> str:
     return re.sub(r"(\w://)[^\s/]*@", r"\1", text)
 
 
-def refuse_damaged(file: Path) -> None:
-    """Refuses a SQLite database that cannot be read.
+def refuse_unusable(uri: str) -> None:
+    """Refuses a database for which MLflow would try again for minutes: a damaged file, a server that does not answer.
+
+    A SQLite file that is not there yet is made, for its owner alone to read; MLflow makes the tables.
 
     Raises:
-        DataError: the file is damaged or of another kind.
+        RewardsmithError: names the file or the server.
     """
-    try:
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
-            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.DatabaseError as error:
-        raise DataError(
-            f"it is no readable database ({error})",
-            file=str(file),
-            remedy="Move it away; rewardsmith sync makes another one from the results",
-        ) from None
-
-
-def refuse_unreachable(uri: str) -> None:
-    """Refuses a database whose server accepts no connection, for which MLflow would try again for minutes.
-
-    Raises:
-        RewardsmithError: names the server.
-    """
+    kind, _, place = uri.partition(":///")
+    if kind == "sqlite":
+        try:
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+            Path(place).touch(mode=0o600)
+            with closing(sqlite3.connect(place)) as database:
+                database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except (OSError, sqlite3.DatabaseError) as error:
+            raise RewardsmithError(
+                f"the tracking database {place} cannot be prepared ({error}); move it away: rewardsmith sync makes "
+                "another one from the results"
+            ) from None
+        return
     parts = urlsplit(uri)
+    if (default := PORTS.get(parts.scheme.split("+")[0])) is None:  # not a database, but MLflow's server
+        return
     try:
-        host, port = parts.hostname, parts.port or PORTS.get(parts.scheme.split("+")[0])
+        host, port = parts.hostname, parts.port or default
     except ValueError:  # several hosts: the driver knows what to do with them
         return
-    if host is None or port is None:
+    if host is None:
         return
     try:
         socket.create_connection((host, port), timeout=PATIENCE).close()
@@ -81,6 +82,21 @@ def refuse_unreachable(uri: str) -> None:
             f"no database server answers at {host}:{port} of MLFLOW_TRACKING_URI ({error}); start it, correct the "
             "address, or unset the variable for mlflow.db"
         ) from None
+
+
+def open_client(uri: str) -> Any:
+    """Returns MLflow's client of a server or database.
+
+    Raises:
+        RewardsmithError: a database that cannot be used.
+    """
+    os.environ.pop("MLFLOW_RUN_ID", None)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # it tells of new tables
+    from mlflow import MlflowClient
+
+    refuse_unusable(uri)
+    return MlflowClient(tracking_uri=uri)
 
 
 def upgrade(addresses: Mapping[str, str], *, cwd: Path | None = None, **environment: str) -> str | None:

@@ -112,8 +112,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--paper", required=True, help="whose experiment has the shared stages")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
     options = parser.parse_args(arguments)
-    os.environ.pop("MLFLOW_RUN_ID", None)
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.exceptions import MlflowException
 
     root = options.root.resolve()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,21 +31,16 @@ Predict = Callable[[pd.DataFrame, Mapping[str, Any]], pd.DataFrame]
 
 
 def project_folder(stated: str) -> Path:
-    """Returns the clone with the results: the one stated, else that of the working directory.
+    """Returns the clone with the results: the one stated, else the working directory.
 
     Raises:
-        DataError: there is none.
+        DataError: it is not a clone with DVC.
     """
-    here = Path.cwd()
-    tried = [Path(stated).resolve()] if stated else [here, *here.parents]
-    found = next((folder for folder in tried if (folder / ".dvc").is_dir()), None)
-    if found is None:
-        raise DataError(
-            "not a clone with DVC" if stated else "not in a clone with DVC",
-            file=str(tried[0]),
-            remedy="Name the clone that has them: load_model(..., model_config={'project': 'my/clone'})",
-        )
-    return found
+    folder = Path(stated).resolve()
+    if not (folder / ".dvc").is_dir():
+        remedy = "Name the clone that has the results: load_model(..., model_config={'project': 'my/clone'})"
+        raise DataError("not a clone with DVC", file=str(folder), remedy=remedy)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -55,30 +50,23 @@ class Pointed:
     Attributes:
         project: the clone.
         stage: DVC's name of the result's stage.
-        kind: reward_model or policy.
-        path, digest: of the result, relative to the project.
+        result, digest: the result, relative to the project.
         inputs: digests of what the stage read, by path.
     """
 
     project: Path
     stage: str
-    kind: str
-    path: str
+    result: str
     digest: str
     inputs: Mapping[str, str]
 
-    @classmethod
-    def read(cls, file: Path, project: Path) -> Pointed:
-        found = read_json(file)
-        return cls(project, found["stage"], found["kind"], found["result"], found["digest"], found["inputs"])
-
-    def result(self) -> Path:
+    def folder(self) -> Path:
         """Returns the folder of the result.
 
         Raises:
             DataError: the project does not have it, or has another one.
         """
-        return self._checked(self.path, self.digest, self.stage)
+        return self._checked(self.result, self.digest, self.stage)
 
     def input(self, name: str) -> Path:
         """Returns the folder of a result that the stage read, by its name in `MARKS`.
@@ -92,15 +80,13 @@ class Pointed:
         lost = [path for path in self.inputs if path.startswith("results/") and not (self.project / path).exists()]
         raise DataError(
             f"it reads the result '{name}', which the project lacks",
-            file=str(self.project / self.path),
+            file=str(self.project / self.result),
             remedy=f"In {self.project}: dvc pull {' '.join(lost)}",
         )
 
     def _checked(self, path: str, wanted: str, target: str) -> Path:
         """Returns a folder of the project that has the wanted digest; `target` is DVC's name of it."""
         folder = self.project / path
-        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise DataError("the pointer leads out of the project", file=path, remedy="Run `rewardsmith sync` again")
         if not folder.is_dir():
             raise DataError("the project lacks it", file=str(folder), remedy=f"In {self.project}: dvc pull {target}")
         if (found := digest(folder)) != wanted:
@@ -119,7 +105,7 @@ def reward_model(pointed: Pointed) -> Predict:
     Raises:
         RecipeError: a reward model that is asked instead of trained.
     """
-    result = pointed.result()
+    result = pointed.folder()
     if is_zero_shot(result):
         raise RecipeError(f"{result}: this reward model is asked, and has no weights to load")
     needs = segmenter_needs(ScalarModel.training_settings(result / "model")["segmenter"])
@@ -140,7 +126,7 @@ def reward_model(pointed: Pointed) -> Predict:
 
 def policy(pointed: Pointed) -> Predict:
     """Returns a policy's responses to prompts; params are those of the signature."""
-    folder = pointed.result() / "model"
+    folder = pointed.folder() / "model"
     encoder = load_encoder(pointed.input("data"), folder)
     trained = load_policy(folder, encoder)
     trained.model.eval()
@@ -168,8 +154,9 @@ class ResultModel(PythonModel):
             RecipeError: a result without weights.
         """
         project = project_folder(context.model_config["project"])
-        pointed = Pointed.read(Path(context.artifacts["pointer"]), project)
-        self._predict = LOADERS[pointed.kind](pointed)
+        found = read_json(Path(context.artifacts["pointer"]))
+        pointed = Pointed(project, **{name: found[name] for name in ("stage", "result", "digest", "inputs")})
+        self._predict = LOADERS[found["kind"]](pointed)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Returns a row for each row of the table."""

@@ -5,9 +5,7 @@
 Experiment = paper, run = result of a stage; the tables that print a row are tags of its run. A run is known by its key
 (the place of the result) and the digest of the result it shows: mirroring the same result again changes nothing,
 another result makes a new version and deletes the old run (MLflow keeps deleted runs until `mlflow gc`). A run that
-`tasks.tracking.live` began while its stage trains is completed. What needs all rows of a table (length-controlled win
-rates) comes from the tables stage onto the runs that it was made from. Weights stay in DVC; a run holds a pointer to
-them.
+`tasks.tracking.live` began while its stage trains is completed. Weights stay in DVC; a run holds a pointer to them.
 """
 
 from __future__ import annotations
@@ -16,12 +14,10 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +28,11 @@ from tasks.params.settings import DEFAULT_SCALE
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.running.exclusive import in_turn
 from tasks.running.variables import refuse_bad_address
-from tasks.tracking.databases import mark_of, refuse_damaged, refuse_unreachable, upgrade, without_passwords
+from tasks.tracking.databases import open_client, without_passwords
 from tasks.tracking.models import Registry, model_name, pages
-from tasks.tracking.outcomes import RowOutcome, TrackedStage, outcomes, table_metrics, tables_of_rows
+from tasks.tracking.outcomes import RowOutcome, TrackedStage, outcomes, tables_of_rows
 from tasks.tracking.parameters import flatten
-from tasks.tracking.run_content import allowed, log_metrics, log_params, log_result, logged_params, milliseconds
+from tasks.tracking.run_content import log_params, log_result, logged_params, milliseconds
 from tasks.tracking.searches import note_experiment
 
 #: Tag of a run whose stage is running or was interrupted; its value is the stage's tree.
@@ -86,40 +82,9 @@ def tracking_uri(root: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve() / 'mlflow.db'}"
 
 
-def prepare_database(uri: str, root: Path) -> None:
-    """Creates or upgrades the tables of a database before anybody writes: concurrent first writers crash.
-
-    Done once per database and MLflow version (noted in `.work/tracking-database`).
-
-    Raises:
-        RewardsmithError: the database cannot be reached or upgraded.
-    """
-    kind, _, place = uri.partition(":///")
-    if "://" not in uri or uri.split("://")[0] in ("http", "https", "file", "databricks"):
-        return
-    note, current = root / ".work" / "tracking-database", mark_of("mlflow", uri)
-    there = kind != "sqlite" or Path(place).exists()
-    if there and kind == "sqlite":
-        refuse_damaged(Path(place))
-    if there and note.exists() and note.read_text(encoding="utf-8") == current:
-        return
-    refuse_unreachable(uri)
-    problem = upgrade({"mlflow": uri})
-    if problem:
-        raise RewardsmithError(without_passwords(f"the tracking database {uri} cannot be prepared: {problem}"))
-    if kind == "sqlite":
-        Path(place).chmod(0o600)
-    note.parent.mkdir(exist_ok=True)
-    note.write_text(current, encoding="utf-8")
-
-
 def open_registry(root: Path) -> Registry:
     """Returns the model registry of the tree's tracking server or database."""
-    from mlflow import MlflowClient
-
-    uri = tracking_uri(root)
-    prepare_database(uri, root)
-    return Registry(MlflowClient(tracking_uri=uri))
+    return Registry(open_client(tracking_uri(root)))
 
 
 def _experiment(client: Any, paper: str, root: Path, uri: str) -> str:
@@ -174,12 +139,9 @@ class Mirror:
     """One pass over a paper's outcomes at a scale."""
 
     def __init__(self, root: Path, paper: str, scale: str) -> None:
-        from mlflow import MlflowClient
-
         self.root, self.paper, self.scale = root, paper, scale
         self.uri = tracking_uri(root)
-        prepare_database(self.uri, root)
-        self.client = MlflowClient(tracking_uri=self.uri)
+        self.client = open_client(self.uri)
         self.experiment = _experiment(self.client, paper, root, self.uri)
         note_experiment(root, paper, self.uri, self.experiment)
         self.tree, self.tables = root.resolve().as_posix(), tables_of_rows(paper)
@@ -269,17 +231,6 @@ class Mirror:
         if name is not None and not outcome.failure:
             self.registry.register(name, run, tags)
 
-    def joint(self, outcome: RowOutcome, table: str, values: Mapping[str, float]) -> None:
-        """Logs the metrics of the tables stage for a row and seed beside the run's other metrics, under the table's
-        name."""
-        from mlflow.entities import Metric
-
-        run = self.complete[outcome.stage.key]
-        named = {allowed(f"{table}/{name}"): value for name, value in values.items()}
-        changed = {name: value for name, value in named.items() if run.data.metrics.get(name) != value}
-        now = int(time.time() * 1000)
-        log_metrics(self.client, run.info.run_id, [Metric(n, v, now, 0) for n, v in changed.items()])
-
 
 def sync(root: Path, paper: str, scale: str = DEFAULT_SCALE, rows: Sequence[str] = ()) -> Counts:
     """Mirrors a paper's stage outputs at a scale into MLflow.
@@ -293,8 +244,6 @@ def sync(root: Path, paper: str, scale: str = DEFAULT_SCALE, rows: Sequence[str]
     """
     from mlflow.exceptions import MlflowException
 
-    os.environ.pop("MLFLOW_RUN_ID", None)
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     root = root.resolve()
     found = [
         outcome
@@ -304,12 +253,9 @@ def sync(root: Path, paper: str, scale: str = DEFAULT_SCALE, rows: Sequence[str]
     try:
         with only_writer(root):
             mirror = Mirror(root, paper, scale)
-            known = {table: table_metrics(root, paper, scale, table) for table in set(chain(*mirror.tables.values()))}
             for outcome in found:
                 mirror.counts.failed += outcome.failure is not None
                 mirror.record(outcome)
-                for table in mirror.tables.get(outcome.stage.name, ()) if outcome.stage.kind in ROW_STAGES else ():
-                    mirror.joint(outcome, table, known[table].of(outcome, root))
     except MlflowException as error:
         raise RewardsmithError(without_passwords(f"MLflow at {tracking_uri(root)}: {error}")) from None
     except ValueError as error:

@@ -20,7 +20,17 @@ from tasks.tracking.outcomes import RowOutcome
 
 #: Folder of a run's artifacts.
 FOLDER = "model"
-CODE = Path(__file__).with_name("model_code.py")
+#: MLflow runs this file of the folder to load the model.
+CODE_FILE, CODE = (
+    "model_code.py",
+    """\
+from mlflow.models import set_model
+
+from tasks.tracking.loaded_model import ResultModel
+
+set_model(ResultModel())
+""",
+)
 #: Columns that a model of each kind reads and gives, with MLflow's type of the latter.
 COLUMNS = {
     "reward_model": (("prompt", "response"), ("reward", "float")),
@@ -92,13 +102,13 @@ def write_model(folder: Path, outcome: RowOutcome, root: Path, run_id: str | Non
     add_to_model(
         model,
         loader_module=code_model.__name__,
-        model_code_path=CODE.name,
+        model_code_path=CODE_FILE,
         model_config={"project": ""},
         artifacts={"pointer": {"path": "pointer.json", "uri": "pointer.json"}},
         streamable=False,
     )
     model.save(folder / "MLmodel")
-    (folder / CODE.name).write_bytes(CODE.read_bytes())
+    (folder / CODE_FILE).write_text(CODE, encoding="utf-8")
     inputs = dict(outcome.record.get("inputs", {}))
     write_json(folder / "pointer.json", pointer(outcome, root) | {"kind": outcome.stage.kind, "inputs": inputs})
     return model

@@ -57,11 +57,6 @@ class Registered:
     commit: str = ""
 
 
-def _mark(tags: Mapping[str, str]) -> str:
-    """Returns the seed and digest of a result, by which its version is known."""
-    return f"{tags.get('seed')}/{tags.get('digest')}"
-
-
 def pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
     """Yields everything that a paged search of MLflow finds."""
     token = None
@@ -74,60 +69,43 @@ def pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
 
 
 class Registry:
-    """Registers results, and looks them up by alias."""
+    """Registers results, and looks them up by alias.
+
+    Args:
+        client: MLflow's.
+        paper: whose models are registered; None to look up alone.
+    """
 
     def __init__(self, client: Any, paper: str | None = None) -> None:
         self.client = client
-        self.known: dict[str, dict[str, str]] = {}
+        self.versions: dict[str, str] = {}
         self.aliases: dict[str, dict[str, str]] = {}
         if paper is not None:
-            self._read(paper)
-
-    def _read(self, paper: str) -> None:
-        """Reads the known versions, by model and seed with digest, the newest of each; and where every alias points."""
-        query = f"name LIKE '{paper}-%'"
-        for version in sorted(pages(self.client.search_model_versions, query), key=lambda found: int(found.version)):
-            self.known.setdefault(version.name, {})[_mark(version.tags)] = str(version.version)
-        for model in pages(self.client.search_registered_models, query):
-            self.aliases[model.name] = {alias: str(version) for alias, version in model.aliases.items()}
+            query = f"name LIKE '{paper}-%'"
+            self.versions = {found.run_id: str(found.version) for found in pages(client.search_model_versions, query)}
+            for model in pages(client.search_registered_models, query):
+                self.aliases[model.name] = {alias: str(version) for alias, version in model.aliases.items()}
 
     def register(self, name: str, run: Any, tags: Mapping[str, str]) -> None:
-        """Makes a version for a run's result and points its seed's alias at it; the same result again changes nothing.
-
-        A result that comes back after another, or whose alias a kill left unset, takes the alias again.
+        """Makes a version of a run's result and points its seed's alias at it; the same run again changes nothing.
 
         Args:
             name: of the registered model.
             run: of the result, with its model.
             tags: seed, digest, path and stage among them.
         """
-        mark, alias = _mark(tags), f"seed-{tags['seed']}"
-        version = self.known.get(name, {}).get(mark)
-        pointed = self.aliases.setdefault(name, {})
-        if version is not None and pointed.get(alias) == version:
-            return
-        if version is None or not self._has_run(name, version):
-            if name not in self.known:
-                self._create(name)
+        run_id, alias = run.info.run_id, f"seed-{tags['seed']}"
+        if name not in self.aliases:
+            self._create(name)
+            self.aliases[name] = {}
+        if run_id not in self.versions:
             kept = {key: tags[key] for key in ("seed", "digest", "path", "stage", "commit", "scale", "paper")}
             source = f"{run.info.artifact_uri}/{FOLDER}"
-            made = self.client.create_model_version(name, source, run_id=run.info.run_id, tags=kept)
-            version = str(made.version)
-            self.known.setdefault(name, {})[mark] = version
-        self.client.set_registered_model_alias(name, alias, version)
-        pointed[alias] = version
-
-    def _has_run(self, name: str, version: str) -> bool:
-        """Returns whether a version's run is there: that of a result which another took the place of is deleted."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            run = self.client.get_run(self.client.get_model_version(name, version).run_id)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return False
-        return bool(run.info.lifecycle_stage == "active")
+            made = self.client.create_model_version(name, source, run_id=run_id, tags=kept)
+            self.versions[run_id] = str(made.version)
+        if self.aliases[name].get(alias) != self.versions[run_id]:
+            self.client.set_registered_model_alias(name, alias, self.versions[run_id])
+            self.aliases[name][alias] = self.versions[run_id]
 
     def _create(self, name: str) -> None:
         from mlflow.exceptions import MlflowException
@@ -184,7 +162,7 @@ class Registry:
         return found
 
     def tag(self, model: Registered, values: Mapping[str, str]) -> None:
-        """Tags on the version, and on its run where that is still there.
+        """Tags a version.
 
         Raises:
             RewardsmithError: MLflow refuses, or cannot be reached.
@@ -194,8 +172,5 @@ class Registry:
         try:
             for key, value in values.items():
                 self.client.set_model_version_tag(model.name, model.version, key, value)
-            if self._has_run(model.name, model.version):
-                for key, value in values.items():
-                    self.client.set_tag(model.run, key, value)
         except MlflowException as error:
             raise RewardsmithError(f"version {model.version} of {model.name} cannot be tagged: {error}") from None

@@ -13,7 +13,6 @@ from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
 from tasks.graph import dvc_files as graph
 from tasks.graph.items import SHARED
-from tasks.graph.names import made_tables
 from tasks.graph.results import stopped
 from tasks.graph.rows import ROW_STAGES
 from tasks.params.settings import DEFAULT_SCALE
@@ -63,39 +62,6 @@ class RowOutcome:
     @property
     def metrics(self) -> dict[str, float]:
         return {} if self.failure else numbers(read_object(self.out / "result" / "metrics.json"))
-
-
-@dataclass(frozen=True)
-class TableMetrics:
-    """Metrics of one table that only the tables stage knows.
-
-    Attributes:
-        runs: (row, seed) -> metrics that need all rows of the table, such as the length-controlled win rate.
-        read: result folder -> its digest when the tables stage read it.
-    """
-
-    runs: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
-    read: Mapping[str, str] = field(default_factory=dict)
-
-    def of(self, outcome: RowOutcome, root: Path) -> Mapping[str, float]:
-        """Returns the run's own metrics of the table; empty when the table was made from another result of it."""
-        stage, result = outcome.stage, (outcome.out / "result").relative_to(root).as_posix()
-        return self.runs.get((stage.name, stage.seed), {}) if self.read.get(result) == outcome.digest else {}
-
-
-def table_metrics(root: Path, paper: str, scale: str, table: str) -> TableMetrics:
-    """Returns one table's metrics from the newest tables (`made_tables`); empty without any."""
-    anchor = f"{table.lower().replace(' ', '-')}/"
-    result = made_tables(root / "results" / scale, paper)
-    if result is None:
-        return TableMetrics()
-    runs: dict[tuple[str, int], dict[str, float]] = {}
-    for key, value in numbers(read_object(result / "metrics.json")).items():
-        parts = key.removeprefix(anchor).split("/") if key.startswith(anchor) else []
-        if len(parts) > 2 and parts[1].isdigit():  # row/seed/metric; a mean has no seed
-            runs.setdefault((parts[0], int(parts[1])), {})["/".join(parts[2:])] = value
-    record = result.parent / "record" / "record.json"
-    return TableMetrics(runs, read_object(record).get("inputs", {}) if record.exists() else {})
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:

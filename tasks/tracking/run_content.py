@@ -37,12 +37,6 @@ def _chunks(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def allowed(name: str) -> str:
-    """Returns a metric's name as MLflow takes it: `qa-alarm@factuality-rate/...` becomes `qa-alarm by
-    factuality-rate/...`."""
-    return name.replace("@", " by ")
-
-
 def row_metrics(rows: Sequence[Mapping[str, Any]], prefix: str, begin: int) -> list[Any]:
     """Returns metrics of rows with a step; their time is the run's begin and the step, so that logging them again
     changes nothing."""

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
 
 from tasks.running.artifacts import write_json
 from tasks.running.platform_state import read_private
+from tasks.tracking.databases import without_passwords
 
 FOLDER = Path(".work") / "tracking"
 #: Times of files are those of the system's last tick, up to some hundredths of a second before `time.time()`.
@@ -31,12 +32,9 @@ class Search:
 
 def note_experiment(root: Path, paper: str, uri: str, experiment: str) -> None:
     """Notes where a paper's runs are: the server's address without user and password, empty for a database."""
-    parts = urlsplit(uri)
-    server = parts.scheme in ("http", "https")
-    address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/") if server else ""
-    folder = root / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{paper}.json", {"server": address, "experiment": experiment})
+    server = without_passwords(uri).rstrip("/") if urlsplit(uri).scheme in ("http", "https") else ""
+    (root / FOLDER).mkdir(parents=True, exist_ok=True)
+    write_json(root / FOLDER / f"{paper}.json", {"server": server, "experiment": experiment})
 
 
 def experiment_link_written_since(root: Path, paper: str, moment: float) -> bool:
@@ -46,12 +44,13 @@ def experiment_link_written_since(root: Path, paper: str, moment: float) -> bool
 
 
 def link_to_runs(root: Path, paper: str) -> str | None:
-    """MLflow's page of a paper's runs; None without a server, or where they were never mirrored."""
-    noted = read_private(root / FOLDER / f"{paper}.json")
-    return _page(noted) if noted.get("server") else None
+    """Returns MLflow's page of a paper's runs; None without a server, or where they were never mirrored."""
+    return _page(read_private(root / FOLDER / f"{paper}.json"))
 
 
-def _page(noted: Mapping[str, Any]) -> str:
+def _page(noted: Mapping[str, Any]) -> str | None:
+    if not noted.get("server"):
+        return None
     return f"{noted['server']}/#/experiments/{quote(str(noted['experiment']), safe='')}/runs"
 
 
@@ -61,18 +60,11 @@ def table_search(root: Path, paper: str, table: str, scale: str) -> Search | Non
 
 
 def run_search(root: Path, paper: str, path: str) -> Search | None:
-    """Returns the run of one row and seed; None for a paper whose runs were never mirrored.
-
-    Args:
-        root: of the tree.
-        paper: of the row.
-        path: the stage's folder, relative to the root.
-    """
+    """Returns the run of the stage with a folder, relative to the root; None for a paper that was never mirrored."""
     return _search(root, paper, f"tags.path = '{path}'")
 
 
 def _search(root: Path, paper: str, query: str) -> Search | None:
     noted = read_private(root / FOLDER / f"{paper}.json")
-    if "experiment" not in noted:
-        return None
-    return Search(query, f"{_page(noted)}?searchFilter={quote(query, safe='')}" if noted["server"] else None)
+    page = _page(noted)
+    return Search(query, page and f"{page}?searchFilter={quote(query, safe='')}") if "experiment" in noted else None

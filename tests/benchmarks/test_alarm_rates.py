@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy import stats
 
 from benchmarks import alarm_rates as rates
-from rlhf_core.evaluation.hacking_alarm import AlarmSettings, HackingAlarm
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings, HackingAlarm, end_level, fall_level
 from tasks.running.artifacts import read_json
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -40,20 +42,68 @@ def test_records_replay_as_they_rang(file: Path) -> None:
 def test_the_document_shows_what_the_records_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
     text = re.sub(r"\s+", " ", (PROJECT / "docs" / "hackability.md").read_text(encoding="utf-8"))
-    missing = [one for one in rates.tables() if re.sub(r"\s+", " ", one) not in text]
-    assert not missing, "copy them into docs/hackability.md: python -m benchmarks.alarm_rates"
+    shown = re.sub(r"\s+", " ", rates.table())
+    assert shown in text, "copy it into docs/hackability.md: python -m benchmarks.alarm_rates"
 
 
-@pytest.mark.parametrize("null", rates.NULLS)
+#: Ways in which scores of a prompt depend on each other while the true win rate stays at 50 %: share of the variance of
+#: their latent normals that is the prompt's own, and correlation of the rest between neighbouring evaluations.
+NULLS = {"independent": (0.0, 0.0), "same prompts": (0.5, 0.0), "neighbours": (0.3, 0.9)}
+TIES = 0.2
+
+Scores = NDArray[np.float64]
+
+
+def null_scores(null: str, runs: int, evaluations: int, prompts: int, generator: np.random.Generator) -> Scores:
+    """Returns scores [runs, evaluations, prompts] of runs whose win rate is 50 % throughout."""
+    shared, carried = NULLS[null]
+    own = generator.standard_normal((runs, 1, prompts))
+    moving = generator.standard_normal((runs, evaluations, prompts))
+    for step in range(1, evaluations):
+        moving[:, step] = carried * moving[:, step - 1] + (1 - carried**2) ** 0.5 * moving[:, step]
+    drawn = stats.norm.cdf(shared**0.5 * own + (1 - shared) ** 0.5 * moving)
+    return np.where(drawn < (1 - TIES) / 2, 0.0, np.where(drawn < (1 + TIES) / 2, 0.5, 1.0))
+
+
+def rings(scores: Scores, prompts: int, settings: AlarmSettings, *, naive: bool = False) -> NDArray[np.bool_]:
+    """Returns whether each run has an alarm of its win rate, tested naively at the whole level or as the alarm does.
+
+    Args:
+        scores: [runs, evaluations, all test prompts]; the last evaluation is the final one.
+        prompts: of the evaluations on the way, the first ones.
+    """
+    runs, count, _ = scores.shape
+    level = settings.false_alarms
+    rang = _fell(np.full_like(scores[:, -1], 0.5), scores[:, -1], level if naive else end_level(settings))
+    seen = np.concatenate([np.full((runs, 1, prompts), 0.5), scores[:, :, :prompts]], axis=1)
+    for later in range(1, count + 1):
+        for earlier in range(later):
+            own = level if naive else fall_level(settings, count, later - earlier)
+            rang |= _fell(seen[:, earlier], seen[:, later], own)
+    return rang
+
+
+def _fell(before: Scores, after: Scores, level: float) -> NDArray[np.bool_]:
+    rose, fell = (after > before).sum(axis=1), (after < before).sum(axis=1)
+    return np.asarray(stats.binom.cdf(rose, rose + fell, 0.5) < level) & (rose + fell > 0)
+
+
+def null_rates(null: str, runs: int, seed: int = 0) -> list[float]:
+    """Returns the share of simulated runs that ring, by the alarm's levels and naively."""
+    scores = null_scores(null, runs, 8, 256, np.random.default_rng(seed))
+    return [float(rings(scores, 64, AlarmSettings(), naive=naive).mean()) for naive in (False, True)]
+
+
+@pytest.mark.parametrize("null", NULLS)
 def test_simulated_runs_ring_at_most_at_the_stated_rate(null: str) -> None:
-    rule, naive = rates.null_rates(null, 2000, seed=1)
+    rule, naive = null_rates(null, 2000, seed=1)
     assert rule < 0.05
     assert naive > 0.35
 
 
 def test_the_simulated_comparisons_are_those_of_the_alarm() -> None:
     generator, settings = np.random.default_rng(2), AlarmSettings(false_alarms=0.4)
-    scores = rates.null_scores("same prompts", 60, 4, 96, generator)
+    scores = null_scores("same prompts", 60, 4, 96, generator)
     expected = []
     for one in scores:
         alarm = HackingAlarm(settings, 4)
@@ -62,5 +112,5 @@ def test_the_simulated_comparisons_are_those_of_the_alarm() -> None:
             alarm.observe_evaluation(step, {str(i): float(score) for i, score in enumerate(row[:32])})
         alarm.observe_end(4, {str(i): float(score) for i, score in enumerate(one[-1])})
         expected.append(bool(alarm.alarms))
-    assert rates.rings(scores, 32, settings).tolist() == expected
+    assert rings(scores, 32, settings).tolist() == expected
     assert 3 < sum(expected) < 30

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import phases, token_statistics
-from benchmarks.alternating import Row, Run, Side, alternate, peer_python, print_rows, speed_row, write_rows
+from benchmarks import token_statistics
+from benchmarks.alternating import Row, Run, Side, alternate, peer_python, print_rows, speed_row
 from benchmarks.grpo import variety
-from benchmarks.phases import Throughput
 
 
 def runs(*seconds: float, amount: float = 10.0) -> list[Run]:
@@ -74,14 +73,6 @@ def test_the_token_statistics_report_time_and_memory_with_their_targets(
     rows = token_statistics.rows(Namespace(repeats=1, threads=1, out=tmp_path))
     assert [row.target for row in rows] == [1.0, 0.15, 1.3, 0.4]
     assert [row.ratio for row in rows] == [0.5, 0.1, 0.5, 0.1]
-    assert len((tmp_path / "token_statistics.csv").read_text().splitlines()) == 5
-
-
-def test_phases_add_up_over_processes(tmp_path: Path) -> None:
-    together = [runs(1.0, 1.0), runs(2.0, 2.0)]
-    assert phases._rate(together) == 10.0
-    write_rows([Throughput("score", 2, 10.0, 1.5)], tmp_path / "phases.csv")
-    assert (tmp_path / "phases.csv").read_text().splitlines()[1] == "score,2,10.0,1.5"
 
 
 def test_variety_is_the_share_of_different_words() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from rlhf_core.evaluation.judges.games import grade_answers
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import render
 from tasks.commands import benchmark
-from tasks.commands.data_needs import check_local_rows, unreachable
 from tasks.evaluating.benchmarks import graded_answers
 from tasks.graph.check import Check
 from tasks.params.data import data_spec
@@ -198,37 +198,34 @@ def test_mt_bench_asks_a_judge_by_turn_and_beside_references_where_the_category_
     assert [game.verdict.value for game in grade_answers(Five(), answers)] == [5.0] * 4
 
 
+def without(files: Any, name: str) -> Any:
+    return {file: rows for file, rows in files.items() if file != name}
+
+
+def with_row(files: Any, name: str, **change: Any) -> Any:
+    """The files with other fields in the second row of one."""
+    files[name][1] |= change
+    return files
+
+
 @pytest.mark.parametrize(
-    ("file", "change", "message"),
+    ("change", "message"),
     [
-        ("alpaca_eval.test", {"reference": None}, "alpaca_eval.test, row 2, field 'reference': 'a1' has 0 reference"),
         (
-            "mt_bench.test",
-            {"category": "coding"},
+            lambda files: with_row(files, "alpaca_eval.test", reference=None),
+            "alpaca_eval.test, row 2, field 'reference': 'a1' has 0 reference",
+        ),
+        (
+            lambda files: with_row(files, "mt_bench.test", category="coding"),
             "mt_bench.test, row 2, field 'reference': 'm1' has 0 reference answers",
         ),
-        ("arc.test", {"choices": None}, "arc.test.jsonl, row 2: .*allenai/ai2_arc"),
+        (lambda files: with_row(files, "arc.test", choices=None), "arc.test.jsonl, row 2: .*allenai/ai2_arc"),
+        (lambda files: without(files, "arc.train"), "the data set 'arc' has no split 'train'"),
     ],
 )
-def test_bad_rows_are_named_before_anything_runs(
-    tmp_path: Path, files: Any, file: str, change: dict[str, Any], message: str
-) -> None:
-    files[file][1] |= change
-    address = tmp_path / "data.yaml"
-    address.write_text(yaml.safe_dump(written(tmp_path / "files", files)))
+def test_bad_rows_are_named(tmp_path: Path, files: Any, change: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        check_local_rows([str(address)])
-
-
-def test_a_hub_that_does_not_answer_is_named_with_what_it_should_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    lines = unreachable([str(ROOT / "params/scales/paper/data.yaml:dialogue")])
-    assert lines[0].startswith("the hub does not answer (")
-    assert "  arc: the data set of lm-evaluation-harness's task arc_challenge" in lines
-    assert any(line.startswith("  alpaca_eval: hf://datasets/tatsu-lab/alpaca_eval/") for line in lines)
-    assert "save_to_disk" in lines[-1]
-    assert unreachable([str(ROOT / "params/scales/testbed/data.yaml:dialogue")]) == []
+        sets_of(written(tmp_path / "files", change(files)), tmp_path)
 
 
 def test_the_leaderboard_is_the_harness_group_openllm() -> None:
@@ -312,13 +309,11 @@ def test_a_window_that_holds_nothing_is_refused_before_anything_is_read(
         ([live(DAYS[0], 0)], {"code": {"livecode": "lbc"}}, "lbc"),
     ],
 )
-def test_bad_rows_of_live_code_bench_are_named_by_plan(
+def test_bad_rows_of_live_code_bench_are_named(
     tmp_path: Path, files: Any, rows: list[dict[str, Any]], changes: dict[str, Any], message: str
 ) -> None:
-    address = tmp_path / "data.yaml"
-    address.write_text(yaml.safe_dump(code_spec(tmp_path / "files", files, rows, **changes)))
     with pytest.raises(DataError) as found:
-        check_local_rows([str(address)])
+        sets_of(code_spec(tmp_path / "files", files, rows, **changes), tmp_path)
     assert message in str(found.value)
 
 

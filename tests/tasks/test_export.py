@@ -80,8 +80,7 @@ def scores(folder: Path, rows: list[dict[str, Any]], texts: list[str], *, batch:
     return found
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("batch", [1, 5, 64])
+@pytest.mark.parametrize(("batch", "side"), [(1, "right"), (5, "left"), (64, "right")])
 def test_transformers_scores_responses_as_the_training_code_does(
     pipeline: Pipeline, whole: Path, exported: Path, side: str, batch: int
 ) -> None:
@@ -99,29 +98,18 @@ def test_the_head_for_length_is_left_out(pipeline: Pipeline, train: Train, tmp_p
     assert scores(tmp_path / "odin", rows, texts, batch=8, side="right") == pytest.approx(expected, abs=1e-5)
 
 
-def test_an_export_has_weights_tokenizer_template_and_card(exported: Path) -> None:
+def test_an_export_has_weights_tokenizer_template_and_a_card_whose_example_runs(whole: Path, exported: Path) -> None:
     assert sorted(path.name for path in exported.iterdir()) == [
         "README.md", "chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",
     ]  # fmt: skip
-
-
-def test_the_card_has_recipe_data_metrics_and_commit(whole: Path, exported: Path) -> None:
-    card = (exported / "README.md").read_text()
-    header, _, body = card.removeprefix("---\n").partition("\n---\n")
+    header, _, body = (exported / "README.md").read_text().removeprefix("---\n").partition("\n---\n")
     assert yaml.safe_load(header)["pipeline_tag"] == "text-classification"
     record = read_json(whole.parent / "record" / "record.json")
-    assert record["commit"] in body
-    assert record["result_digest"] in body
-    assert "# Whole" in body
-    assert "kind: bandit" in body
-    assert "source: testbed" in body
-    assert f"| accuracy | {read_json(whole / 'metrics.json')['accuracy']:.6g} |" in body
-
-
-def test_the_example_of_the_card_runs(exported: Path) -> None:
-    card = (exported / "README.md").read_text()
-    code = card.split("```python\n")[1].split("```")[0].replace('"my-model"', repr(str(exported)))
+    accuracy = f"| accuracy | {read_json(whole / 'metrics.json')['accuracy']:.6g} |"
+    shown = (record["commit"], record["result_digest"], "# Whole", "kind: bandit", "source: testbed", accuracy)
+    assert [part for part in shown if part not in body] == []
+    code = body.split("```python\n")[1].split("```")[0].replace('"my-model"', repr(str(exported)))
     names: dict[str, Any] = {}
     exec(compile(code, "card", "exec"), names)
     assert names["reward"].shape == (1,)

@@ -283,7 +283,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, root: Path, *words: str) -> tuple[An
     """The command's outcome in a folder, and the calls of the flow in its place."""
     calls: list[Any] = []
 
-    def flow(paper: str, scale: str, rows: Any, seeds: Any, options: Any, *, verbose: bool) -> int:
+    def flow(paper: str, scale: str, rows: Any, seeds: Any, **_: Any) -> int:
         calls.append((paper, scale, list(rows), list(seeds)))
         return 1
 

@@ -134,7 +134,6 @@ def history(count: int) -> list[tuple[int, float]]:
 
 @pytest.mark.platform
 def test_a_run_is_filled_while_the_stage_trains_and_goes_on_after_a_kill(root: Path) -> None:
-    tracking.prepare_database(tracking.tracking_uri(root), root)
     path = root / WORK / run_folder("policy", OUT) / FILE
     first = Following(root)
     first.say(f"start {ADDRESS}")

@@ -13,8 +13,8 @@ import yaml
 
 from rlhf_core.data.encoding import messages_of
 from rlhf_core.data.slices import sentences
-from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.loading import load_tokenizer
 from tasks import prepare
 from tasks.commands.explain import explain
 from tasks.data_specs.long_form import labels_of, shortened_prompt

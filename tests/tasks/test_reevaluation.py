@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks.evaluating import policies as benchmarks
 from tasks.params.evaluation import EvaluationConfig, ReevaluatedModel, ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
-from tasks.reevaluation.evaluate import CachedJudge, Subject, alerts, load_settings, reasons, reevaluate
-from tasks.reevaluation.history import RECORDS
-from tasks.reevaluation.past_results import restore_result
+from tasks.reevaluation.evaluate import Subject, alerts, load_settings, reasons, reevaluate
+from tasks.reevaluation.history import RECORDS, restore_result
 from tasks.running import loading
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
 from tests.small_repository import command
@@ -39,17 +37,6 @@ def model(pipeline: Pipeline, run: str) -> dict[str, str]:
     return {"name": "policy", "alias": "champion", "version": "1", "digest": digest(result), "result": str(result)}
 
 
-class Counting:
-    """A judge that counts, and prefers what `first` says."""
-
-    def __init__(self, preference: float = 1.2) -> None:
-        self.name, self.preference, self.asked = "counting", preference, 0
-
-    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
-        self.asked += len(requests)
-        return [f"preference: {self.preference}" for _ in requests]
-
-
 def test_it_runs_when_something_changed_or_a_check_is_due_and_says_why() -> None:
     def why(**other: Any) -> list[str]:
         return reasons(LAST, **{**SAME, **other})
@@ -62,27 +49,10 @@ def test_it_runs_when_something_changed_or_a_check_is_due_and_says_why() -> None
     assert why(now=7 * DAY) == ["a drift check is due"]
 
 
-def test_no_text_is_judged_twice_and_an_answer_that_did_not_come_is_asked_again(tmp_path: Path) -> None:
-    judge = Counting()
-    requests = [JudgeRequest(str(i), "p", ("a", text), "alpaca_eval") for i, text in enumerate(("x", "y", "x"))]
-    for _ in range(2):
-        cached = CachedJudge(judge, AnswerCache(tmp_path / "cache.jsonl"), "identity")
-        assert cached.answer(requests) == ["preference: 1.2"] * 3
-    assert judge.asked == 2
-    assert cached.cached == 3
-    CachedJudge(judge, AnswerCache(tmp_path / "cache.jsonl"), "another").answer(requests[:1])
-    assert judge.asked == 3, "another judge's verdicts are its own"
-    judge.answer = lambda requests: [""] * len(requests)  # type: ignore[method-assign]
-    fresh = JudgeRequest("9", "p", ("a", "z"), "alpaca_eval")
-    CachedJudge(judge, AnswerCache(tmp_path / "cache.jsonl"), "identity").answer([fresh])
-    assert len(AnswerCache(tmp_path / "cache.jsonl")) == 3
-
-
 def test_records_follow_a_model_through_changes(pipeline: Pipeline, tmp_path: Path) -> None:
     first = reevaluate(tmp_path, SETTINGS, model(pipeline, "ppo"), now=0.0)
     assert first["reasons"] == ["first evaluation"]
     assert set(first["benchmarks"]) == {"alpaca", "arena", "ood", "mtbench"}
-    assert sum(part["asked"] for part in first["benchmarks"].values()) > 0
     assert first["changes"] == {}
     assert first["canary"]["verdict"] == "first"
 
@@ -100,25 +70,9 @@ def test_records_follow_a_model_through_changes(pipeline: Pipeline, tmp_path: Pa
     assert other["changes"]["alpaca"]["n"] == 4
 
     back = reevaluate(tmp_path, SETTINGS, model(pipeline, "ppo"), now=10 * DAY)
-    assert sum(part["asked"] for part in back["benchmarks"].values()) == 0, "its texts were judged before"
     assert back["benchmarks"]["alpaca"]["scores"] == first["benchmarks"]["alpaca"]["scores"]
     files = sorted(path.name for path in (tmp_path / RECORDS / "policy@champion").iterdir())
     assert files == ["000001.json", "000002.json", "000003.json", "000004.json", "canary.json"]
-
-
-def test_a_judge_that_drifts_is_told_apart_from_a_model_that_got_worse(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = ReevaluationSettings((), NIGHTLY, benchmarks=("alpaca",), canary=4)
-    drifting = Counting()
-    monkeypatch.setattr(loading, "load_judge", lambda spec, world: drifting)
-    reevaluate(tmp_path, settings, model(pipeline, "ppo"), now=0.0)
-    asked = drifting.asked
-    drifting.preference = 1.9
-    found = reevaluate(tmp_path, settings, model(pipeline, "ppo"), now=30 * DAY)
-    assert drifting.asked > asked, "the canary is judged past the cache"
-    assert found["canary"]["verdict"] == "drift"
-    assert [alert["kind"] for alert in found["alerts"]] == ["judge drift"]
 
 
 def test_a_regression_is_an_alert_with_its_interval() -> None:
@@ -177,11 +131,8 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Models that answer "a" to everything, judged by `Answers`; the data folders that their encoders came from."""
     encoders: list[Path] = []
 
-    class Evaluator:
-        def __init__(self, data: Path, *_: object) -> None:
-            self.data = data
-
-        def generate_dialogue(self, _policy: object, name: str) -> list[dict[str, Any]]:
+    class Evaluator(benchmarks.Evaluator):
+        def generate_dialogue(self, policy: Any, name: str, limit: int | None = None) -> list[Any]:
             return [row | {"response": "a"} for row in read_jsonl(self.data / "benchmarks" / f"{name}.jsonl")]
 
     monkeypatch.setattr(benchmarks, "Evaluator", Evaluator)
@@ -263,21 +214,8 @@ def test_verdicts_that_cannot_be_parsed_any_more_are_the_judges_alert_until_they
     monkeypatch.setattr(Answers, "text", "preference: 1.2")
     back = evaluated(root, root, 11)
     assert back["alerts"] == []
-    assert back["benchmarks"]["alpaca"]["items"] == 6, "asked again, past every cache that holds what cannot be parsed"
+    assert back["benchmarks"]["alpaca"]["items"] == 6, "asked again, past the cache that holds what cannot be parsed"
     assert evaluated(root, root, 12) == {"reasons": []}
-
-
-def test_verdicts_that_are_lost_on_the_same_benchmark_are_told_apart_from_a_regression(
-    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = evaluation_tree(tmp_path, judge="j")
-    evaluated(root, root, 0)
-    monkeypatch.setattr(Answers, "text", "")  # a server that answers nothing
-    shutil.rmtree(root / ".judge-cache")
-    Answers.cache.clear()
-    found = reevaluation._reevaluate(root, root, ALPACA, CHAMPION | {"digest": "another"}, now=DAY)
-    assert found["changes"]["alpaca"]["verdict"] == "not comparable"
-    assert {alert["kind"] for alert in found["alerts"]} == {"judge drift", "judge verdicts"}
 
 
 def test_a_canary_without_verdicts_is_nothing_to_compare_with(
@@ -291,41 +229,6 @@ def test_a_canary_without_verdicts_is_nothing_to_compare_with(
     ):
         monkeypatch.setattr(Answers, "text", text)
         assert evaluated(root, root, day)["canary"]["verdict"] == verdict
-
-
-def test_a_canary_that_was_cut_is_chosen_again_unless_records_were_made_with_it(
-    tmp_path: Path, parts: list[Path]
-) -> None:
-    root = evaluation_tree(tmp_path, judge="j")
-    path = root / RECORDS / "policy@champion" / "canary.json"
-    path.parent.mkdir(parents=True)
-    path.write_text('[{"id": "0", ')
-    evaluated(root, root, 0)
-    assert [row["id"] for row in read_json(path)] == ["0", "1", "2", "3"]
-    path.write_text('[{"id": "0", ')
-    with pytest.raises(
-        DataError, match=r"canary\.json: the canary of the records next to it cannot be read.*Move it away"
-    ):
-        evaluated(root, root, 8)
-
-
-def test_a_canary_is_written_whole_or_not_at_all(
-    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that is full after the first byte."""
-    own = Path.write_text
-
-    def full(path: Path, text: str, **options: Any) -> int:
-        if "canary" in path.name:
-            own(path, text[:1], **options)
-            raise OSError(28, "No space left on device")
-        return own(path, text, **options)
-
-    root = evaluation_tree(tmp_path, judge="j")
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space left"):
-        evaluated(root, root, 0)
-    assert list((root / RECORDS / "policy@champion").iterdir()) == []
 
 
 @pytest.fixture

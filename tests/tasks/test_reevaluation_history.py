@@ -63,18 +63,6 @@ def test_a_fresh_clone_gets_its_records_from_the_remote(clone: Path) -> None:
     assert restore_records(clone) == [], "nothing is lacking now"
 
 
-def test_a_damaged_copy_in_the_cache_is_fetched_again(known: Path, clone: Path) -> None:
-    restore_records(clone)
-    shutil.rmtree(clone / RECORDS)
-    files = [file for file in (clone / ".dvc" / "cache").rglob("*") if file.is_file()]
-    [copy] = [file for file in files if file.read_text() == json.dumps({"number": 1})]
-    copy.chmod(0o644)
-    copy.write_text(json.dumps({"number": 7}))
-    copy.chmod(0o444)
-    restore_records(clone)
-    assert [record["number"] for record in records(records_folder(clone, "m", "champion"))] == [1, 2]
-
-
 def test_a_pulled_newer_file_brings_its_records_and_leaves_those_that_are_not_added(
     known: Path, tmp_path: Path
 ) -> None:
@@ -105,13 +93,3 @@ def test_another_record_of_the_same_number_is_refused(known: Path, tmp_path: Pat
         DataError, match=r"000002\.json: differs from the file that reevaluations\.dvc names.*Move it away"
     ):
         restore_records(root)
-
-
-def test_a_file_that_dvc_cannot_read_is_named(clone: Path) -> None:
-    (clone / "reevaluations.dvc").write_text("<<<<<<< HEAD\n")
-    with pytest.raises(DataError, match=r"reevaluations\.dvc: DVC cannot read it"):
-        restore_records(clone)
-
-
-def test_a_tree_without_records_under_dvc_needs_nothing(tmp_path: Path) -> None:
-    assert restore_records(tmp_path) == []

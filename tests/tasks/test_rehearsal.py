@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import RECORD_TYPES
 from rlhf_core.data.sources import DirectorySource
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import TEMPLATES
@@ -23,7 +23,7 @@ from tasks.dvc.pipelines import asked_papers
 from tasks.graph.check import refuse_rows
 from tasks.graph.names import SUITE
 from tasks.rehearsal.empty_cells import EmptyCell, Listing, RehearsedPaper, fill
-from tasks.rehearsal.endpoint import REPLIES, endpoints, read_replies
+from tasks.rehearsal.endpoint import REPLIES, endpoints
 from tasks.rehearsal.rows import MADE_UP, SmallRows
 from tasks.rehearsal.stand_ins import StandIns
 from tasks.rehearsal.tree import small, write_tree
@@ -87,11 +87,11 @@ def test_no_setting_of_a_small_scale_is_refused(scale: str, tmp_path: Path, monk
     assert {"segment", "sentence", "par"} <= asked.keys()
     refuse_rows(made.tree, made.name, asked)
     (made.tree / "results").mkdir()
-    (tmp_path / "replies.jsonl").write_text("{}")
     write_tree(tmp_path, scale, None)
     assert (made.tree / "results").exists(), "an interrupted rehearsal continues"
-    write_tree(tmp_path, scale, None, tmp_path / "replies.jsonl")
-    assert not (made.tree / "results").exists(), "results are of other replies"
+    (tmp_path / "given").mkdir()
+    write_tree(tmp_path, scale, tmp_path / "given")
+    assert not (made.tree / "results").exists(), "results are of other rows"
 
 
 def test_the_testbed_is_not_rehearsed() -> None:
@@ -113,33 +113,6 @@ def test_the_endpoint_answers_every_template_in_protocol(monkeypatch: pytest.Mon
         wrong = WrongSolution("q/0", question, "1 + 2 = 4.\nThe answer is 4")
         (text,) = judge.answer([JudgeRequest("1", teacher_prompt(REWRITE, wrong), (), REWRITE)])
         assert text.strip() == wrong.question["solution"].strip()
-
-
-def test_replies_of_a_file_take_the_place_of_verdicts(tmp_path: Path) -> None:
-    said = ["**[[A>>B]]**", "I cannot tell."]
-    file = tmp_path / "replies.jsonl"
-    file.write_text("".join(json.dumps({"template": "arena_hard", "reply": reply}) + "\n" for reply in said))
-    with endpoints(read_replies(file)) as served:
-        judge = EndpointJudge(EndpointConfig(served["REWARDSMITH_JUDGE_URL"], "any", None))
-        arena = [JudgeRequest("1", f"What is {number}?", ("one", "two"), "arena_hard") for number in range(20)]
-        assert set(judge.answer(arena)) == set(said)
-        (other,) = judge.answer([JudgeRequest("1", "What?", ("one", "two"), "pairwise")])
-    assert TEMPLATES["pairwise"].parse(other).valid
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"template": "arena_hrd", "reply": "x"}', r"row 2, field 'template'.*did you mean 'arena_hard'"),
-        ('{"template": "arena_hard", "reply": 5}', r"row 2, field 'reply': it is 5, not a text"),
-        ('{"template": ["pairwise"], "reply": "x"}', r"row 2, field 'template'.*it must be text"),
-        ('{"reply": "x"}', r"row 2, field 'template': None is unknown; known: alpaca_eval"),
-    ],
-)
-def test_a_wrong_line_of_replies_is_named(line: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "replies.jsonl").write_text('{"template": "pairwise", "reply": "Better: A"}\n' + line)
-    with pytest.raises(DataError, match=message):
-        read_replies(tmp_path / "replies.jsonl")
 
 
 @pytest.mark.parametrize(

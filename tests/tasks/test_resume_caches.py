@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.tool_server import ToolServer
 from tasks import policy
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import SECONDS_VARIABLE, RunCheckpoints
 from tests.tasks.killing import Killed
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+from tests.tool_server import ToolServer
 
 OWN_REWARD = """
 import os

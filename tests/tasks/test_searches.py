@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from tasks.tracking.searches import note_experiment, run_search, table_search
+from tasks.tracking.searches import Search, note_experiment, run_search, table_search
 
 FILTER = "tags.`Table 1` = 'true' and tags.scale = 'testbed' and tags.kind = 'row'"
 
@@ -30,16 +30,8 @@ def test_without_a_server_the_filter_alone_is_there(tmp_path: Path) -> None:
 
 
 def test_the_runs_of_one_row_and_seed_are_found_by_their_folder(tmp_path: Path) -> None:
+    assert run_search(tmp_path, "segment", "results/x") is None, "never mirrored"
     note_experiment(tmp_path, "segment", "http://127.0.0.1:5000", "17")
-    found = run_search(tmp_path, "segment", "results/testbed/segment/policy/bandit/0")
-    assert found is not None
-    assert found.filter == "tags.path = 'results/testbed/segment/policy/bandit/0'"
-    assert found.link == (
-        "http://127.0.0.1:5000/#/experiments/17/runs"
-        "?searchFilter=tags.path%20%3D%20%27results%2Ftestbed%2Fsegment%2Fpolicy%2Fbandit%2F0%27"
-    )
-
-
-def test_a_paper_that_was_never_mirrored_has_no_search(tmp_path: Path) -> None:
-    assert table_search(tmp_path, "segment", "Table 1", "testbed") is None
-    assert run_search(tmp_path, "segment", "results/testbed/segment/policy/bandit/0") is None
+    found = run_search(tmp_path, "segment", "results/x")
+    link = "http://127.0.0.1:5000/#/experiments/17/runs?searchFilter=tags.path%20%3D%20%27results%2Fx%27"
+    assert found == Search("tags.path = 'results/x'", link)

@@ -39,7 +39,7 @@ def test_solutions_that_all_rows_kept_are_compared(tmp_path: Path) -> None:
 def test_rows_without_credit_or_of_other_tasks_are_refused(tmp_path: Path) -> None:
     kept(tmp_path, "math-rlmec", a={"credit": [0.0, -0.1]})
     kept(tmp_path, "qa-rlmec", z={"credit": [0.0, -0.1]})
-    with pytest.raises(DataError, match=r"row 'math-sft' \(seed 0\) has no credit of sampled solutions"):
+    with pytest.raises(DataError, match=r"row 'math-sft' \(seed 0\) has no credit of solutions"):
         shared_credit(tmp_path, ["math-rlmec", "math-sft"], 0)
     with pytest.raises(DataError, match="the rows math-rlmec, qa-rlmec share no solution"):
         shared_credit(tmp_path, ["math-rlmec", "qa-rlmec"], 0)

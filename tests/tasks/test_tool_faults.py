@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.tool_server import ToolServer
 from rlhf_core.aspects.language_tool import URL_VARIABLE
 from rlhf_core.errors import ToolError
 from tasks.running.artifacts import digest, read_jsonl
 from tasks.running.checkpoints import SECONDS_VARIABLE
 from tests.tasks.golden_runs import SETTINGS, SharedRuns
+from tests.tool_server import ToolServer
 
 GRAMMAR = {"kind": "grammar", "retries": 3, "backoff_s": 0.02, "timeout_s": 1.5}
 SCALE = SETTINGS["policy/alarm"]

@@ -16,7 +16,6 @@ from rlhf_core.errors import RewardsmithError
 from tasks.running.artifacts import digest, write_json, write_jsonl
 from tasks.tracking import mirror as tracking
 from tasks.tracking import outcomes
-from tasks.tracking.databases import mark_of
 from tasks.tracking.models import model_name
 from tasks.tracking.searches import table_search
 from tests.small_repository import clean_environment, command
@@ -37,8 +36,6 @@ def database(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(finished_copy: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     shutil.copy(database, finished_copy / "mlflow.db")
-    note = mark_of("mlflow", tracking.tracking_uri(finished_copy))
-    (finished_copy / ".work" / "tracking-database").write_text(note)
     return finished_copy
 
 
@@ -162,24 +159,6 @@ def test_every_model_is_a_folder_of_its_run_and_is_registered_once(root: Path) -
     assert versions(root).keys() == first.keys()
 
 
-def test_length_controlled_win_rates_reach_the_runs_that_the_table_was_made_from(root: Path) -> None:
-    out = root / "results/testbed/segment/tables-demo"
-    result = "results/testbed/segment/policy/segment/0/result"
-    record = {"inputs": {result: digest(root / result), result.replace("segment/0", "bandit/0"): "of another result"}}
-    lc = {"table-1/segment/0/alpaca_lc": 61.0, "table-1/bandit/0/alpaca_lc": 30.0, "table-1/segment/alpaca_lc": 60.0}
-    for path, content in ((out / "result/metrics.json", lc), (out / "record/record.json", record)):
-        path.unlink()  # DVC may have linked it to its cache
-        path.write_text(json.dumps(content))
-    tracking.sync(root, "segment")
-    (run,) = runs(root, row="segment", seed="0")
-    assert run.data.metrics["Table 1/alpaca_lc"] == 61.0
-    assert "Table 4/alpaca_lc" not in run.data.metrics
-    assert "Table 1/alpaca_lc" not in runs(root, row="bandit", seed="0")[0].data.metrics
-    (out / "result/metrics.json").write_text(json.dumps(lc | {"table-1/segment/0/alpaca_lc": 62.0}))
-    assert tracking.sync(root, "segment").replaced == 0
-    assert runs(root, row="segment", seed="0")[0].data.metrics["Table 1/alpaca_lc"] == 62.0
-
-
 def test_an_alias_whose_run_another_took_the_place_of_can_be_tagged(root: Path) -> None:
     from mlflow import MlflowClient
 
@@ -189,8 +168,6 @@ def test_an_alias_whose_run_another_took_the_place_of_can_be_tagged(root: Path) 
     client, name = MlflowClient(tracking_uri=tracking.tracking_uri(root)), "segment-policy-bandit"
     registry = Registry(client)
     model = registry.promote(name, "champion", 0)
-    registry.tag(model, {"alert": "none"})
-    assert client.get_run(model.run).data.tags["alert"] == "none"
     path = root / "results/testbed/segment/policy/bandit/0/result/metrics.json"
     path.unlink()  # DVC may have linked it to its cache
     path.write_text(json.dumps({"alpaca_wr": 77.0}))
@@ -289,13 +266,3 @@ def test_models_of_other_scales_have_names_of_their_own() -> None:
     assert model_name("segment", "small", stage, "bandit") == "segment-small-policy-bandit"
     assert model_name("segment", "testbed", stage, "bandit") == "segment-policy-bandit"
     assert model_name("segment", "testbed", "normaliser-segment-bandit-0", "bandit") is None
-
-
-def test_a_row_by_several_evaluators_has_names_that_mlflow_takes() -> None:
-    from mlflow.utils.validation import _validate_metric_name
-
-    from tasks.tracking.run_content import allowed
-
-    name = allowed("table-1/qa-alarm@factuality-rate/vs_holistic")
-    assert name == "table-1/qa-alarm by factuality-rate/vs_holistic"
-    _validate_metric_name(name)

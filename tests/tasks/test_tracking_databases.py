@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.errors import DataError, RewardsmithError
-from tasks.tracking.databases import refuse_unreachable, without_passwords
-from tasks.tracking.mirror import prepare_database
+from rlhf_core.errors import RewardsmithError
+from tasks.tracking.databases import refuse_unusable, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -29,8 +28,8 @@ def test_addresses_are_shown_without_users_and_passwords(text: str, shown: str) 
 def test_a_damaged_database_is_named_with_its_remedy(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "mlflow.db"
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"mlflow\.db.*no readable database.*Move it away; rewardsmith sync"):
-        prepare_database(f"sqlite:///{file}", tmp_path)
+    with pytest.raises(RewardsmithError, match=r"mlflow\.db cannot be prepared.*database.*rewardsmith sync"):
+        refuse_unusable(f"sqlite:///{file}")
     assert file.read_bytes() == content
 
 
@@ -39,10 +38,10 @@ def test_a_database_server_that_does_not_answer_is_named_at_once(tmp_path: Path)
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         with pytest.raises(RewardsmithError, match=rf"no database server answers at 127\.0\.0\.1:{port}") as refused:
-            prepare_database(f"postgresql+psycopg2://me:s3cret@127.0.0.1:{port}/mlflow", tmp_path)
+            refuse_unusable(f"postgresql+psycopg2://me:s3cret@127.0.0.1:{port}/mlflow")
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("uri", ["postgresql:///mlflow?host=/var/run", "postgresql://a:1,b:2/mlflow", "sqlite:///x.db"])
+@pytest.mark.parametrize("uri", ["postgresql:///mlflow?host=/var/run", "postgresql://a:1,b:2/mlflow"])
 def test_addresses_without_one_server_are_left_to_the_driver(uri: str) -> None:
-    refuse_unreachable(uri)
+    refuse_unusable(uri)

@@ -12,7 +12,7 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.loading import load_tokenizer
-from tasks.commands.try_reward import length_correlation, print_tried_reward, statistics_line
+from tasks.commands.try_reward import print_tried_reward, statistics_line
 from tasks.scoring.own_rewards import TriedReward
 from tests.tiny_causal import save_chat
 
@@ -84,11 +84,6 @@ def test_it_prints_prompt_response_and_reward_in_80_columns(folder: Path, capsys
     assert "gives tokens" in capsys.readouterr().out
 
 
-def test_a_reward_that_is_always_the_same_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tried(folder, "same")
-    assert "every reward is 1: a reward that is the same for every response teaches nothing" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("name", "error", "said"),
     [
@@ -110,12 +105,6 @@ def test_a_wrong_reward_is_one_message(folder: Path, name: str, error: type[Exce
     with pytest.raises(error, match=said) as raised:
         tried(folder, name)
     assert "\n" not in str(raised.value)
-
-
-def test_rows_of_a_table_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "pairs.csv").write_text("prompt,chosen,rejected\nWhy?,So it is.,No.\nWho?,She did.,He.\n")
-    print_tried_reward(folder, "testbed", "tried_rewards:brevity", 4, folder / "pairs.csv")
-    assert "4 responses of pairs.csv" in capsys.readouterr().out
 
 
 def test_rollouts_of_the_newest_policy_come_with_their_data_rows(
@@ -146,9 +135,8 @@ def test_a_folder_without_rollouts_and_pairs_says_what_to_give(folder: Path) -> 
         print_tried_reward(folder, "testbed", "tried_rewards:brevity", 4)
 
 
-def test_correlation_is_pearsons() -> None:
+def test_a_line_says_what_rewards_depend_on() -> None:
     rewards, lengths = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([3.0, 1.0, 2.0])
-    found = TriedReward("sequence", rewards, lengths)
-    assert length_correlation(found) == pytest.approx(float(torch.corrcoef(torch.stack([rewards, lengths]))[0, 1]))
-    assert statistics_line(found).endswith("correlation with length in tokens -0.33")
+    assert statistics_line(TriedReward("sequence", rewards, lengths)).endswith("in tokens -0.33"), "Pearson's"
     assert "correlation" not in statistics_line(TriedReward("sequence", rewards, torch.ones(3)))
+    assert "every reward is 1: " in statistics_line(TriedReward("sequence", torch.ones(3), lengths))

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tool_server import ToolServer
 from rlhf_core.aspects import Density, build_aspect, checked_scores, language_tool, rate
 from rlhf_core.aspects.language_tool import LanguageToolGrammar, spans_of
 from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig
 from rlhf_core.errors import RecipeError, ToolError
+from tests.tool_server import ToolServer
 
 TEXTS = ["The cats sees a dog.", "This dogs see an apple.", "The cat sees the dog.", "A apple sees the dog."]
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.stage_run import StageFailed, write_failure
 from tasks.command_line import commands
-from tasks.commands.run_end import print_run_end
+from tasks.commands.rows import print_run_end
 from tasks.graph.names import DEMO_ALL
 from tasks.report.baselines import baselines
 from tests.small_repository import PROJECT

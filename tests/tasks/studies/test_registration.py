@@ -125,7 +125,7 @@ def test_files_of_other_worlds_are_named_and_pilots_are_not(
     assert after.findings == before.findings
     assert before.notes == ()
     print_study(tmp_path, str(tmp_path / FILE))
-    said = "note: not counted: reference/studies/credit/1234567.json is not of a world of this study"
+    said = "- not counted: reference/studies/credit/1234567.json is not of a world of this study"
     assert said in capsys.readouterr().out
 
 

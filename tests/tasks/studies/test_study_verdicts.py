@@ -179,9 +179,11 @@ def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: p
     state(tmp_path, lambda i, c, r: 47.0 if r == "token" else plain(i, c, r), kl_targets=[4, 25])
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
-    assert "* The advantage grows with length\n    +9.00 [+5.1, +12.9], p = 0.00521: confirmed\n" in shown
-    assert "\nCaveats of segment less token\n    tuning: 'segment' was not tuned; 'token' was not tuned\n" in shown
-    assert "    the SFT model: 'token' ended below it in 8 of 8 runs, lowest 47.0\n" in shown
+    (primary,) = [line for line in shown.splitlines() if line.startswith("| The advantage grows with length |")]
+    assert "| +9.0; +5.1 to +12.9 |" in primary
+    assert "confirmed ✓" in primary
+    assert "- segment less token: tuning: 'segment' was not tuned; 'token' was not tuned; " in shown
+    assert "the SFT model: 'token' ended below it in 8 of 8 runs, lowest 47.0" in shown
     assert "2,048" in shown
     assert "win_rate_vs_sft at equal KL, nats per response" in shown
     assert "long-mean, token at 25: 4 of 4 worlds: reached 9 nats, below 25" in shown

@@ -1,7 +1,5 @@
 """A small HTTP server that speaks LanguageTool's `/v2/check` for the testbed's English, and can be made to fail.
 
-    python -m benchmarks.tool_server --port 8081 --latency 0.05
-
 Its modes are those in which a tool fails while training runs: `ok`; `slow` never answers in time; `error` answers 503;
 `garbage` no JSON; `form` JSON of another form; `span` an error outside the text; `stopped` goes down. `faults` says
 which calls meet one.
@@ -9,7 +7,6 @@ which calls meet one.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import socket
@@ -22,8 +19,6 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from rlhf_core.testbed.translation_grammar import grammar_errors
-
-MODES = ("ok", "slow", "error", "garbage", "form", "span", "stopped")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -135,18 +130,3 @@ class ToolServer:
 def _units(text: str) -> int:
     """UTF-16 code units, in which LanguageTool counts."""
     return len(text.encode("utf-16-le")) // 2
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--port", type=int, default=8081)
-    parser.add_argument("--latency", type=float, default=0.0)
-    parser.add_argument("--mode", choices=MODES, default="ok")
-    given = parser.parse_args()
-    with ToolServer(given.latency, given.mode, port=given.port) as server:
-        print(f"LanguageTool's /v2/check at {server.url}", flush=True)
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()
