@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph.names import papers_of_repository
-from tasks.graph.rows import load_rows, paper_folder
-from tasks.params.pages import wrong_pages
+from tasks.graph.rows import load_rows
 from tasks.report.rows_compared import RowRuns, row_runs
 
 
@@ -39,8 +37,6 @@ def print_row_list(root: Path, scale: str, paper: str | None = None) -> None:
         found = [row_runs(root, scale, each, name) for name in load_rows(root, each)]
         shown = found if paper is not None else [row for row in found if row.runs]
         left[each] = len(found) - len(shown)
-        for problem in wrong_pages(root, paper_folder(each), ("rows",)):
-            print(f"warning: {problem}; its rows are not listed", file=sys.stderr)
         for row in shown:
             table.add_row(row.address, seeds_text(row), row.title, style=None if row.runs else "dim")
     if table.row_count:

@@ -27,13 +27,12 @@ from tasks.graph.scale import Scale
 from tasks.graph.stage_checks import CHECKS
 from tasks.graph.typed_settings import TYPES, Make, StageContext, TypedSettings, by_result, stated_settings
 from tasks.params.evaluation import ReevaluationSettings
-from tasks.params.pages import entries, read_settings, wrong_pages
+from tasks.params.pages import entries, read_settings
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
 from tasks.params.row_parser import parse_row
-from tasks.params.scales import KINDS as SCALE_PAGES
 from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
-from tasks.params.yaml_files import folders_of, refuse_lost_links
+from tasks.params.yaml_files import folders_of
 
 #: File with the settings of re-evaluation.
 REEVALUATION = "params/reevaluation.yaml"
@@ -140,13 +139,13 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
     """Yields the type and the address of each entry of every page."""
     for paper in paper_names(root):
         for kind in PAGES:
-            for address in entries(root, paper_folder(paper), kind, readable=True).values():
+            for address in entries(root, paper_folder(paper), kind).values():
                 yield PAPER_TYPES[kind], address
     for scale in scale_names(root):
         for kind, make in SCALE_TYPES.items():
-            for address in scale_entries(root, scale, kind, readable=True).values():
+            for address in scale_entries(root, scale, kind).values():
                 yield make, address
-        for name, address in scale_entries(root, scale, STAGES, readable=True).items():
+        for name, address in scale_entries(root, scale, STAGES).items():
             if (stage := name.partition("-")[0]) in STAGE_TYPES:
                 yield STAGE_TYPES[stage], address
     for file, cls in ((REEVALUATION, ReevaluationSettings), (RUNS, RunSettings)):
@@ -159,36 +158,24 @@ def paper_names(root: Path) -> list[str]:
     return [path.name for path in folders_of(root / "params") if path.name != "scales"]
 
 
-def unreadable_pages(root: Path) -> list[str]:
-    """Returns the problems of pages that cannot be read, and of a link in params/ that leads nowhere."""
-    folders: list[tuple[Path, Iterable[str]]] = [(paper_folder(paper), PAGES) for paper in paper_names(root)]
-    folders += [(scale_folder(scale), SCALE_PAGES) for scale in scale_names(root)]
-    problems = [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
-    try:
-        refuse_lost_links(root / "params")
-    except DataError as error:
-        problems.append(str(error))
-    return list(dict.fromkeys(problems))
-
-
 def _cases(root: Path, scale: str) -> dict[str, set[str]]:
     """Returns what settings `<stage>-<name>` of a scale may be of, by the stage: backbones and data of the scale or of
     one that extends it, papers with their reward models, and the ways that those name to draw references."""
     scales = [scale, *(name for name in scale_names(root) if name != scale and extended(root, name) == scale)]
 
     def named(kind: str) -> set[str]:
-        return {name for one in scales for name in scale_entries(root, one, kind, readable=True)}
+        return {name for one in scales for name in scale_entries(root, one, kind)}
 
     backbones, data, known = named("backbones"), named("data"), paper_names(root)
 
     def of_papers(kind: str) -> set[str]:
-        own = {paper: entries(root, paper_folder(paper), kind, readable=True) for paper in known}
+        own = {paper: entries(root, paper_folder(paper), kind) for paper in known}
         return {*known, *(f"{paper}-{name}" for paper in known for name in (*data, *own[paper]))}
 
     models = (
         read_settings(at.under(root))
         for paper in known
-        for at in entries(root, paper_folder(paper), "reward_models", readable=True).values()
+        for at in entries(root, paper_folder(paper), "reward_models").values()
     )
     return {
         **dict.fromkeys(("entropies", "samples", "teacher"), backbones),
@@ -201,7 +188,7 @@ def _cases(root: Path, scale: str) -> dict[str, set[str]]:
 
 def unread_stages(root: Path, scale: str) -> list[str]:
     """Returns what is wrong with the names of a scale's own settings of stages that no stage reads."""
-    own = entries(root, scale_folder(scale), STAGES, readable=True)
+    own = entries(root, scale_folder(scale), STAGES)
     cases = _cases(root, scale) if any("-" in name for name in own) else {}
     problems = []
     for name, address in own.items():
@@ -236,7 +223,7 @@ def check_all(root: Path) -> None:
     Raises:
         RecipeError: every problem, one a line.
     """
-    check, problems = Check(root), unreadable_pages(root)
+    check, problems = Check(root), list[str]()
     try:
         problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
         problems += [found for scale in scale_names(root) for found in unread_stages(root, scale)]
@@ -269,9 +256,6 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
     for paper, asked in chosen.items():
         found = check.named(scale, paper, dict.fromkeys(asked or row_addresses(root, paper)))
         problems += [problem for of_row in found.values() for problem in of_row]
-        folders = ((paper_folder(paper), PAGES), (scale_folder(scale), SCALE_PAGES))
-        unread = [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
-        check.warnings |= dict.fromkeys(problem for problem in unread if problem not in problems)
     for warning in check.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if (error := refused(problems)) is not None:

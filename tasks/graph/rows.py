@@ -20,14 +20,14 @@ from rlhf_core.recipe import Recipe, referenced_models, reward_models
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from tasks.params.aspects import SelectionEntry
-from tasks.params.pages import BASE, Address, entries, explained, find_entry, page_files, read_page, read_settings
+from tasks.params.pages import BASE, Address, entries, explained, page_files, read_page, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
 from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, parse_row
-from tasks.params.scales import scale_entries, scale_folder, scale_names
+from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import DEFAULT_SCALE, typed
 from tasks.params.stages import run_settings
-from tasks.params.yaml_files import folders_of, refuse_lost_links
+from tasks.params.yaml_files import folders_of
 
 #: Stages at which rows end: what a run is asked for, and what is reported of it.
 ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
@@ -126,19 +126,8 @@ def paper_folder(paper: str) -> Path:
 
 def row_addresses(root: Path, paper: str) -> dict[str, Address]:
     """Returns where each row of a paper is set, by name: FILE:key, an entry of a settings page such as
-    `params/par/rows.yaml:par`. Rows of pages that cannot be read are left out."""
-    return entries(root, paper_folder(paper), "rows", readable=True)
-
-
-def refuse_wrong_pages(root: Path, folders: Iterable[Path], kinds: Collection[str]) -> None:
-    """Refuses pages that cannot be read, where a name is on no other page.
-
-    Raises:
-        DataError: names the first such page.
-    """
-    for folder in folders:
-        for kind in kinds:
-            entries(root, folder, kind)
+    `params/par/rows.yaml:par`."""
+    return entries(root, paper_folder(paper), "rows")
 
 
 def papers(root: Path) -> tuple[str, ...]:
@@ -150,8 +139,8 @@ def papers(root: Path) -> tuple[str, ...]:
 
 
 def backbone_names(root: Path) -> set[str]:
-    """Returns the names of the backbones of all scales, on pages that can be read."""
-    return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones", readable=True)}
+    """Returns the names of the backbones of all scales."""
+    return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones")}
 
 
 def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
@@ -175,10 +164,10 @@ def _find_model(root: Path, row: str, paper: str, named: str, kind: str, field_:
     """
     owner, _, name = named.rpartition("/")
     owner = owner or paper
-    where = find_entry(root, paper_folder(owner), f"{kind}s", name)
+    where = entries(root, paper_folder(owner), f"{kind}s").get(name)
     if where is None:
         folders = [path.name for path in folders_of(root / "params")]
-        found = {folder: entries(root, paper_folder(folder), f"{kind}s", readable=True) for folder in folders}
+        found = {folder: entries(root, paper_folder(folder), f"{kind}s") for folder in folders}
         known = {one if of == paper else f"{of}/{one}" for of, names in found.items() for one in names}
         raise RecipeError(
             f"{row}: {field_ or kind} is '{named}', which no page has{hint(named, sorted(known), more=3)}"
@@ -251,10 +240,10 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
     Raises:
         RecipeError: no such selection, or one that is not valid.
     """
-    own = find_entry(root, paper_folder(paper), "selections", name)
+    known = entries(root, paper_folder(paper), "selections")
+    own = known.get(name)
     if own is None:
-        known = sorted(entries(root, paper_folder(paper), "selections"))
-        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, known, more=3)}")
+        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
     spec = typed(SelectionEntry, read_settings(own.under(root)), own)
     return SelectionSpec(
         paper, name, own, spec.backbone, load_model(root, own, paper, spec.holistic, "holistic"), spec.aspects
@@ -327,7 +316,6 @@ def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] 
         raise RecipeError(_of_base(root, where, explained(str(error), where.under(root)))) from None
     known = backbone_names(root) if backbones is None else backbones
     if row.backbone not in known:
-        refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
         raise RecipeError(f"{where}: unknown backbone '{row.backbone}'{hint(row.backbone, sorted(known), more=3)}")
     if isinstance(row, RawRow):
         return RowSpec(paper, name, where, row.kind, row.backbone)
@@ -387,12 +375,7 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
 
 def read_rows(root: Path, paper: str) -> tuple[dict[str, RowSpec], dict[str, str]]:
     """Returns the valid rows of a paper by name, and what is wrong with the others; read once as long as params/
-    stays.
-
-    Raises:
-        DataError: a link in params/ that leads nowhere.
-    """
-    refuse_lost_links(root / "params")
+    stays."""
     files = sorted(file for file in (root / "params").glob("**/*.yaml") if file.exists())
     rows, problems = _read_rows(
         root, paper, tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
@@ -415,7 +398,7 @@ def _read_rows(
 
 def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     """Returns the row of a backbone as it is, which its SFT stage measures."""
-    scales = (scale_entries(root, scale, "backbones", readable=True) for scale in (DEFAULT_SCALE, *scale_names(root)))
+    scales = (scale_entries(root, scale, "backbones") for scale in (DEFAULT_SCALE, *scale_names(root)))
     nowhere = Address(f"params/scales/{DEFAULT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
     return RowSpec(paper, backbone, where, "raw", backbone)
@@ -430,6 +413,4 @@ def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec] | N
     backbones = backbone_names(root)
     if name in backbones:
         return raw_row(root, paper, name)
-    refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
-    refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
     raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*known, *backbones}), more=3)}")

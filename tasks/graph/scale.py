@@ -15,7 +15,7 @@ from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_fol
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import drawn_by_seed
-from tasks.params.pages import Address, entries, find_entry, page_files, read_settings
+from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.row_parser import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
 from tasks.params.settings import DEFAULT_SCALE, typed
@@ -330,10 +330,10 @@ class Scale:
         found = []
         for file, name in named:
             if name is not None:
-                spec = find_entry(self.root, paper_folder(paper), "aspect_models", str(name))
+                known = entries(self.root, paper_folder(paper), "aspect_models")
+                spec = known.get(str(name))
                 if spec is None:
-                    known = sorted(entries(self.root, paper_folder(paper), "aspect_models"))
-                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, known, more=3)}")
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
                 base = self.backbone(typed(AspectModelSpec, self._read(spec), spec).backbone, seed, spec)
                 made = {"data": result_of(base[0]), "sft": result_of(base[2])}
                 scale = self.stage_settings("aspect_model")
