@@ -121,6 +121,11 @@ class StageContext:
         """Returns the address of one of the stage's own settings."""
         return str(self.item.arguments[argument])
 
+    def settings_by_address(self) -> Iterator[tuple[str, Any]]:
+        """Yields the address and the typed settings of each of the stage's own arguments that has some."""
+        for make, address in stated_settings(self.item):
+            yield address, self.settings.get(make, address)
+
     def upstream(self, argument: str) -> list[StageContext]:
         """Returns the stages whose results are given as an argument; a given reward model has none."""
         value: Argument = self.item.arguments.get(argument, ())
