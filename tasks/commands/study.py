@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from rlhf_core.errors import RewardsmithError
-from tasks.graph.expected import clock
+from tasks.graph.times import clock
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
 from tasks.report.atlas_words import sentence
 from tasks.studies.equal_kl import ASSUMED, WHAT_IS_ASSUMED, rows_at_kl
