@@ -22,7 +22,7 @@ from tasks.graph.policy_checks import check_policy, check_selection
 from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.graph.stage_checks import CHECKS, check_shared
-from tasks.graph.typed_settings import TYPES, Make, StageContext, TypedSettings, by_result, stated_settings
+from tasks.graph.typed_settings import TYPES, Make, StageContext, by_result, stated_settings, typed_settings
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import entries, read_settings
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
@@ -72,7 +72,7 @@ class Check:
     """A check of some rows and pages below a root; settings that several stages read are typed once."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.settings = root, TypedSettings(root)
+        self.root, self.settings = root, typed_settings(root)
         self._checked: dict[str, list[str]] = {}
         self._scales: dict[str, Scale] = {}
 
@@ -81,14 +81,14 @@ class Check:
         found: list[str] = []
         for name in names:
             try:
-                found += self.row(scale, row_named(self.root, paper, name))
+                found += self.row(scale, row_named(self.root, paper, name, self.settings))
             except (RecipeError, DataError) as error:
                 found.append(str(error))
         return list(dict.fromkeys(found))
 
     def row(self, scale: str, row: RowSpec) -> list[str]:
         """Returns the problems of a row at a scale; none if the scale does not have its backbone."""
-        here = self._scales.setdefault(scale, Scale(self.root, scale))
+        here = self._scales.setdefault(scale, Scale(self.root, scale, self.settings))
         try:
             items = here.row(row, 0) if here.has(row) else []
         except (RecipeError, DataError) as error:

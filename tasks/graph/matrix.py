@@ -110,7 +110,7 @@ def _chosen_rows(root: Path, field: str, parts: Mapping[str, RowsAndSeeds], know
         refuse_unknown_rows(root, f"{field}.{paper}", paper, part.rows)
         rows = read_rows(root, paper)[0]
         wrong = set(row_addresses(root, paper)) - set(rows)
-        chosen = [row_named(root, paper, name, rows) for name in part.rows if name not in wrong]
+        chosen = [row_named(root, paper, name) for name in part.rows if name not in wrong]
         add_rows(graph, testbed, paper, chosen, part.seeds, f"results/{DEFAULT_SCALE}/{paper}/{DEMO}")
     return graph
 

@@ -214,7 +214,7 @@ def _check_component(stage: StageContext, part: ComponentRecipe, provided: Mappi
     model = stage.stage_of(_results(stage, stage.own("row"))[part.reward_model])
     if model is None and SEGMENTS not in has:
         check_whole_responses(readout, where, part.reward_model)
-    elif SEGMENTS not in has:
+    elif model is not None and SEGMENTS not in has:
         of += f", which is zero_shot ({model.where('scale')}),"
     fitted = part.normaliser != "none" and not normaliser.of_selection
     needs = [(part.needs_references, REFERENCES, f"shaping is {part.shaping}", "use another shaping")]
@@ -369,6 +369,7 @@ def _aspect(aspect: AspectSpec, model: AspectModelSpec | None) -> tuple[Density,
     stated = ASPECTS.stated_options(aspect.aspect, without=("folder", "device"))
     options = checked_arguments(target, stated, f"aspect '{kind}'")
     if model is None:
+        assert isinstance(declared, Density)
         return declared, bool(getattr(target, "needs_facts", False))
     TrainedAspect.check(**options)
     return Density(model.density), False

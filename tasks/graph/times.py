@@ -94,7 +94,7 @@ def seconds_to_end(stages: Mapping[str, Stage], expected: Mapping[str, float | N
     """
     behind = dict.fromkeys(stages, 0.0)
     longest: dict[str, float] = {}
-    for address, stage in reversed(stages.items()):
+    for address, stage in reversed([*stages.items()]):
         own = expected.get(address)
         longest[address] = behind[address] + (1.0 if own is None else own)
         for above in stage.upstream:
