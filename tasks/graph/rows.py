@@ -143,6 +143,12 @@ class RowSpec(Entry):
         return str(self.spec.kind)
 
     @property
+    def settings(self) -> str:
+        """Returns the name of a policy's sizes in params/scales/<scale>/policy.yaml; the optimiser's kind unless
+        stated."""
+        return self.spec.settings or str(self.spec.optimiser["kind"])
+
+    @property
     def segmenters(self) -> list[Mapping[str, Any]]:
         own = [part.readout.segmenter for part in getattr(self.spec, "components", ()) if part.readout is not None]
         return own + [one for model in self.reward_models for one in model.segmenters]

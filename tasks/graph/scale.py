@@ -275,11 +275,10 @@ class Scale:
 
     def policy_settings(self, row: RowSpec, data: str) -> Address:
         """Returns sizes of a row's optimiser: those for one data set, else everybody's."""
-        name = row.spec.settings or str(row.spec.optimiser["kind"])
-        if (of_data := f"{name}-{data}") in self._of("policy"):
+        if (of_data := f"{row.settings}-{data}") in self._of("policy"):
             return self._of("policy")[of_data]
         field_ = "optimiser.kind" if row.spec.settings is None else "settings"
-        return self._chosen("policy", name, field_, row.path)
+        return self._chosen("policy", row.settings, field_, row.path)
 
     def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
         """Returns addresses of a selection's aspects at this scale."""
