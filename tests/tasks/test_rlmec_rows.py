@@ -188,7 +188,10 @@ def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"optimiser": {"kind": "rft", "additional": "generated"}}, "learns from generated, but names no generative reward model"),
+        (
+            {"optimiser": {"kind": "rft", "additional": "generated"}},
+            "learns from generated, but names no",
+        ),
         (
             {"optimiser": {"kind": "rft", "additional": "generated"}, "rewrites": "mth"},
             "rewrites is .mth., which no page has",
