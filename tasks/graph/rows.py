@@ -245,18 +245,18 @@ def load_model(
         load_model(settings, where, owner, name, f"merge[{place}]") for place, name in enumerate(spec.merge)
     )
     for member in members:
-        own = f"'{member.name}'"
+        called = f"'{member.name}'"
         if not isinstance(member.spec, RewardModelSpec):
             kind = "a merge itself" if member.merge else "given"
-            raise RecipeError(f"{where}: merge: {own} is {kind}; name reward models that are trained here")
+            raise RecipeError(f"{where}: merge: {called} is {kind}; name reward models that are trained here")
         if member.backbone != spec.backbone:
             raise RecipeError(
-                f"{where}: backbone is '{spec.backbone}' but {own} is of '{member.backbone}'; only models of the same "
+                f"{where}: backbone is '{spec.backbone}' but {called} is of '{member.backbone}'; only models of the same "
                 "backbone can be averaged"
             )
         if member.data != spec.data:
             raise RecipeError(
-                f"{where}: data is {spec.data or 'the default'} but {own} learns from {member.data or 'the default'}; "
+                f"{where}: data is {spec.data or 'the default'} but {called} learns from {member.data or 'the default'}; "
                 "only models of the same data set can be averaged"
             )
     if len({member.samples for member in members}) > 1:

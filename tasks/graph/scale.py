@@ -38,7 +38,7 @@ class Scale:
     def has(self, row: RowSpec) -> bool:
         """Returns whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so
         are the data, references and evaluation that it and its reward models name beside the backbone's."""
-        wanted = [("backbones", row.backbone)]
+        wanted: list[tuple[str, str | None]] = [("backbones", row.backbone)]
         if self.name != DEFAULT_SCALE:
             wanted += [("evaluation", getattr(row.spec, "evaluation", None))]
             for model in row.reward_models:
