@@ -36,7 +36,7 @@ PAGES = ("rows", "reward_models", "generative_reward_models", "selections", "asp
 
 
 @dataclass(frozen=True)
-class Entry:
+class PageEntry:
     """An entry of a paper's page with its typed settings."""
 
     paper: str
@@ -75,7 +75,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class ModelSpec(Entry):
+class ModelSpec(PageEntry):
     """A reward model, or a generative one; `merge` has the reward models that it is the average of."""
 
     merge: tuple[ModelSpec, ...] = ()
@@ -110,7 +110,7 @@ class ModelSpec(Entry):
 
 
 @dataclass(frozen=True)
-class SelectionSpec(Entry):
+class SelectionSpec(PageEntry):
     """A selection: what the initial policy's greedy and sampled answers are scored by beside its `aspects`.
 
     Attributes:
@@ -121,7 +121,7 @@ class SelectionSpec(Entry):
 
 
 @dataclass(frozen=True)
-class RowSpec(Entry):
+class RowSpec(PageEntry):
     """One row with the models and rows that it names.
 
     Attributes:
@@ -251,13 +251,13 @@ def load_model(
             raise RecipeError(f"{where}: merge: {called} is {kind}; name reward models that are trained here")
         if member.backbone != spec.backbone:
             raise RecipeError(
-                f"{where}: backbone is '{spec.backbone}' but {called} is of '{member.backbone}'; only models of the same "
+                f"{where}: backbone is '{spec.backbone}' but {called} is of '{member.backbone}'; only models of one "
                 "backbone can be averaged"
             )
         if member.data != spec.data:
             raise RecipeError(
-                f"{where}: data is {spec.data or 'the default'} but {called} learns from {member.data or 'the default'}; "
-                "only models of the same data set can be averaged"
+                f"{where}: data is {spec.data or 'the default'} but {called} learns from "
+                f"{member.data or 'the default'}; only models of the same data set can be averaged"
             )
     if len({member.samples for member in members}) > 1:
         raise RecipeError(f"{where}: some of the models learn from pairs of samples and some do not")
