@@ -10,7 +10,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import PAGES, PageEntry, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
+from tasks.graph.rows import PAGES, ModelSpec, PageEntry, RowSpec, SelectionSpec, paper_folder, read_rows
 from tasks.graph.typed_settings import TYPES, TypedSettings, typed_settings
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import drawn_by_seed
