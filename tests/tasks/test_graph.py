@@ -323,7 +323,7 @@ def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
     set_entry(scale / "backbones.yaml", "llama", {**small_repository.BACKBONE, "tokenizer": "llama"})
     dpo = {**small_repository.DEFAULT_ROWS["dpo"], "backbone": "llama"}
     set_entry(root / "params/segment/rows.yaml", "llama-dpo", dpo)
-    refused(root, "backbones.yaml:llama: tokenizer is 'llama'; known: dialogue")
+    refused(root, "backbones.yaml:llama: tokenizer is 'llama', which no scale has; known: dialogue")
     set_entry(scale / "tokenizers.yaml", "llama", {"vocabulary": 512})
     write_matrix(root)
     stages = stages_of(root / "pipelines/testbed/shared")
