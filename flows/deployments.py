@@ -22,7 +22,6 @@ from tasks.graph.rows import papers
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import read_settings
 from tasks.params.settings import typed
-from tasks.params.yaml_files import is_there
 from tasks.running.commit import changed_since, commit_of, listed
 
 #: Folders of params/ with a deployment, and their titles.
@@ -81,7 +80,7 @@ def reevaluation_settings(root: Path) -> ReevaluationSettings | None:
         RecipeError: settings that are not valid, such as a schedule that never comes.
     """
     file = root / REEVALUATION_SETTINGS
-    return typed(ReevaluationSettings, read_settings(file), str(REEVALUATION_SETTINGS)) if is_there(file) else None
+    return typed(ReevaluationSettings, read_settings(file), str(REEVALUATION_SETTINGS)) if file.exists() else None
 
 
 def deployments(root: Path) -> list[Deployment]:

@@ -54,7 +54,7 @@ def _choices(root: Path, flow: str) -> dict[str, list[Any]]:
     seeds = {*settings.suite.seeds, *(seed for some in settings.suite.scale_seeds.values() for seed in some)}
     seeds |= {seed for part in parts for seed in part.seeds}
     folders = [path.name for path in folders_of(root / "params")]
-    models = {name: entries(root, paper_folder(name), "reward_models", readable=True) for name in folders}
+    models = {name: entries(root, paper_folder(name), "reward_models") for name in folders}
     return {
         "rows": sorted({*rows.get(flow, ()), *backbone_names(root)}),
         "seeds": sorted(seeds),

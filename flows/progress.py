@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tasks.graph.expected import clock
+from tasks.graph.times import clock
 
 #: Set by `rewardsmith run`: progress instead of Prefect's log on the terminal.
 SWITCH = "REWARDSMITH_PROGRESS"

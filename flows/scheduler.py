@@ -39,9 +39,8 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stage_results import StageResults
 from tasks.dvc.stale import read_state
-from tasks.graph.expected import expected_seconds, seconds_to_end, side_by_side_seconds
 from tasks.graph.stages import Stage, modules_of_files_never_run, stopped_stages
-from tasks.graph.times import RunTimes, stage_time
+from tasks.graph.times import RunTimes, expected_seconds, seconds_to_end, stage_time, wall_seconds
 from tasks.report.result_words import result_in_words
 from tasks.running import machine
 from tasks.running.doubtful_numbers import alarm_lines, alarm_text, alarms_of, stages_with_alarms
@@ -291,7 +290,7 @@ class _Run:
             return None
         passed = {a: self.summary.stage_times.elapsed() - self.began[a] for a in self.grants}
         seconds = {a: max(0.0, (self.expected.get(a) or 0.0) - passed.get(a, 0.0)) for a in left}
-        return side_by_side_seconds(left, seconds, self.slots.cores)
+        return wall_seconds(left, seconds, self.slots.cores)
 
     def _downstream(self, address: str) -> list[str]:
         """Returns the stale stages that read from a stage, directly or through others."""

@@ -17,8 +17,6 @@ from rlhf_core.errors import RecipeError, RewardsmithError, hint
 T = TypeVar("T")
 #: Packages of this platform, whose errors of other kinds are faults of the platform.
 _PLATFORM = ("rlhf_core", "tasks", "flows")
-#: Packages whose errors beside `Exception` are signals to the code that calls it.
-_RUNNERS = ("prefect", "anyio", "torch", "_pytest", "hypothesis")
 
 
 def import_callable(name: str, what: str) -> Callable[..., Any]:
@@ -65,9 +63,6 @@ def import_attribute(name: str, what: str) -> Any:
         ) from error
     except SystemExit:
         raise RecipeError(f"{what} '{name}': module {module} ends the process when it is imported") from None
-    except BaseException as error:
-        refuse_user_error(error, f"{what} '{name}'")
-        raise
     found = getattr(imported, attribute, None)
     if found is None:
         public = [known for known in vars(imported) if not known.startswith("_")]
@@ -75,51 +70,11 @@ def import_attribute(name: str, what: str) -> Any:
     return found
 
 
-def refuse_user_error(error: BaseException, where: str) -> None:
-    """Refuses an `user_code_refusal`; returns for others.
-
-    Args:
-        error: as caught.
-        where: begins the message.
-
-    Raises:
-        RecipeError: names the module, the line and the error.
-    """
-    refusal = user_code_refusal(error, where)
-    if refusal is not None:
-        raise refusal from error
-
-
-def user_code_refusal(error: BaseException, where: str = "") -> RecipeError | None:
-    """Returns the refusal of an error of a user's module that does not derive from `Exception`, so that nothing else
-    catches it; None for others, such as KeyboardInterrupt and SystemExit."""
-    defined_in = type(error).__module__
-    if isinstance(error, Exception | KeyboardInterrupt | SystemExit | GeneratorExit):
-        return None
-    if defined_in != "builtins" and _is_of_others(defined_in):
-        return None
-    places = traceback.walk_tb(error.__traceback__)
-    found = [(str(frame.f_globals.get("__name__")), frame.f_code.co_filename, line) for frame, line in places]
-    own = [each for each in found if not _is_of_others(each[0])]
-    if not own:
-        return None
-    module, file, line = own[-1]
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    begin = f"{where}: " if where else ""
-    return RecipeError(f"{begin}module {module} raised {said} (line {line} of {file}); derive it from Exception")
-
-
-def _is_of_others(module: str) -> bool:
-    """Returns whether a module is of Python, of this platform or of what runs it, and not the user's own."""
-    package = module.partition(".")[0]
-    return package in (*_PLATFORM, *_RUNNERS) or package in sys.stdlib_module_names
-
-
 def called(maker: Callable[..., T], arguments: Mapping[str, Any], where: str = "") -> T:
     """Returns what a class or function makes of arguments.
 
     Raises:
-        RecipeError: a class or function of the user's own raised an error of any kind; the message has the place.
+        RecipeError: a class or function of the user's own raised an error; the message has the place.
     """
     try:
         return maker(**arguments)
@@ -132,6 +87,3 @@ def called(maker: Callable[..., T], arguments: Mapping[str, Any], where: str = "
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"line {last.lineno} of {last.filename}: {type(error).__name__}: {error}"
         raise RecipeError(f"{where}: {place}" if where else place) from error
-    except BaseException as error:
-        refuse_user_error(error, where)
-        raise

@@ -13,7 +13,6 @@ from pathlib import Path
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
-from rlhf_core.user_code import user_code_refusal
 from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app
 from tasks.commands.options import InProject
 from tasks.running.machine import disk_problem
@@ -94,11 +93,6 @@ def app() -> None:
         if problem is None:
             raise
         print(f"error: {problem.replace(f'{here}/', '')}", file=sys.stderr)
-        sys.exit(USER_ERROR)
-    except BaseException as error:
-        if (refusal := user_code_refusal(error)) is None:
-            raise
-        print(f"error: {str(refusal).replace(f'{here}/', '')}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

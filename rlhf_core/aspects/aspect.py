@@ -12,7 +12,6 @@ from rlhf_core.data.slices import Span, sentences, sub_sentences
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.signals import Segments, SignalType, Tokens
 from rlhf_core.signals import Sequence as SequenceSignal
-from rlhf_core.user_code import refuse_user_error
 
 
 class Density(StrEnum):
@@ -151,12 +150,7 @@ def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], respons
     """Returns an aspect's scores of responses, checked by `validated`."""
     if len(records) != len(responses):
         raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
-    try:
-        scored = aspect.score(records, responses)
-    except BaseException as error:
-        refuse_user_error(error, f"aspect '{aspect.name}'")
-        raise
-    return validated(aspect, responses, scored)
+    return validated(aspect, responses, aspect.score(records, responses))
 
 
 def prefetch(aspects: Sequence[Aspect], responses: Sequence[str]) -> None:

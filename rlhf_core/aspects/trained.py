@@ -26,8 +26,7 @@ class TrainedAspect:
     def __init__(
         self, folder: str | Path, right: float = 0.5, wrong: float = -0.5, batch: int = 64, device: str = "cpu"
     ) -> None:
-        if not right > wrong:
-            raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")
+        self.check(right, wrong)
         from rlhf_core.data.encoding import Encoder
         from rlhf_core.data.templates import chat_template
         from rlhf_core.data.truncation import Limits
@@ -44,6 +43,12 @@ class TrainedAspect:
         self._encoder = Encoder(load_tokenizer(folder), chat_template(trained["template"]), Limits(**trained["limits"]))
         self._right, self._wrong, self._batch = right, wrong, batch
         self._name, self._density = str(trained["aspect"]), Density(trained["density"])
+
+    @staticmethod
+    def check(right: float = 0.5, wrong: float = -0.5, batch: int = 64) -> None:
+        """Refuses options that no trained aspect has."""
+        if not right > wrong:
+            raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ from rlhf_core.errors import FunctionNumericsError, RecipeError, RewardsmithErro
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.signals import Sequence, Tokens
-from rlhf_core.user_code import import_callable, refuse_user_error
+from rlhf_core.user_code import import_callable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,8 +68,8 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
 
     Raises:
         UserCodeError: it raises an error; the message has its file and line.
-        RecipeError: it returns something else than numbers, is async or a class, ends the process, raises an error that
-            does not derive from Exception, or changes what other code of the process computes with.
+        RecipeError: it returns something else than numbers, is async or a class, ends the process, or changes
+            what other code of the process computes with.
     """
     _refuse_uncalled(function, name)
     given, before = _copied(batch), _process_state()
@@ -82,9 +82,6 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
             raise _failure(function, name, error) from error
         except SystemExit as error:
             raise RecipeError(f"reward function {name} ends the process (exit {error.code}); return values") from None
-        except BaseException as error:
-            refuse_user_error(error, f"reward function {name}")
-            raise
         finally:
             changed = [what for what, now in _process_state().items() if now != before[what]]
         if changed:

@@ -9,8 +9,8 @@ from rlhf_core.errors import RecipeError
 from tasks.commands.options import print_table
 from tasks.dvc.pipelines import asked_papers
 from tasks.dvc.stale import requested_stages
-from tasks.graph.expected import clock, expected_bytes, expected_seconds, side_by_side_seconds
 from tasks.graph.stages import Stage
+from tasks.graph.times import clock, expected_bytes, expected_seconds, wall_seconds
 from tasks.running import machine
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}
@@ -66,7 +66,7 @@ def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, floa
     known_times = [t for t in times if t is not None]
     if known_times:
         side_by_side = _side_by_side(stages)
-        wall = side_by_side_seconds(stages, seconds, side_by_side)
+        wall = wall_seconds(stages, seconds, side_by_side)
         line += f"; about {clock(wall)} on {side_by_side} slot(s), {clock(sum(known_times))} of work"
         unknown = len(times) - len(known_times)
         line += f" beside {unknown} stage(s) never run here" if unknown else ""

@@ -12,7 +12,7 @@ import typer
 from rlhf_core.errors import RecipeError
 from tasks.commands.options import Scale, Seeds, Verbose
 from tasks.commands.processes import run_flow
-from tasks.graph.names import present, trained_reward_model
+from tasks.graph.names import trained_reward_model
 
 
 def hackability(
@@ -124,8 +124,7 @@ def explain(
     from tasks.commands.explain import print_credit, print_explanation
 
     if rows:
-        known = {path.name for path in Path("results", scale).glob("*/policy/*/")}
-        print_credit(Path("results", scale), [present(name, known) for name in rows], seed)
+        print_credit(Path("results", scale), rows, seed)
         return
     if prompt is None or response is None:
         raise RecipeError("explain needs --prompt and --response, or --rows")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,7 @@ from pathlib import Path
 from tasks.commands.options import print_table
 from tasks.dvc.pipelines import asked_parts
 from tasks.graph.names import known_paper, papers_of_repository, run_options
-from tasks.graph.rows import load_rows, paper_folder
-from tasks.params.pages import wrong_pages
+from tasks.graph.rows import load_rows
 from tasks.report.baselines import NOT_RUN, RunEnd, run_end
 from tasks.report.comparison import compared_table, meanings
 from tasks.report.rows_compared import ComparedRow, RowRuns, row_runs, side_of
@@ -43,8 +41,6 @@ def print_row_list(root: Path, scale: str, paper: str | None = None) -> None:
         shown = [row for row in found if row.runs or paper is not None]
         left += [f"{each} {len(found) - len(shown)}"] if len(found) > len(shown) else []
         every += shown
-        for problem in wrong_pages(root, paper_folder(each), ("rows",)):
-            print(f"warning: {problem}; its rows are not listed", file=sys.stderr)
     lines = [(row.address, seeds_text(row), row.title) for row in every]
     print_table(("row", "seeds", "title"), lines, styles=["" if row.runs else "dim" for row in every])
     if left:

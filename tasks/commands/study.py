@@ -11,7 +11,7 @@ import yaml
 
 from rlhf_core.errors import RewardsmithError
 from tasks.commands.options import print_table
-from tasks.graph.expected import clock
+from tasks.graph.times import clock
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
 from tasks.report.atlas_words import sentence
 from tasks.studies.frame import core_hours, frame_of

@@ -11,7 +11,6 @@ would. A row that is wrong says nothing about others; what is wrong with setting
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,21 +18,18 @@ from pathlib import Path
 from rlhf_core.errors import DataError, RecipeError, hint, nearest
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import typed
-from tasks.graph.amounts import too_many
-from tasks.graph.items import Item
 from tasks.graph.policy_checks import check_policy, check_selection
 from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
-from tasks.graph.stage_checks import CHECKS
-from tasks.graph.typed_settings import TYPES, Make, StageContext, TypedSettings, by_result, stated_settings
+from tasks.graph.stage_checks import CHECKS, check_shared
+from tasks.graph.typed_settings import TYPES, Make, StageContext, by_result, stated_settings, typed_settings
 from tasks.params.evaluation import ReevaluationSettings
-from tasks.params.pages import entries, read_settings, wrong_pages
+from tasks.params.pages import entries, read_settings
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
 from tasks.params.row_parser import parse_row
-from tasks.params.scales import KINDS as SCALE_PAGES
 from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
-from tasks.params.yaml_files import folders_of, refuse_lost_links
+from tasks.params.yaml_files import folders_of
 
 #: File with the settings of re-evaluation.
 REEVALUATION = "params/reevaluation.yaml"
@@ -73,59 +69,50 @@ STAGE_TYPES: Mapping[str, Make] = {
 
 
 class Check:
-    """A check of some rows and pages below a root; settings that several stages read are typed once.
-
-    Attributes:
-        warnings: of settings that are valid and do not say what happens, each once.
-    """
+    """A check of some rows and pages below a root; settings that several stages read are typed once."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.settings = root, TypedSettings(root)
-        self.warnings: dict[str, None] = {}
+        self.root, self.settings = root, typed_settings(root)
         self._checked: dict[str, list[str]] = {}
         self._scales: dict[str, Scale] = {}
 
-    def named(self, scale: str, paper: str, names: Iterable[str]) -> dict[str, list[str]]:
-        """Returns the problems of rows of a paper at a scale, by row; valid rows have an empty list."""
-        found: dict[str, list[str]] = {}
+    def named(self, scale: str, paper: str, names: Iterable[str]) -> list[str]:
+        """Returns the problems of rows of a paper at a scale."""
+        found: list[str] = []
         for name in names:
             try:
-                found[name] = self.row(scale, row_named(self.root, paper, name))
+                found += self.row(scale, row_named(self.root, paper, name, self.settings))
             except (RecipeError, DataError) as error:
-                found[name] = [str(error)]
-        return found
+                found.append(str(error))
+        return list(dict.fromkeys(found))
 
     def row(self, scale: str, row: RowSpec) -> list[str]:
         """Returns the problems of a row at a scale; none if the scale does not have its backbone."""
-        here = self._scales.setdefault(scale, Scale(self.root, scale))
+        here = self._scales.setdefault(scale, Scale(self.root, scale, self.settings))
         try:
             items = here.row(row, 0) if here.has(row) else []
         except (RecipeError, DataError) as error:
             return [str(error)]
-        above = by_result(items)
-        stages = {item.out: item for item in items}
-        return list(dict.fromkeys(problem for item in stages.values() for problem in self._stage(item, above)))
+        above, found = by_result(items), list[str]()
+        for item in items:
+            if item.out not in self._checked:
+                self._checked[item.out] = self._problems(StageContext(item, above, self.settings))
+            found += self._checked[item.out]
+        return list(dict.fromkeys(found))
 
-    def _stage(self, item: Item, above: Mapping[str, Item]) -> list[str]:
-        """Returns the problems of a stage's settings, which are checked once."""
-        if item.out not in self._checked:
-            self._checked[item.out] = self._problems(item, above)
-        return self._checked[item.out]
-
-    def _problems(self, item: Item, above: Mapping[str, Item]) -> list[str]:
+    def _problems(self, stage: StageContext) -> list[str]:
         """Returns what is wrong with each of a stage's settings, else what contradicts among them and those above."""
-        problems = [found for make, address in stated_settings(item) if (found := self.entry(make, address))]
-        if problems or item.module not in ALL_CHECKS:
+        problems = [found for make, address in stated_settings(stage.item) if (found := self.entry(make, address))]
+        if problems:
             return problems
-        stage = StageContext(item, above, self.settings)
         try:
-            ALL_CHECKS[item.module](stage)
-            amounts = too_many(stage)
+            check_shared(stage)
+            if (own := ALL_CHECKS.get(stage.item.module)) is not None:
+                own(stage)
         except (RecipeError, DataError) as error:
             # settings of a stage above, which is checked itself
             return [] if str(error) in self.settings.problems else [str(error)]
-        self.warnings |= {str(amount): None for amount in amounts if not amount.scores}
-        return [str(amount) for amount in amounts if amount.scores]
+        return []
 
     def entry(self, make: Make, address: str) -> str | None:
         """Returns the problem of the settings at an address, None if they are valid."""
@@ -140,13 +127,13 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
     """Yields the type and the address of each entry of every page."""
     for paper in paper_names(root):
         for kind in PAGES:
-            for address in entries(root, paper_folder(paper), kind, readable=True).values():
+            for address in entries(root, paper_folder(paper), kind).values():
                 yield PAPER_TYPES[kind], address
     for scale in scale_names(root):
         for kind, make in SCALE_TYPES.items():
-            for address in scale_entries(root, scale, kind, readable=True).values():
+            for address in scale_entries(root, scale, kind).values():
                 yield make, address
-        for name, address in scale_entries(root, scale, STAGES, readable=True).items():
+        for name, address in scale_entries(root, scale, STAGES).items():
             if (stage := name.partition("-")[0]) in STAGE_TYPES:
                 yield STAGE_TYPES[stage], address
     for file, cls in ((REEVALUATION, ReevaluationSettings), (RUNS, RunSettings)):
@@ -159,36 +146,24 @@ def paper_names(root: Path) -> list[str]:
     return [path.name for path in folders_of(root / "params") if path.name != "scales"]
 
 
-def unreadable_pages(root: Path) -> list[str]:
-    """Returns the problems of pages that cannot be read, and of a link in params/ that leads nowhere."""
-    folders: list[tuple[Path, Iterable[str]]] = [(paper_folder(paper), PAGES) for paper in paper_names(root)]
-    folders += [(scale_folder(scale), SCALE_PAGES) for scale in scale_names(root)]
-    problems = [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
-    try:
-        refuse_lost_links(root / "params")
-    except DataError as error:
-        problems.append(str(error))
-    return list(dict.fromkeys(problems))
-
-
 def _cases(root: Path, scale: str) -> dict[str, set[str]]:
     """Returns what settings `<stage>-<name>` of a scale may be of, by the stage: backbones and data of the scale or of
     one that extends it, papers with their reward models, and the ways that those name to draw references."""
     scales = [scale, *(name for name in scale_names(root) if name != scale and extended(root, name) == scale)]
 
     def named(kind: str) -> set[str]:
-        return {name for one in scales for name in scale_entries(root, one, kind, readable=True)}
+        return {name for one in scales for name in scale_entries(root, one, kind)}
 
     backbones, data, known = named("backbones"), named("data"), paper_names(root)
 
     def of_papers(kind: str) -> set[str]:
-        own = {paper: entries(root, paper_folder(paper), kind, readable=True) for paper in known}
+        own = {paper: entries(root, paper_folder(paper), kind) for paper in known}
         return {*known, *(f"{paper}-{name}" for paper in known for name in (*data, *own[paper]))}
 
     models = (
         read_settings(at.under(root))
         for paper in known
-        for at in entries(root, paper_folder(paper), "reward_models", readable=True).values()
+        for at in entries(root, paper_folder(paper), "reward_models").values()
     )
     return {
         **dict.fromkeys(("entropies", "samples", "teacher"), backbones),
@@ -201,7 +176,7 @@ def _cases(root: Path, scale: str) -> dict[str, set[str]]:
 
 def unread_stages(root: Path, scale: str) -> list[str]:
     """Returns what is wrong with the names of a scale's own settings of stages that no stage reads."""
-    own = entries(root, scale_folder(scale), STAGES, readable=True)
+    own = entries(root, scale_folder(scale), STAGES)
     cases = _cases(root, scale) if any("-" in name for name in own) else {}
     problems = []
     for name, address in own.items():
@@ -225,37 +200,29 @@ def refused(problems: Iterable[str]) -> RecipeError | None:
 
 def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
     """Returns the problems of rows of a paper and of all stages above them at a scale, each problem once."""
-    found = Check(root).named(scale, paper, rows)
-    return list(dict.fromkeys(problem for problems in found.values() for problem in problems))
+    return Check(root).named(scale, paper, rows)
 
 
 def check_all(root: Path) -> None:
-    """Refuses what any stage of any row would refuse at any scale, and entries of pages that no row reads; prints
-    warnings.
+    """Refuses what any stage of any row would refuse at any scale, and entries of pages that no row reads.
 
     Raises:
         RecipeError: every problem, one a line.
     """
-    check, problems = Check(root), unreadable_pages(root)
-    try:
-        problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
-        problems += [found for scale in scale_names(root) for found in unread_stages(root, scale)]
-    except RecipeError as twice:  # an entry of two pages
-        problems.append(str(twice))
+    check = Check(root)
+    problems = [found for make, address in _entries(root) if (found := check.entry(make, address))]
+    problems += [found for scale in scale_names(root) for found in unread_stages(root, scale)]
     for paper in papers(root):
         rows, wrong = read_rows(root, paper)
         problems += wrong.values()
-        problems += [
-            problem for scale in scale_names(root) for row in rows.values() for problem in check.row(scale, row)
-        ]
-    for warning in check.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        for scale in scale_names(root):
+            problems += [problem for row in rows.values() for problem in check.row(scale, row)]
     if (refusal := refused(problems)) is not None:
         raise refusal
 
 
 def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -> None:
-    """Refuses rows that are to run, and warns of numbers that change no score; `graph --check` checks all others.
+    """Refuses rows that are to run; `graph --check` checks all others.
 
     Args:
         root: the repository.
@@ -265,14 +232,8 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
     Raises:
         RecipeError: every problem of the chosen rows, one a line.
     """
-    check, problems = Check(root), []
+    check, problems = Check(root), list[str]()
     for paper, asked in chosen.items():
-        found = check.named(scale, paper, dict.fromkeys(asked or row_addresses(root, paper)))
-        problems += [problem for of_row in found.values() for problem in of_row]
-        folders = ((paper_folder(paper), PAGES), (scale_folder(scale), SCALE_PAGES))
-        unread = [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
-        check.warnings |= dict.fromkeys(problem for problem in unread if problem not in problems)
-    for warning in check.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        problems += check.named(scale, paper, dict.fromkeys(asked or row_addresses(root, paper)))
     if (error := refused(problems)) is not None:
         raise error

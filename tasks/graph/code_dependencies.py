@@ -7,13 +7,13 @@ from there, an installed package by its version. Rewardsmith's own packages coun
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -103,54 +103,17 @@ def _sets(root: Path, directory: str, names: set[str]) -> Iterable[str]:
 
 def module_files(root: Path, module: str) -> set[str]:
     """Returns a module's file and those that it imports from the project's folder, relative to the folder; none where
-    the module is not there."""
-    found: set[Path] = set()
-    _collect(root, module, found)
-    return {path.relative_to(root).as_posix() for path in found}
-
-
-def _collect(root: Path, module: str, found: set[Path]) -> None:
-    """Adds a module's file, its packages' `__init__.py` and what all of them import."""
-    if module.split(".")[0] in OWN_PACKAGES:
-        return
-    file = _file(root, module)
-    if file is None or file in found:
-        return
-    found.add(file)
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    if "." in module:
-        _collect(root, module.rpartition(".")[0], found)
-    for name in _imports(file, package):
-        _collect(root, name, found)
-
-
-def _file(root: Path, module: str) -> Path | None:
-    """Returns the file of a module below the root."""
-    path = root.joinpath(*module.split("."))
-    candidates = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-    return next((file for file in candidates if file.is_file()), None)
-
-
-def _imports(file: Path, package: str) -> Iterator[str]:
-    """Yields the modules that a file may import, imports inside functions included; `from a import b` may mean a.b.
-
-    A file that is not Python imports nothing: whoever imports it says what is wrong.
-    """
+    the module is not there. Nothing is run: a file that is not Python imports nothing."""
+    finder = ModuleFinder([str(root)], excludes=[*OWN_PACKAGES])
+    found: set[str] = set()
     try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                parts = alias.name.split(".")
-                yield from (".".join(parts[: n + 1]) for n in range(len(parts)))
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            if base:
-                yield base
-                yield from (f"{base}.{alias.name}" for alias in node.names)
+        finder.import_hook(module)
+    except ImportError:
+        return set()
+    except (SyntaxError, ValueError) as error:
+        found.add(str(getattr(error, "filename", "")))
+    found |= {str(one.__file__) for one in finder.modules.values() if one.__file__}  # type: ignore[attr-defined]
+    return {Path(file).relative_to(root).as_posix() for file in found if file.endswith(".py")}
 
 
 @cache

@@ -12,6 +12,7 @@ from tasks.graph.check import check_rows, refused
 from tasks.graph.items import Argument, Item
 from tasks.graph.rows import load_model, load_row, load_selection, row_addresses
 from tasks.graph.scale import Scale
+from tasks.graph.typed_settings import typed_settings
 
 #: Stages of a row, of a reward model, of a selection.
 OF_ROWS = ("policy", "reward_bench", "best_of_n", "second_judge")
@@ -37,10 +38,10 @@ def declared(root: Path, out: Path) -> Item | None:
     if stage in OF_ROWS and name in (known := row_addresses(root, paper)):
         items = here.row(load_row(root, paper, known[name]), seed)
     elif stage in OF_MODELS:
-        model = load_model(root, out.as_posix(), paper, name)
+        model = load_model(typed_settings(root), out.as_posix(), paper, name)
         items = here.references(model, seed) if stage == "references" else here.reward_model(model, seed)
     elif stage in OF_SELECTIONS:
-        items = here.selection(load_selection(root, out.as_posix(), paper, name), seed)
+        items = here.selection(load_selection(typed_settings(root), out.as_posix(), paper, name), seed)
     return next((item for item in items if item.out == out.as_posix()), None)
 
 

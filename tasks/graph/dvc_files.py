@@ -31,17 +31,16 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint, prints_errors
-from tasks.graph.check import check_all, paper_names, unreadable_pages
+from tasks.graph.check import check_all
 from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.results import HEADLINE_FILE, HEADLINES
-from tasks.graph.rows import PAGES, paper_folder, papers, read_rows
-from tasks.params.pages import Address, read_page, read_settings, wrong_pages
-from tasks.params.scales import KINDS, scale_folder
+from tasks.graph.rows import papers, read_rows
+from tasks.params.pages import Address, read_page, read_settings
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import DEFAULT_SCALE
-from tasks.params.stages import run_settings, stage_needs
+from tasks.params.stages import stage_needs
 from tasks.params.yaml_files import write_whole, yaml_text
 
 STAGES = (
@@ -220,43 +219,20 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
     Args:
         graphs: what `build` gives for the files that are asked for.
 
-    A file that has stages of a page which cannot be read stays as it is.
-
     Raises:
         RecipeError: a wanted matrix that no row makes.
     """
     files = {}
     graphs = build(root) if graphs is None else graphs
-    kept = _unknown(root, graphs)
     for folder in wanted:
         if folder not in graphs and folder != HEADLINE_ROWS and folder.name != SHARED:
             raise RecipeError(f"no row of {folder.name} has a backbone at scale {folder.parent.name}")
     for folder, graph in graphs.items():
         if folder.parts and folder not in wanted and not (root / folder / "dvc.yaml").exists():
             continue
-        if folder in kept and (root / folder / "dvc.yaml").exists():
-            files[folder / "dvc.yaml"] = (root / folder / "dvc.yaml").read_text(encoding="utf-8")
-            continue
         content = pipeline_file(root, graph, folder)
         files[folder / "dvc.yaml"] = HEADER + yaml_text(content)
     return files
-
-
-def _unknown(root: Path, graphs: Iterable[Path]) -> set[Path]:
-    """Returns the folders of `build` whose stages are not all known, since a page of theirs cannot be read."""
-    made = [folder for folder in graphs if folder.parts]
-    demo_papers = run_settings(root).demo.keys()
-    papers_ = {
-        paper for paper in (paper_names(root) if made else demo_papers) if wrong_pages(root, paper_folder(paper), PAGES)
-    }
-    scales = {
-        scale
-        for scale in {DEFAULT_SCALE, *(folder.parts[1] for folder in made)}
-        if wrong_pages(root, scale_folder(scale), KINDS)
-    }
-    found = {Path()} if DEFAULT_SCALE in scales or papers_ & demo_papers else set()
-    shared = {*papers_, SHARED, HEADLINE_ROWS.name} if papers_ else set()
-    return found | {folder for folder in made if folder.parts[1] in scales or folder.name in shared}
 
 
 def stale(root: Path, texts: Mapping[Path, str], scales: Collection[str] | None = None) -> list[Path]:
@@ -318,8 +294,6 @@ def main(arguments: list[str] | None = None) -> int:
     left_out = [wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()]
     for problem in left_out:
         print(f"warning: left out: {problem}", file=sys.stderr)
-    for problem in unreadable_pages(options.root):
-        print(f"warning: files with stages of this page stay as they are: {problem}", file=sys.stderr)
     return 0
 
 

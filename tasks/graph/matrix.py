@@ -92,7 +92,7 @@ def build(root: Path, wanted: Collection[Path] | None = None) -> dict[Path, Grap
             raw = {row.backbone for row in own.values()} | named - set(own)
             raw |= printed_backbones(paper)
             every = [*own.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in own)]
-            here = [row for row in every if _is_here(scale, row)]
+            here = [row for row in every if scale.has(row)]
             if here:
                 full[paper], seeds = Graph(scale.name), suite_seeds(settings.suite, scale.name, paper)
                 add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
@@ -110,13 +110,13 @@ def _chosen_rows(root: Path, field: str, parts: Mapping[str, RowsAndSeeds], know
         refuse_unknown_rows(root, f"{field}.{paper}", paper, part.rows)
         rows = read_rows(root, paper)[0]
         wrong = set(row_addresses(root, paper)) - set(rows)
-        chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows)
+        chosen = [row_named(root, paper, name) for name in part.rows if name not in wrong]
         add_rows(graph, testbed, paper, chosen, part.seeds, f"results/{DEFAULT_SCALE}/{paper}/{DEMO}")
     return graph
 
 
 def refuse_unknown_rows(root: Path, field: str, paper: str, names: Iterable[str]) -> None:
-    """Refuses names in a list of params.yaml that no row or backbone has; not where a page cannot be read.
+    """Refuses names in a list of params.yaml that no row or backbone has.
 
     Raises:
         RecipeError: names the file and the field.
@@ -124,29 +124,8 @@ def refuse_unknown_rows(root: Path, field: str, paper: str, names: Iterable[str]
     for name in set(names) - set(row_addresses(root, paper)):
         try:
             row_named(root, paper, name)
-        except DataError:
-            continue
         except RecipeError as error:
             raise RecipeError(f"{RUNS}: {field}.rows: {error}") from None
-
-
-def _of_demo(root: Path, paper: str, names: Iterable[str], rows: Mapping[str, RowSpec]) -> list[RowSpec]:
-    """Returns rows of the demo by name, without those that may be on a page that cannot be read."""
-    found = []
-    for name in names:
-        try:
-            found.append(row_named(root, paper, name, rows))
-        except DataError:
-            continue
-    return found
-
-
-def _is_here(scale: Scale, row: RowSpec) -> bool:
-    """Returns whether a row is meant for a scale; not where the scale's own pages cannot be read."""
-    try:
-        return scale.has(row)
-    except DataError:
-        return False
 
 
 @cache

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 from tasks.params.settings import DEFAULT_SCALE
 
@@ -99,7 +97,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
     """
-    from tasks.graph.rows import backbone_names, paper_folder, refuse_wrong_pages, row_addresses
+    from tasks.graph.rows import backbone_names, row_addresses
 
     known_papers = papers_of_repository(root)
     if not names or names == [ALL]:
@@ -108,7 +106,6 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         return DEMO_ALL, []
     rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
-    names = [present(name, set().union(backbones, *rows.values())) for name in names]
     first = names[:1] if names[0] in known_papers else []
     chosen = [name.rpartition("/") for name in names[len(first) :]]
     owned = {*first, *(paper for paper, _, _ in chosen if paper in rows)}
@@ -116,8 +113,6 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         candidates = [given] if given else first or known_papers
         owners = [paper for paper in candidates if row in rows.get(paper, set()) | backbones]
         if not owners or (given and given not in rows):
-            for paper in known_papers:
-                refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
             known = {f"{paper}/{row}" if given else row for paper, found in rows.items() for row in found}
             known |= set() if given else {*known_papers, *backbones}
             name = f"{given}{slash}{row}"
@@ -135,15 +130,6 @@ def run_options(scale: str, seeds: Iterable[int]) -> list[str]:
     return options + [word for seed in seeds for word in ("--seed", str(seed))]
 
 
-def present(name: str, known: Collection[str]) -> str:
-    """Returns a row's present name for one with dots, which names had before; said on standard error."""
-    present = present_name(name)
-    if name in known or present not in known or present == name:
-        return name
-    print(f"note: '{name}' is called '{present}' now: names have no dots", file=sys.stderr)
-    return present
-
-
 def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     """Returns the folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>`
     where several papers have one.
@@ -156,7 +142,6 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
         return folder
     paper, _, name = model.rpartition("/")
     known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-    name = present(name, known)
     every = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/[0-9]*/result"))
     found = [result for result in every if result.parent.name == str(seed)]
     if not found:

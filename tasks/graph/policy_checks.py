@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,27 +31,23 @@ from tasks.graph.stage_checks import (
     REFERENCES,
     SEGMENTS,
     TOKENS,
-    can_compare,
-    check_answers,
-    check_engine,
-    check_evaluation,
-    check_pairs,
-    check_positions,
-    check_segmenter,
+    check_amount,
     model_provides,
-    prompt_limits,
     require,
+    require_benchmark,
     require_of_data,
     require_of_models,
+    require_pairs,
     trained_spec,
 )
 from tasks.graph.typed_settings import TYPES, StageContext
 from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry
-from tasks.params.data import DrawnSpec, benchmarks_of
+from tasks.params.data import rows_of
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
+from tasks.params.questions import QuestionsSpec
 from tasks.params.reward_model import check_whole_responses
-from tasks.params.settings import FACTS
+from tasks.params.settings import FACTS, TRUE_REWARDS
 
 #: The highest rank of adapters where a model's width is not known before it is loaded.
 MOST_RANK = 16384
@@ -67,27 +62,31 @@ def check_policy(stage: StageContext) -> None:
     recipe, scale = stage.own("row"), stage.own("scale")
     row = stage.where("row")
     where = f"{row} on {stage.where('scale')}"
-    evaluation: EvaluationConfig = stage.own("evaluation")
-    check_evaluation(stage)
     _check_adapters(stage, recipe)
+    _check_evaluations(stage, scale)
     if recipe.kind == "supervised":
         _, learned = scale.supervised_config(recipe.optimiser, where)
         if PREFERENCE in learned.needs:
-            check_pairs(stage, row, f"optimiser is '{recipe.optimiser['kind']}'")
+            require_pairs(stage, row, f"optimiser is '{recipe.optimiser['kind']}'")
         return
     training = reward_training(recipe, scale, where)
+    optimiser, engine = training.optimiser, training.sampling.engine
     provided = _provided(stage, recipe)
-    if CRITICS[kind := training.optimiser.critic].of_reward_model:
-        name, stated = next(iter(reward_models(recipe))), f"optimiser.critic is '{kind}'"
+    if CRITICS[optimiser.critic].of_reward_model:
+        name, stated = next(iter(reward_models(recipe))), f"optimiser.critic is '{optimiser.critic}'"
         require_of_models(stage, TOKENS, stated)
         require(TOKENS, provided[name], where, stated, f"reward model '{name}'", "set optimiser.critic: sft in the row")
-    _check_measuring(stage, scale, evaluation, training, where)
-    _check_lengths(stage, scale, training, where)
-    if training.optimiser.fixed_samples != recipe.fixed_samples:
+    if optimiser.fixed_samples != recipe.fixed_samples:
         raise RecipeError(
-            f"{stage.where('scale')}: optimiser.source is '{training.optimiser.source}', but the optimiser of {row} "
-            "learns from another source; state 'source' in the row"
+            f"{stage.where('scale')}: optimiser.source is '{optimiser.source}', but the optimiser of {row} learns from "
+            "another source; state 'source' in the row"
         )
+    if optimiser.importance_cap is not None and not optimiser.fixed_samples and not ENGINES[engine].rescored:
+        raise RecipeError(
+            f"{where}: optimiser.importance_cap is {optimiser.importance_cap:g} and sampling.engine '{engine}', but "
+            f"{UNWEIGHTED}"
+        )
+    _check_measuring(stage, scale, training, where)
     _check_referenced(stage, recipe, scale)
     for part in recipe.components:
         _check_component(stage, part, provided)
@@ -116,16 +115,31 @@ def _check_adapters(stage: StageContext, recipe: Recipe) -> None:
             )
 
 
-def _check_measuring(
-    stage: StageContext, scale: PolicyScale, evaluation: EvaluationConfig, training: RewardTraining, where: str
-) -> None:
-    """Refuses what compares answers where nothing judges them."""
-    asked, own = scale.checkpoint_benchmark, stage.where("scale")
-    if asked != "alpaca":
-        at = stage.prepare.where("spec")
-        remedy = f"set 'held_out' of {at}, or leave checkpoint_benchmark out"
-        require(asked, benchmarks_of(stage.data), own, f"checkpoint_benchmark is '{asked}'", f"the data ({at})", remedy)
-    steps, compared = training.optimiser.iterations, can_compare(evaluation, stage)
+def _check_evaluations(stage: StageContext, scale: PolicyScale) -> None:
+    """Refuses evaluations while training on prompts that the data, or the evaluation, does not have."""
+    where, data, asked = stage.where("scale"), stage.data, scale.checkpoint_prompts
+    if isinstance(data, QuestionsSpec):
+        of = f"training questions ({stage.prepare.where('spec')}, rows.questions)"
+        check_amount(asked, rows_of(data, "questions"), where, "checkpoint_prompts", of)
+        return
+    name = scale.checkpoint_benchmark
+    if name != "alpaca":
+        require_benchmark(name, stage, where, f"checkpoint_benchmark is '{name}'")
+    exist = data.held_out if name == "held_out" else rows_of(data, "benchmark")
+    of = f"prompts in the benchmark '{name}' ({stage.prepare.where('spec')})"
+    check_amount(asked, exist, where, "checkpoint_prompts", of)
+    of = f"items of each benchmark ({stage.where('evaluation')}, rows)"
+    check_amount(asked, stage.own("evaluation").rows, where, "checkpoint_prompts", of)
+
+
+def _check_measuring(stage: StageContext, scale: PolicyScale, training: RewardTraining, where: str) -> None:
+    """Refuses more evaluations than iterations, and what compares answers where nothing judges them."""
+    evaluation: EvaluationConfig = stage.own("evaluation")
+    own, steps = stage.where("scale"), training.optimiser.iterations
+    of = f"iterations (optimiser.iterations of {where})"
+    for name in ("checkpoint_every", "checkpoints") if scale.checkpoint_prompts else ():
+        check_amount(getattr(scale, name) or 1, steps, own, name, of)
+    compared = TRUE_REWARDS in stage.data.provides or (evaluation.judge is not None and evaluation.judge_checkpoints)
     evaluated = any(scale.evaluated(step, steps, last=True) for step in range(1, steps + 1))
     if training.alarm.on_hacking == "stop" and not (evaluated and compared):
         raise RecipeError(
@@ -141,21 +155,6 @@ def _check_measuring(
             )
 
 
-def _check_lengths(stage: StageContext, scale: PolicyScale, training: RewardTraining, where: str) -> None:
-    """Refuses rollouts beyond the limits of the data or the positions of the model."""
-    own = stage.where("scale")
-    limits = prompt_limits(scale.prompt_limit, stage, own)
-    if training.optimiser.fixed_samples:
-        return
-    engine, cap = training.sampling.engine, training.optimiser.importance_cap
-    check_engine(stage, engine, own, "sampling.engine")
-    if cap is not None and not ENGINES[engine].rescored:
-        raise RecipeError(
-            f"{where}: optimiser.importance_cap is {cap:g} and sampling.engine '{engine}', but {UNWEIGHTED}"
-        )
-    check_positions(stage, limits.prompt + training.sampling.max_new_tokens, f"prompts and rollouts of {own}")
-
-
 def _provided(stage: StageContext, recipe: Recipe) -> dict[str, list[str]]:
     """Returns what the reward models of a recipe provide, by their names there.
 
@@ -164,13 +163,10 @@ def _provided(stage: StageContext, recipe: Recipe) -> dict[str, list[str]]:
     found = {}
     for name, result in _results(stage, recipe).items():
         model = stage.stage_of(result)
-        if model is not None:
-            spec = trained_spec(model)
-            heads = [] if spec is None else [f"head '{head}'" for head in build_loss(spec.loss).heads]
-            found[name] = [*model_provides(model), *heads]
-        else:
-            own = [] if is_hub_classifier(stage.settings.root / result) else [TOKENS, SEGMENTS]
-            found[name] = [FITTED, REFERENCES, *own]
+        given = [FITTED, REFERENCES]
+        if not is_hub_classifier(stage.settings.root / result):
+            given += [TOKENS, SEGMENTS]
+        found[name] = given if model is None else model_provides(model)
     return found
 
 
@@ -193,8 +189,7 @@ def _check_referenced(stage: StageContext, recipe: Recipe, scale: PolicyScale) -
                     f"{asked} reference rewards of each prompt, but {references.where('scale')} draws {made}; set the "
                     f"shaping's 'references' to at most {made}, or raise 'responses' there"
                 )
-    known = stage.data.rows["prompts"] if isinstance(stage.data, DrawnSpec) else None
-    used = min((n for n in (scale.prompts, known) if n is not None), default=None)
+    used = min((n for n in (scale.prompts, rows_of(stage.data, "prompts")) if n is not None), default=None)
     for references in stage.upstream("references"):
         cached = references.own("scale").prompts
         if cached is not None and used is not None and used > cached:
@@ -214,23 +209,25 @@ def _check_component(stage: StageContext, part: ComponentRecipe, provided: Mappi
         check_function(stage.settings.root, part.function, where)
     if part.readout is None or part.reward_model is None:
         return
-    check_segmenter(part.readout.segmenter, stage, where)
     readout, normaliser = part.readout, NORMALISERS[part.normaliser]
     has, of = provided[part.reward_model], f"reward model '{part.reward_model}'"
     model = stage.stage_of(_results(stage, stage.own("row"))[part.reward_model])
-    spec = None if model is None else trained_spec(model)
     if model is None and SEGMENTS not in has:
         check_whole_responses(readout, where, part.reward_model)
-    if model is not None and SEGMENTS not in has:
+    elif model is not None and SEGMENTS not in has:
         of += f", which is zero_shot ({model.where('scale')}),"
-    if readout.read != "aggregate" and model is not None:
-        require(SEGMENTS, has, where, f"readout.read is '{readout.read}'", of, "use 'aggregate'")
-    if part.normaliser != "none" and not normaliser.of_selection:
-        require(FITTED, has, where, f"normaliser is '{part.normaliser}'", of, "use 'pure_samples' or 'none'")
+    fitted = part.normaliser != "none" and not normaliser.of_selection
+    needs = [(part.needs_references, REFERENCES, f"shaping is {part.shaping}", "use another shaping")]
+    needs += [(fitted, FITTED, f"normaliser is '{part.normaliser}'", "use 'pure_samples' or 'none'")]
+    if model is not None:
+        needs += [(readout.read != "aggregate", SEGMENTS, f"readout.read is '{readout.read}'", "use 'aggregate'")]
+    for needed, what, stated, remedy in needs:
+        if needed:
+            require(what, has, where, stated, of, remedy)
+    if fitted:
         _check_fitted(stage, part, where)
-    if part.needs_references:
-        require(REFERENCES, has, where, f"shaping is {part.shaping}", of, "use another shaping")
-    if spec is None or SEGMENTS not in has:
+    spec = None if model is None or SEGMENTS not in has else trained_spec(model)
+    if spec is None:
         return
     heads = build_loss(spec.loss).heads
     if readout.head not in heads:
@@ -339,8 +336,7 @@ def aspect_densities(selection: StageContext) -> dict[str, Density]:
     for name, address in zip(spec.aspects, given if isinstance(given, tuple) else (str(given),), strict=True):
         aspect: AspectSpec = selection.settings.get(TYPES["selection", "aspect"], address)
         try:
-            model = None if aspect.model is None else models[aspect.model]
-            density = _own_density(aspect) if model is None else _trained_density(aspect, model)
+            density, needs_facts = _aspect(aspect, None if aspect.model is None else models[aspect.model])
         except RecipeError as error:
             raise RecipeError(f"{address}: {error}") from None
         if aspect.normaliser != "none" and SIGNALS[density][0] is Tokens:
@@ -348,56 +344,45 @@ def aspect_densities(selection: StageContext) -> dict[str, Density]:
                 f"{address}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}' and "
                 "its values are not normalised; use 'none'"
             )
-        if model is None and _needs_facts(aspect):
+        if needs_facts:
             stated = f"aspects names '{name}', of kind '{aspect.aspect['kind']}' ({address})"
             require_of_data(FACTS, selection, selection.where("spec"), stated, "name another aspect")
         found[name] = density
     return found
 
 
-def _own_density(aspect: AspectSpec) -> Density:
-    """Returns the density of an aspect without a model; one that declares it is not built, which may start a tool."""
+def _aspect(aspect: AspectSpec, model: AspectModelSpec | None) -> tuple[Density, bool]:
+    """Returns the density of an aspect, and whether it reads the facts behind a question, which the testbed's long-form
+    data alone has. A class that declares its density is not made, which may load a model or start a tool."""
     kind = ASPECTS.kind_of(aspect.aspect)
     target = ASPECTS.named(kind)
-    if target is TrainedAspect:
-        raise RecipeError("'model' is missing: an aspect of kind 'trained' names its model")
+    if (target is TrainedAspect) != (model is not None):
+        raise RecipeError(
+            "'model' is missing: an aspect of kind 'trained' names its model"
+            if model is None
+            else f"model is '{aspect.model}', which an aspect of kind '{kind}' does not read"
+        )
     declared = getattr(target, "density", None)
-    if not isinstance(declared, Density) or "density" in ASPECTS.options(kind):
-        return build_aspect(aspect.aspect, offsets=lambda _: []).density
-    checked_arguments(target, ASPECTS.stated_options(aspect.aspect), f"aspect '{kind}'")
-    return declared
-
-
-def _needs_facts(aspect: AspectSpec) -> bool:
-    """Returns whether an aspect reads the facts behind a question, which the testbed's long-form data alone has."""
-    target = ASPECTS.named(ASPECTS.kind_of(aspect.aspect))
-    declares = target if isinstance(target, type) else build_aspect(aspect.aspect, offsets=lambda _: [])
-    return bool(getattr(declares, "needs_facts", False))
-
-
-def _trained_density(aspect: AspectSpec, model: AspectModelSpec) -> Density:
-    """Returns the density that a trained model is of, after checking the aspect's own options."""
-    kind = ASPECTS.kind_of(aspect.aspect)
-    if ASPECTS.named(kind) is not TrainedAspect:
-        raise RecipeError(f"model is '{aspect.model}', which an aspect of kind '{kind}' does not read")
+    if model is None and (not isinstance(declared, Density) or "density" in ASPECTS.options(kind)):
+        made = build_aspect(aspect.aspect, offsets=lambda _: [])
+        return made.density, bool(getattr(made, "needs_facts", False))
     stated = ASPECTS.stated_options(aspect.aspect, without=("folder", "device"))
-    options = checked_arguments(TrainedAspect, stated, "aspect 'trained'")
-    parameters = inspect.signature(TrainedAspect).parameters
-    right, wrong = (options.get(name, parameters[name].default) for name in ("right", "wrong"))
-    if not right > wrong:
-        raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")
-    return Density(model.density)
+    options = checked_arguments(target, stated, f"aspect '{kind}'")
+    if model is None:
+        assert isinstance(declared, Density)
+        return declared, bool(getattr(target, "needs_facts", False))
+    TrainedAspect.check(**options)
+    return Density(model.density), False
 
 
 def check_selection(stage: StageContext) -> None:
     """Refuses aspects that cannot be built, and a holistic reward model that is not read at the response's end."""
     aspect_densities(stage)
-    check_answers(stage, stage.own("scale").max_new_tokens, stage.where("scale"))
-    check_engine(stage, stage.own("scale").engine, stage.where("scale"))
     for model in stage.upstream("reward_model"):
-        spec = trained_spec(model)
-        needs = None if spec is None else segmenter_needs(spec.segmenter)
-        if spec is not None and needs is not None and (needs.entropies or needs.spelling):
+        if (spec := trained_spec(model)) is None:
+            continue
+        needs = segmenter_needs(spec.segmenter)
+        if needs.entropies or needs.spelling:
             raise RecipeError(
                 f"{stage.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
                 f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "

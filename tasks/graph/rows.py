@@ -1,4 +1,4 @@
-"""Rows and reward models as the pages of params/ state them, as far as the graph needs to know them.
+"""Rows and reward models as the pages of params/ state them, with the models and rows that they name.
 
 params/<paper>/rows.yaml                 rows of the paper; where there are many, also rows_<topic>.yaml
 params/<paper>/reward_models.yaml        reward models, shared by rows; another paper's is `<paper>/<name>`
@@ -9,9 +9,8 @@ params/scales/<scale>/backbones.yaml     what a row starts from, with the data a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,104 +18,172 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.recipe import Recipe, referenced_models, reward_models
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
+from tasks.graph.typed_settings import TYPES, TypedSettings, typed_settings
 from tasks.params.aspects import SelectionEntry
-from tasks.params.pages import BASE, Address, entries, explained, find_entry, page_files, read_page, read_settings
+from tasks.params.pages import Address, entries, page_files
 from tasks.params.policy import needed_solutions
-from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
-from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, parse_row
-from tasks.params.scales import scale_entries, scale_folder, scale_names
-from tasks.params.settings import DEFAULT_SCALE, typed
+from tasks.params.reward_model import MergeSpec, RewardModelSpec
+from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, AnyRow, ComparingRow, MeasuringRow, RawRow
+from tasks.params.scales import scale_entries, scale_names
+from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import run_settings
-from tasks.params.yaml_files import folders_of, refuse_lost_links
+from tasks.params.yaml_files import folders_of
 
 #: Stages at which rows end: what a run is asked for, and what is reported of it.
 ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """A reward model, as its settings page states it.
-
-    Attributes:
-        entropies: whether its segments are cut by the SFT model's entropies.
-        segmenter: the SaT model that finds its sentences, None for segments of another kind.
-        merge: the reward models that it is the average of; empty where it is trained.
-        data: the data set whose pairs it learns from, None for its backbone's.
-        given: a folder with a trained model in `model/`, in the place of training one.
-        references: names the scale's settings `references-<it>`; None for its `references`.
-        samples: whether it learns from pairs of sampled solutions instead of the data's preference pairs.
-    """
-
-    paper: str
-    name: str
-    path: Address
-    backbone: str
-    entropies: bool
-    segmenter: str | None = None
-    merge: tuple[ModelSpec, ...] = ()
-    data: str | None = None
-    given: str | None = None
-    references: str | None = None
-    samples: bool = False
-
-
-@dataclass(frozen=True)
-class SelectionSpec:
-    """A selection: what the initial policy's greedy and sampled answers are scored by.
-
-    Attributes:
-        backbone: whose initial policy answers.
-        holistic: the holistic reward model.
-        aspects: names of entries of params/scales/<scale>/aspects.yaml, in order.
-    """
-
-    paper: str
-    name: str
-    path: Address
-    backbone: str
-    holistic: ModelSpec
-    aspects: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class RowSpec:
-    """One row.
-
-    Attributes:
-        kind: reward, supervised; reward_bench or best_of_n, which measure a reward model; second_judge, which compares
-            policies; or raw: the backbone itself, measured by its SFT stage.
-        settings: names an entry of params/scales/<scale>/policy.yaml; the optimiser's kind without it.
-        reward_models: those that its components read, in order, each once.
-        entropies: whether a read-out of its own needs entropies.
-        segmenter: the SaT model behind its sentences, if any.
-        references: those of its reward models whose reference rewards a shaping needs.
-        evaluation: names an entry of params/scales/<scale>/evaluation.yaml; None for the backbone's.
-        selection: where its aspects and the statistics of pure samples come from, if anywhere.
-        policies: the rows whose policies it compares, the one that is judged first.
-        solutions: what it reads of sampled solutions: samples, a teacher's rewrites, a generative reward model's with
-            its token rewards.
-        generative: that generative reward model.
-    """
-
-    paper: str
-    name: str
-    path: Address
-    kind: str
-    backbone: str
-    settings: str = ""
-    reward_models: tuple[ModelSpec, ...] = ()
-    entropies: bool = False
-    segmenter: str | None = None
-    references: tuple[ModelSpec, ...] = ()
-    evaluation: str | None = None
-    selection: SelectionSpec | None = None
-    policies: tuple[RowSpec, ...] = ()
-    solutions: tuple[str, ...] = ()
-    generative: ModelSpec | None = None
-
-
 #: The pages of a paper, by what their entries are.
 PAGES = ("rows", "reward_models", "generative_reward_models", "selections", "aspect_models")
+
+
+@dataclass(frozen=True)
+class PageEntry:
+    """An entry of a paper's page with its typed settings."""
+
+    paper: str
+    path: Address
+    spec: Any
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def backbone(self) -> str:
+        return str(self.spec.backbone)
+
+    @property
+    def segmenters(self) -> list[Mapping[str, Any]]:
+        """Returns the segmenters that it reads."""
+        return []
+
+    @property
+    def entropies(self) -> bool:
+        """Returns whether segments are cut by the SFT model's entropies."""
+        return any(segmenter_needs(one).entropies for one in self.segmenters)
+
+    @property
+    def segmenter(self) -> str | None:
+        """Returns the SaT model that finds sentences, None for segments of another kind.
+
+        Raises:
+            RecipeError: there are several.
+        """
+        found = sorted({str(one["model"]) for one in self.segmenters if segmenter_needs(one).of_stage})
+        if len(found) > 1:
+            raise RecipeError(f"{self.path}: sentences of several SaT models ({', '.join(found)}); a row has one")
+        return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class ModelSpec(PageEntry):
+    """A reward model, or a generative one; `merge` has the reward models that it is the average of."""
+
+    merge: tuple[ModelSpec, ...] = ()
+
+    @property
+    def data(self) -> str | None:
+        """Returns the data set whose pairs it learns from, None for its backbone's."""
+        return getattr(self.spec, "data", None)
+
+    @property
+    def given(self) -> str | None:
+        """Returns the folder of a model that is not trained here."""
+        return getattr(self.spec, "given", None)
+
+    @property
+    def references(self) -> str | None:
+        """Returns the name of the scale's settings `references-<name>`; None for its `references`."""
+        return getattr(self.spec, "references", None)
+
+    @property
+    def _trained(self) -> list[RewardModelSpec]:
+        return [one.spec for one in (self, *self.merge) if isinstance(one.spec, RewardModelSpec)]
+
+    @property
+    def samples(self) -> bool:
+        """Returns whether it learns from pairs of sampled solutions instead of the data's preference pairs."""
+        return any(spec.pairs == SAMPLES for spec in self._trained)
+
+    @property
+    def segmenters(self) -> list[Mapping[str, Any]]:
+        return [spec.segmenter for spec in self._trained]
+
+
+@dataclass(frozen=True)
+class SelectionSpec(PageEntry):
+    """A selection: what the initial policy's greedy and sampled answers are scored by beside its `aspects`.
+
+    Attributes:
+        holistic: the holistic reward model.
+    """
+
+    holistic: ModelSpec
+
+
+@dataclass(frozen=True)
+class RowSpec(PageEntry):
+    """One row with the models and rows that it names.
+
+    Attributes:
+        reward_models: those that its components read, in order, each once.
+        selection: where its aspects and the statistics of pure samples come from, if anywhere.
+        policies: the rows whose policies it compares, the one that is judged first.
+        generative: the generative reward model whose rewrites or token rewards it reads.
+    """
+
+    reward_models: tuple[ModelSpec, ...] = ()
+    selection: SelectionSpec | None = None
+    policies: tuple[RowSpec, ...] = ()
+    generative: ModelSpec | None = None
+
+    @property
+    def kind(self) -> str:
+        """Returns reward, supervised; reward_bench or best_of_n, which measure a reward model; second_judge, which
+        compares policies; or raw: the backbone itself, measured by its SFT stage."""
+        return str(self.spec.kind)
+
+    @property
+    def settings(self) -> str:
+        """Returns the name of a policy's sizes in params/scales/<scale>/policy.yaml; the optimiser's kind unless
+        stated."""
+        return self.spec.settings or str(self.spec.optimiser["kind"])
+
+    @property
+    def segmenters(self) -> list[Mapping[str, Any]]:
+        own = [part.readout.segmenter for part in getattr(self.spec, "components", ()) if part.readout is not None]
+        return own + [one for model in self.reward_models for one in model.segmenters]
+
+    @property
+    def references(self) -> tuple[ModelSpec, ...]:
+        """Returns those of its reward models whose reference rewards a shaping needs."""
+        if not isinstance(self.spec, Recipe):
+            return ()
+        needed, known = referenced_models(self.spec), zip(reward_models(self.spec), self.reward_models, strict=True)
+        return tuple(model for name, model in known if name in needed)
+
+    @property
+    def solutions(self) -> tuple[str, ...]:
+        """Returns what it reads of sampled solutions: samples, a teacher's rewrites, a generative reward model's with
+        its token rewards.
+
+        Raises:
+            RecipeError: it learns from rewrites, and names no generative reward model.
+        """
+        recipe, needed = self.spec, set[str]()
+        if recipe.kind == "supervised":
+            optimiser = {name: value for name, value in recipe.optimiser.items() if name != "kind"}
+            needed = set(needs_of(str(recipe.optimiser["kind"]), optimiser)) - {PREFERENCE}
+            unmet = [GENERATED] if GENERATED in needed and self.generative is None else []
+        else:
+            if self.generative is not None or any(model.samples for model in self.reward_models):
+                needed = {SAMPLES, TEACHER} if self.generative is None else {SAMPLES, TEACHER, GENERATED}
+            unmet = [name for name in needed_solutions(recipe) if name not in needed]
+        if unmet:
+            raise RecipeError(
+                f"{self.path}: the row learns from {unmet[0]}, but names no generative reward model: name it by "
+                "'rewrites', or in a component"
+            )
+        return tuple(name for name in (SAMPLES, TEACHER, GENERATED) if name in needed)
 
 
 def paper_folder(paper: str) -> Path:
@@ -126,19 +193,8 @@ def paper_folder(paper: str) -> Path:
 
 def row_addresses(root: Path, paper: str) -> dict[str, Address]:
     """Returns where each row of a paper is set, by name: FILE:key, an entry of a settings page such as
-    `params/par/rows.yaml:par`. Rows of pages that cannot be read are left out."""
-    return entries(root, paper_folder(paper), "rows", readable=True)
-
-
-def refuse_wrong_pages(root: Path, folders: Iterable[Path], kinds: Collection[str]) -> None:
-    """Refuses pages that cannot be read, where a name is on no other page.
-
-    Raises:
-        DataError: names the first such page.
-    """
-    for folder in folders:
-        for kind in kinds:
-            entries(root, folder, kind)
+    `params/par/rows.yaml:par`."""
+    return entries(root, paper_folder(paper), "rows")
 
 
 def papers(root: Path) -> tuple[str, ...]:
@@ -149,231 +205,129 @@ def papers(root: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*first, *found]))
 
 
-def backbone_names(root: Path) -> set[str]:
-    """Returns the names of the backbones of all scales, on pages that can be read."""
-    return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones", readable=True)}
+def backbone_names(root: Path) -> frozenset[str]:
+    """Returns the names of the backbones of all scales."""
+    return typed_settings(root).backbones
 
 
-def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
-    found = sorted({name for name in names if name is not None})
-    if len(found) > 1:
-        raise RecipeError(f"{where}: sentences of several SaT models ({', '.join(found)}); a row has one")
-    return found[0] if found else None
+def _refuse_unknown_backbone(settings: TypedSettings, name: str, where: str, problem: str) -> None:
+    if name not in settings.backbones:
+        raise RecipeError(f"{where}: {problem}{hint(name, sorted(settings.backbones), more=3)}")
 
 
-def _cuts(segmenter: Mapping[str, Any]) -> tuple[bool, str | None]:
-    """Returns whether a segmenter cuts by entropies, and the SaT model behind its sentences."""
-    needs = segmenter_needs(segmenter)
-    return needs.entropies, str(segmenter["model"]) if needs.of_stage else None
+def load_model(
+    settings: TypedSettings,
+    row: str,
+    paper: str,
+    asked: str,
+    named_by: str = "reward_model",
+    kind: str = "reward_model",
+) -> ModelSpec:
+    """Returns the reward model that a row, or another entry, names in a field.
 
-
-def _find_model(root: Path, row: str, paper: str, named: str, kind: str, field_: str = "") -> tuple[str, Address]:
-    """Returns the owner and the address of a reward model that a row names.
+    Args:
+        kind: reward_model or generative_reward_model.
 
     Raises:
-        RecipeError: no such model, with the nearest known names.
+        RecipeError: no such model, with the nearest known names; or models that cannot be averaged.
     """
-    owner, _, name = named.rpartition("/")
+    owner, _, name = asked.rpartition("/")
     owner = owner or paper
-    where = find_entry(root, paper_folder(owner), f"{kind}s", name)
-    if where is None:
-        folders = [path.name for path in folders_of(root / "params")]
-        found = {folder: entries(root, paper_folder(folder), f"{kind}s", readable=True) for folder in folders}
-        known = {one if of == paper else f"{of}/{one}" for of, names in found.items() for one in names}
-        raise RecipeError(
-            f"{row}: {field_ or kind} is '{named}', which no page has{hint(named, sorted(known), more=3)}"
-        )
-    return owner, where
-
-
-def load_model(root: Path, row: str, paper: str, named: str, field_: str = "reward_model") -> ModelSpec:
-    """Returns the reward model that a row, or another entry, names in a field."""
-    owner, where = _find_model(root, row, paper, named, "reward_model", field_)
-    spec = reward_model_spec(read_settings(where.under(root)), where)
-    if isinstance(spec, MergeSpec):
-        return _merge(root, where, owner, spec)
-    known = ModelSpec(owner, where.name, where, spec.backbone, entropies=False, data=spec.data)
-    known = replace(known, references=spec.references)
-    if isinstance(spec, GivenSpec):
-        return replace(known, given=spec.given)
-    entropies, segmenter = _cuts(spec.segmenter)
-    return replace(known, entropies=entropies, segmenter=segmenter, samples=spec.pairs == SAMPLES)
-
-
-def _generative_model(root: Path, row: str, paper: str, named: str, field_: str) -> ModelSpec:
-    """Returns the generative reward model that a row names in a field."""
-    owner, where = _find_model(root, row, paper, named, "generative_reward_model", field_)
-    spec = typed(GenerativeModelSpec, read_settings(where.under(root)), where)
-    return ModelSpec(owner, where.name, where, spec.backbone, entropies=False)
-
-
-def _merge(root: Path, where: Address, owner: str, spec: MergeSpec) -> ModelSpec:
-    """Returns a reward model that averages others of its backbone and data, which are trained themselves."""
-    members = []
-    for place, name in enumerate(spec.merge):
-        _, at = _find_model(root, where, owner, name, "reward_model", f"merge[{place}]")
-        if "merge" in read_settings(at.under(root)):
-            raise RecipeError(f"{where}: merge: '{name}' is a merge itself; name the reward models that it averages")
-        members.append(load_model(root, where, owner, name))
+    if name not in (own := settings.entries(owner, f"{kind}s")):
+        folders = [path.name for path in folders_of(settings.root / "params")]
+        known = {one if of == paper else f"{of}/{one}" for of in folders for one in settings.entries(of, f"{kind}s")}
+        raise RecipeError(f"{row}: {named_by} is '{asked}', which no page has{hint(asked, sorted(known), more=3)}")
+    where = own[name]
+    spec = settings.get(TYPES[kind, "spec"], where)
+    if not isinstance(spec, MergeSpec):
+        return ModelSpec(owner, where, spec)
+    members = tuple(
+        load_model(settings, where, owner, name, f"merge[{place}]") for place, name in enumerate(spec.merge)
+    )
     for member in members:
-        if member.given is not None:
-            raise RecipeError(f"{where}: merge: '{member.name}' is given; name reward models that are trained here")
+        called = f"'{member.name}'"
+        if not isinstance(member.spec, RewardModelSpec):
+            kind = "a merge itself" if member.merge else "given"
+            raise RecipeError(f"{where}: merge: {called} is {kind}; name reward models that are trained here")
         if member.backbone != spec.backbone:
             raise RecipeError(
-                f"{where}: backbone is '{spec.backbone}' but '{member.name}' is of '{member.backbone}'; only models of "
-                "the same backbone can be averaged"
+                f"{where}: backbone is '{spec.backbone}' but {called} is of '{member.backbone}'; only models of one "
+                "backbone can be averaged"
             )
         if member.data != spec.data:
             raise RecipeError(
-                f"{where}: data is {spec.data or 'the default'} but '{member.name}' learns from "
+                f"{where}: data is {spec.data or 'the default'} but {called} learns from "
                 f"{member.data or 'the default'}; only models of the same data set can be averaged"
             )
-    samples = {member.samples for member in members}
-    if len(samples) > 1:
+    if len({member.samples for member in members}) > 1:
         raise RecipeError(f"{where}: some of the models learn from pairs of samples and some do not")
-    return ModelSpec(
-        owner,
-        where.name,
-        where,
-        spec.backbone,
-        entropies=any(member.entropies for member in members),
-        segmenter=_one_sat_model([member.segmenter for member in members], where),
-        merge=tuple(members),
-        data=spec.data,
-        references=spec.references,
-        samples=samples == {True},
-    )
+    return ModelSpec(owner, where, spec, members)
 
 
-def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSpec:
+def load_selection(settings: TypedSettings, where: str, paper: str, name: str) -> SelectionSpec:
     """Returns the selection that a row names.
 
     Raises:
         RecipeError: no such selection, or one that is not valid.
     """
-    own = find_entry(root, paper_folder(paper), "selections", name)
-    if own is None:
-        known = sorted(entries(root, paper_folder(paper), "selections"))
-        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, known, more=3)}")
-    spec = typed(SelectionEntry, read_settings(own.under(root)), own)
-    return SelectionSpec(
-        paper, name, own, spec.backbone, load_model(root, own, paper, spec.holistic, "holistic"), spec.aspects
-    )
+    known = settings.entries(paper, "selections")
+    if name not in known:
+        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
+    own = known[name]
+    spec: SelectionEntry = settings.get(TYPES["selection", "spec"], own)
+    _refuse_unknown_backbone(settings, spec.backbone, own, f"backbone is '{spec.backbone}', which no scale has")
+    return SelectionSpec(paper, own, spec, load_model(settings, own, paper, spec.holistic, "holistic"))
 
 
-def _compared(root: Path, paper: str, where: str, row: ComparingRow) -> tuple[RowSpec, ...]:
+def _compared(settings: TypedSettings, paper: str, where: str, row: ComparingRow) -> tuple[RowSpec, ...]:
     """Returns the rows whose policies a row compares, the one that is judged first."""
-    known, rows = row_addresses(root, paper), []
-    for field_, name in (("policy", row.policy), *(("against", name) for name in row.against)):
+    known, rows = settings.entries(paper, "rows"), []
+    for field, name in (("policy", row.policy), *(("against", name) for name in row.against)):
         if name not in known:
             near = hint(name, sorted(known), more=3)
-            raise RecipeError(f"{where}: {field_} names '{name}', which is not a row{near}")
-        kind = read_settings(known[name].under(root)).get("kind", "reward")
+            raise RecipeError(f"{where}: {field} names '{name}', which is not a row{near}")
+        kind = settings.get(TYPES["policy", "row"], known[name]).kind
         if kind not in TRAINING:
-            raise RecipeError(f"{where}: {field_} names '{name}', a row of kind '{kind}', which trains no policy")
-        rows.append(load_row(root, paper, known[name]))
+            raise RecipeError(f"{where}: {field} names '{name}', a row of kind '{kind}', which trains no policy")
+        rows.append(load_row(settings, paper, known[name]))
     return tuple(rows)
 
 
-def _solutions(
-    root: Path, where: str, paper: str, recipe: Recipe, models: tuple[ModelSpec, ...]
-) -> tuple[tuple[str, ...], ModelSpec | None]:
-    """Returns the kinds of sampled solutions that a row reads, and its generative reward model."""
-    optimiser = dict(recipe.optimiser)
-    kind = str(optimiser.pop("kind"))
-    named = [recipe.rewrites, *(part.generative_reward_model for part in recipe.components)]
-    name = next((name for name in named if name is not None), None)
-    field_ = "generative_reward_model" if recipe.rewrites is None else "rewrites"
-    generative = None if name is None else _generative_model(root, where, paper, name, field_)
-    if recipe.kind == "supervised":
-        needed = set(needs_of(kind, optimiser)) - {PREFERENCE}
-    else:
-        sampled = generative is not None or any(model.samples for model in models)
-        needed = {SAMPLES, TEACHER} if sampled else set()
-        needed |= set() if generative is None else {GENERATED}
-    if GENERATED in needed and generative is None:
-        raise RecipeError(f"{where}: 'rewrites' must name the generative reward model whose rewrites are learned")
-    unmet = [name for name in needed_solutions(recipe) if name not in needed]
-    if unmet:
-        raise RecipeError(
-            f"{where}: the row learns from {unmet[0]}, but names no generative reward model: name it by 'rewrites', or "
-            "in a component"
-        )
-    return tuple(name for name in (SAMPLES, TEACHER, GENERATED) if name in needed), generative
-
-
-def _of_base(root: Path, where: Address, problem: str) -> str:
-    """Returns a row's problem; the base's, where the page's base alone has the same one."""
-    base = Address(f"{where.file}:{BASE}")
-    try:
-        parse_row({"title": BASE, **read_page(root / where.file).base}, base)
-    except RecipeError as error:
-        return str(error) if str(error).removeprefix(base) == problem.removeprefix(where) else problem
-    return problem
-
-
-def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] | None = None) -> RowSpec:
+def load_row(settings: TypedSettings | Path, paper: str, where: Address) -> RowSpec:
     """Returns the row at an address, which is relative to the root.
 
     Args:
-        backbones: of any scale, where they are known.
+        settings: of the repository, or its root.
 
     Raises:
         RecipeError: a setting that is not valid, or a name that is not known.
     """
-    try:
-        row, name = parse_row(read_settings(where.under(root)), where), where.name
-    except RecipeError as error:
-        raise RecipeError(_of_base(root, where, explained(str(error), where.under(root)))) from None
-    known = backbone_names(root) if backbones is None else backbones
-    if row.backbone not in known:
-        refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
-        raise RecipeError(f"{where}: unknown backbone '{row.backbone}'{hint(row.backbone, sorted(known), more=3)}")
+    settings = typed_settings(settings) if isinstance(settings, Path) else settings
+    row: AnyRow = settings.get(TYPES["policy", "row"], where)
+    _refuse_unknown_backbone(settings, row.backbone, where, f"unknown backbone '{row.backbone}'")
     if isinstance(row, RawRow):
-        return RowSpec(paper, name, where, row.kind, row.backbone)
+        return RowSpec(paper, where, row)
     if isinstance(row, MeasuringRow):
-        model = load_model(root, where, paper, row.reward_model)
-        return RowSpec(paper, name, where, row.kind, row.backbone, "", (model,), model.entropies, model.segmenter)
+        return RowSpec(paper, where, row, (load_model(settings, where, paper, row.reward_model),))
     if isinstance(row, ComparingRow):
-        policies = _compared(root, paper, where, row)
-        return RowSpec(paper, name, where, row.kind, row.backbone, policies=policies)
-    return _training_row(root, paper, where, row)
-
-
-def _training_row(root: Path, paper: str, where: Address, recipe: Recipe) -> RowSpec:
-    """Returns a row that trains a policy, by its recipe."""
-    named = reward_models(recipe)
-    models = tuple(load_model(root, where, paper, name) for name in named)
-    cuts = [_cuts(part.readout.segmenter) for part in recipe.components if part.readout is not None]
-    selection = None
-    if recipe.selection is not None:
-        selection = load_selection(root, where, paper, recipe.selection)
-        if selection.backbone not in (known := backbone_names(root)):
-            near = hint(selection.backbone, sorted(known), more=3)
-            raise RecipeError(f"{selection.path}: backbone is '{selection.backbone}', which no scale has{near}")
-        if selection.backbone != recipe.backbone:
-            raise RecipeError(
-                f"{where}: backbone is '{recipe.backbone}' but selection '{selection.name}' is of "
-                f"'{selection.backbone}'; name the same backbone"
-            )
-    solutions, generative = _solutions(root, where, paper, recipe, models)
-    referenced = set(referenced_models(recipe))
-    return RowSpec(
-        paper,
-        where.name,
-        where,
-        recipe.kind,
-        recipe.backbone,
-        settings=recipe.settings or str(recipe.optimiser["kind"]),
-        reward_models=models,
-        entropies=any(by_entropy for by_entropy, _ in cuts) or any(model.entropies for model in models),
-        segmenter=_one_sat_model([*(sat for _, sat in cuts), *(model.segmenter for model in models)], where),
-        references=tuple(model for name, model in zip(named, models, strict=True) if name in referenced),
-        evaluation=recipe.evaluation,
-        selection=selection,
-        solutions=solutions,
-        generative=generative,
-    )
+        return RowSpec(paper, where, row, policies=_compared(settings, paper, where, row))
+    models = tuple(load_model(settings, where, paper, name) for name in reward_models(row))
+    selection = None if row.selection is None else load_selection(settings, where, paper, row.selection)
+    if selection is not None and selection.backbone != row.backbone:
+        raise RecipeError(
+            f"{where}: backbone is '{row.backbone}' but selection '{selection.name}' is of '{selection.backbone}'; "
+            "name the same backbone"
+        )
+    named = [("rewrites", row.rewrites)]
+    named += [("generative_reward_model", part.generative_reward_model) for part in row.components]
+    generative = [
+        load_model(settings, where, paper, name, field, "generative_reward_model")
+        for field, name in named
+        if name is not None
+    ]
+    spec = RowSpec(paper, where, row, models, selection, generative=next(iter(generative), None))
+    _ = spec.solutions, spec.segmenter  # refuses what the row lacks
+    return spec
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
@@ -382,32 +336,16 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
     Raises:
         RecipeError: a row that is not valid.
     """
-    return {name: load_row(root, paper, where) for name, where in sorted(row_addresses(root, paper).items())}
+    settings = typed_settings(root)
+    return {name: load_row(settings, paper, where) for name, where in sorted(settings.entries(paper, "rows").items())}
 
 
 def read_rows(root: Path, paper: str) -> tuple[dict[str, RowSpec], dict[str, str]]:
-    """Returns the valid rows of a paper by name, and what is wrong with the others; read once as long as params/
-    stays.
-
-    Raises:
-        DataError: a link in params/ that leads nowhere.
-    """
-    refuse_lost_links(root / "params")
-    files = sorted(file for file in (root / "params").glob("**/*.yaml") if file.exists())
-    rows, problems = _read_rows(
-        root, paper, tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    )
-    return dict(rows), dict(problems)
-
-
-@lru_cache(maxsize=64)
-def _read_rows(
-    root: Path, paper: str, _: tuple[tuple[Path, int, int], ...]
-) -> tuple[dict[str, RowSpec], dict[str, str]]:
-    rows, problems, backbones = {}, {}, backbone_names(root)
-    for name, where in sorted(row_addresses(root, paper).items()):
+    """Returns the valid rows of a paper by name, and what is wrong with the others."""
+    rows, problems, settings = {}, {}, typed_settings(root)
+    for name, where in sorted(settings.entries(paper, "rows").items()):
         try:
-            rows[name] = load_row(root, paper, where, backbones)
+            rows[name] = load_row(settings, paper, where)
         except (RecipeError, DataError) as error:
             problems[name] = str(error)
     return rows, problems
@@ -415,21 +353,21 @@ def _read_rows(
 
 def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     """Returns the row of a backbone as it is, which its SFT stage measures."""
-    scales = (scale_entries(root, scale, "backbones", readable=True) for scale in (DEFAULT_SCALE, *scale_names(root)))
+    scales = (scale_entries(root, scale, "backbones") for scale in (DEFAULT_SCALE, *scale_names(root)))
     nowhere = Address(f"params/scales/{DEFAULT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
-    return RowSpec(paper, backbone, where, "raw", backbone)
+    return RowSpec(paper, where, RawRow("raw", backbone))
 
 
-def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec] | None = None) -> RowSpec:
-    """Returns a row by name, as it is in `rows` if it is there; the name of a backbone means the raw backbone."""
-    if rows is not None and name in rows:
-        return rows[name]
-    if name in (known := row_addresses(root, paper)):
-        return load_row(root, paper, known[name])  # says what is wrong with it
-    backbones = backbone_names(root)
-    if name in backbones:
+def row_named(root: Path, paper: str, name: str, settings: TypedSettings | None = None) -> RowSpec:
+    """Returns a row by name; the name of a backbone means the raw backbone.
+
+    Args:
+        settings: of the root, where they are at hand.
+    """
+    settings = settings or typed_settings(root)
+    if name in (known := settings.entries(paper, "rows")):
+        return load_row(settings, paper, known[name])
+    if name in settings.backbones:
         return raw_row(root, paper, name)
-    refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
-    refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
-    raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*known, *backbones}), more=3)}")
+    raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*known, *settings.backbones}), more=3)}")

@@ -5,30 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
-from tasks.params.aspects import AspectModelSpec
+from tasks.graph.rows import PAGES, ModelSpec, PageEntry, RowSpec, SelectionSpec, paper_folder, read_rows
+from tasks.graph.typed_settings import TYPES, TypedSettings, typed_settings
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import drawn_by_seed
-from tasks.params.pages import Address, entries, find_entry, page_files, read_settings
+from tasks.params.pages import Address, page_files, read_settings
 from tasks.params.row_parser import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
-from tasks.params.settings import DEFAULT_SCALE, typed
+from tasks.params.settings import DEFAULT_SCALE
 
 
 class Scale:
     """The stages behind a row at one scale."""
 
-    def __init__(self, root: Path, name: str) -> None:
-        self.root, self.name = root, name
+    def __init__(self, root: Path, name: str, settings: TypedSettings | None = None) -> None:
+        self.root, self.name, self.settings = root, name, settings or typed_settings(root)
         self.results = f"results/{name}"
         self._entries: dict[str, dict[str, Address]] = {}
-        self._settings_read: dict[Address, dict[str, Any]] = {}
         self._checks: dict[str, Item] = {}
 
     def _of(self, kind: str) -> dict[str, Address]:
@@ -37,21 +35,15 @@ class Scale:
             self._entries[kind] = scale_entries(self.root, self.name, kind)
         return self._entries[kind]
 
-    def _read(self, address: Address) -> dict[str, Any]:
-        """Returns an entry's settings, merged once: thousands of stages name the same few."""
-        if address not in self._settings_read:
-            self._settings_read[address] = read_settings(address.under(self.root))
-        return self._settings_read[address]
-
     def has(self, row: RowSpec) -> bool:
         """Returns whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so
         are the data, references and evaluation that it and its reward models name beside the backbone's."""
-        named = [("evaluation", row.evaluation)] if self.name != DEFAULT_SCALE else []
-        for model in row.reward_models if self.name != DEFAULT_SCALE else ():
-            named += [("data", model.data)]
-            named += [(STAGES, model.references and f"references-{model.references}")]
-        wanted = [("backbones", row.backbone), *((kind, name) for kind, name in named if name is not None)]
-        return all(name in self._of(kind) for kind, name in wanted)
+        wanted: list[tuple[str, str | None]] = [("backbones", row.backbone)]
+        if self.name != DEFAULT_SCALE:
+            wanted += [("evaluation", getattr(row.spec, "evaluation", None))]
+            for model in row.reward_models:
+                wanted += [("data", model.data), (STAGES, model.references and f"references-{model.references}")]
+        return all(name is None or name in self._of(kind) for kind, name in wanted)
 
     def _chosen(self, kind: str, name: str, field_: str, where: str, *, prefix: str = "") -> Address:
         """Returns the scale's entry that an entry of a page names.
@@ -71,19 +63,10 @@ class Scale:
             return known[prefix + name]
         at = {scale: scale_entries(self.root, scale, kind) for scale in scale_names(self.root)}
         others = [scale for scale, names in at.items() if prefix + name in names]
-        fitting = known if others else {one for names in at.values() for one in names}
+        fitting = known or {one for names in at.values() for one in names}
         near = hint(name, sorted(one.removeprefix(prefix) for one in fitting if one.startswith(prefix)), more=3)
         lacks = f"scale {self.name} does not have (scale {others[0]} has)" if others else "no scale has"
         raise RecipeError(f"{where}: {field_} is '{name}', which {lacks}{near if known else f'; add a {kind}.yaml'}")
-
-    def _named(self, backbone: str, field_: str, kind: str) -> tuple[str, Address]:
-        """Returns the name and address of what a backbone names in a field."""
-        spec, known = self._of("backbones")[backbone], self._of(kind)
-        name = str(self._read(spec).get(field_))
-        if name not in known:
-            typed(BackboneSpec, self._read(spec), spec)  # says what is wrong where it is not text
-            raise RecipeError(f"{spec}: {field_} is '{name}'{hint(name, sorted(known), more=3)}")
-        return name, known[name]
 
     def stage_settings(self, stage: str, *names: str) -> Address:
         """Returns a stage's settings: of the first name that has its own (`<stage>-<name>`), else everybody's
@@ -108,26 +91,25 @@ class Scale:
 
     def backbone(self, name: str, seed: int, where: str) -> list[Item]:
         """Returns the data, tokenizer and the SFT model of a backbone, which the entry at `where` names."""
-        spec = self._chosen("backbones", name, "backbone", where)
-        (data, data_spec), (tokenizer, tokenizer_spec), (_, evaluation) = (
-            self._named(name, field_, folder)
-            for field_, folder in (("data", "data"), ("tokenizer", "tokenizers"), ("evaluation", "evaluation"))
-        )
-        prepare = self._drawn(data, data_spec, seed)
+        at = self._chosen("backbones", name, "backbone", where)
+        spec: BackboneSpec = self.settings.get(TYPES["sft", "spec"], at)
+        prepare = self._drawn(spec.data, self._chosen("data", spec.data, "data", at), seed)
         made = {"data": result_of(prepare)}
-        tokens = self._item("tokenizer", tokenizer, prepare.seed, spec=tokenizer_spec, **made)
+        of_tokenizer = self._chosen("tokenizers", spec.tokenizer, "tokenizer", at)
+        tokens = self._item("tokenizer", spec.tokenizer, prepare.seed, spec=of_tokenizer, **made)
         made["tokenizer"] = result_of(tokens)
-        own = self._read(spec).get("seed")
-        tuned = seed if own is None else int(own)
-        sft = self._item("sft", name, tuned, spec=spec, evaluation=evaluation, **made, seed=tuned)
-        return [prepare, tokens, sft]
+        tuned = seed if spec.seed is None else spec.seed
+        evaluation = self._chosen("evaluation", spec.evaluation, "evaluation", at)
+        return [
+            prepare, tokens, self._item("sft", name, tuned, spec=at, evaluation=evaluation, **made, seed=tuned)
+        ]  # fmt: skip
 
     def _drawn(self, name: str, spec: Address, seed: int) -> Item:
         """Returns a data set: of generated data the draw of a seed, of real data the one that all seeds share.
 
         Seed 0's draw is the one that the settings describe, and its stage has no seed in its name.
         """
-        if seed and drawn_by_seed(self._read(spec)):
+        if seed and drawn_by_seed(read_settings(spec.under(self.root))):
             return self._item("prepare", name, seed, spec=spec, world=seed)
         return self._item("prepare", name, None, spec=spec)
 
@@ -293,17 +275,15 @@ class Scale:
 
     def policy_settings(self, row: RowSpec, data: str) -> Address:
         """Returns sizes of a row's optimiser: those for one data set, else everybody's."""
-        of_data = f"{row.settings}-{data}"
-        if of_data in self._of("policy"):
+        if (of_data := f"{row.settings}-{data}") in self._of("policy"):
             return self._of("policy")[of_data]
-        stated = "settings" in self._read(row.path)
-        return self._chosen("policy", row.settings, "settings" if stated else "optimiser.kind", row.path)
+        field_ = "optimiser.kind" if row.spec.settings is None else "settings"
+        return self._chosen("policy", row.settings, field_, row.path)
 
     def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
         """Returns addresses of a selection's aspects at this scale."""
-        return tuple(
-            self._chosen("aspects", name, f"aspects[{place}]", spec.path) for place, name in enumerate(spec.aspects)
-        )
+        named = enumerate(spec.spec.aspects)
+        return tuple(self._chosen("aspects", name, f"aspects[{place}]", spec.path) for place, name in named)
 
     def selection(self, spec: SelectionSpec, seed: int) -> list[Item]:
         """Returns a selection of aspects, after everything that it needs."""
@@ -326,32 +306,34 @@ class Scale:
 
     def aspect_models(self, paper: str, files: tuple[Address, ...], seed: int) -> list[list[Item]]:
         """Returns the trained models behind aspects, each after everything that it needs."""
-        named = [(file, self._read(file).get("model")) for file in files]
-        found = []
-        for file, name in named:
-            if name is not None:
-                spec = find_entry(self.root, paper_folder(paper), "aspect_models", str(name))
-                if spec is None:
-                    known = sorted(entries(self.root, paper_folder(paper), "aspect_models"))
-                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, known, more=3)}")
-                base = self.backbone(typed(AspectModelSpec, self._read(spec), spec).backbone, seed, spec)
-                made = {"data": result_of(base[0]), "sft": result_of(base[2])}
-                scale = self.stage_settings("aspect_model")
-                item = self._item("aspect_model", str(name), seed, paper, spec=spec, scale=scale, **made, seed=seed)
-                found.append([*base, item])
+        known, found = self.settings.entries(paper, "aspect_models"), []
+        for file in files:
+            name = self.settings.get(TYPES["selection", "aspect"], file).model
+            if name is None:
+                continue
+            if name not in known:
+                raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
+            spec = known[name]
+            base = self.backbone(self.settings.get(TYPES["aspect_model", "spec"], spec).backbone, seed, spec)
+            made = {"data": result_of(base[0]), "sft": result_of(base[2])}
+            scale = self.stage_settings("aspect_model")
+            found.append(
+                [*base, self._item("aspect_model", name, seed, paper, spec=spec, scale=scale, **made, seed=seed)]
+            )
         return found
 
-    def _words(self, backbone: str, where: str) -> str:
+    def _words(self, entry: PageEntry) -> str:
         """Returns the identity of a backbone's tokenizer: the source that it is loaded from, else its name."""
-        self._chosen("backbones", backbone, "backbone", where)
-        name, file = self._named(backbone, "tokenizer", "tokenizers")
-        return str(self._read(file).get("source", name))
+        at = self._chosen("backbones", entry.backbone, "backbone", entry.path)
+        name = self.settings.get(TYPES["sft", "spec"], at).tokenizer
+        of_tokenizer = self._chosen("tokenizers", name, "tokenizer", at)
+        return str(self.settings.get(TYPES["tokenizer", "spec"], of_tokenizer).source or name)
 
     def _check_models(self, row: RowSpec) -> None:
         """Refuses reward models that do not read the row's tokens, or whose references another model wrote; a Hugging
         Face classifier reads texts."""
         for spec in row.reward_models:
-            names = [self._words(own.backbone, own.path) for own in (row, spec)]
+            names = [self._words(own) for own in (row, spec)]
             other = f"{row.path}: backbone is '{row.backbone}' but reward model '{spec.name}' is of '{spec.backbone}'"
             own_words = spec.given is not None and is_hub_classifier(self.root / spec.given)
             if names[0] != names[1] and not own_words:
@@ -387,7 +369,7 @@ class Scale:
         prepare, _, sft = base
         settings = self.policy_settings(row, prepare.name)
         self._check_models(row)
-        evaluation = row.evaluation and self._chosen("evaluation", row.evaluation, "evaluation", row.path)
+        evaluation = row.spec.evaluation and self._chosen("evaluation", row.spec.evaluation, "evaluation", row.path)
         made: dict[str, Argument] = {
             "row": row.path,
             "scale": settings,

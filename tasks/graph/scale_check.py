@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,16 +20,14 @@ from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.memory import GIB, OVERHEAD, Sharding
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.recipe import parse_recipe
-from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import RowSpec, load_rows, papers
 from tasks.graph.scale import Scale
+from tasks.graph.typed_settings import TYPES
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.reward_model import reward_model_scale
-from tasks.params.scales import scale_entries
+from tasks.params.scales import scale_entries, scale_folder
 from tasks.params.settings import typed
 
 if TYPE_CHECKING:
@@ -78,63 +75,39 @@ class StageMemory:
 TRAIN_ROWS = {
     "hendrydong/preference_700K": 700_000,
     "HuggingFaceH4/ultrafeedback_binarized": 61_135,
+    "Anthropic/hh-rlhf": 160_800,
     "Unified-Language-Model-Alignment/Anthropic_HH_Golden": 42_500,
 }
 #: Average length of a row, or of a sampled response, as a share of its limit.
 LENGTH_SHARE = 0.25
-SLICE = re.compile(r"\[(-?\d+)?(%)?:(-?\d+)?(%)?\]$")
 
 
 def expected_rows(spec: Mapping[str, Any]) -> float:
     """Returns the training pairs of a data spec on a hub, of sets with known sizes; 0 of a folder's."""
+    from datasets import ReadInstruction
+
     total = 0.0
     for name in spec.get("preference", ()) if "sets" in spec else ():
         part = spec["sets"][name]
-        whole, split = TRAIN_ROWS.get(part["path"], 0), str(part["splits"]["train"])
-        found = SLICE.search(split)
-        begin, end = 0.0, float(whole)
-        if found:
-            first, first_share, last, last_share = found.groups()
-            begin = _place(first, first_share, whole) if first else 0.0
-            end = _place(last, last_share, whole) if last else float(whole)
-        total += max(0.0, end - begin)
+        split = str(part["splits"]["train"])
+        whole = {split.partition("[")[0]: TRAIN_ROWS.get(part["path"], 0)}
+        total += sum(one.to - one.from_ for one in ReadInstruction.from_spec(split).to_absolute(whole))
     return total
 
 
-def _place(number: str, share: str | None, whole: int) -> float:
-    place = float(number) * (whole / 100 if share else 1)
-    return place if place >= 0 else whole + place
-
-
 def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segment") -> list[StageMemory]:
-    """Returns the training stages of every backbone of a scale that the rows of a paper load.
+    """Returns the training stages of every backbone of a scale that the rows of a paper load: SFT, reward model, and of
+    its policies the one that needs most.
 
     Raises:
         RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
     """
-    found: list[StageMemory] = []
-    for backbone, own, training in _backbones(root, scale, sharding, paper):
-        found += training.values()
-        stages = [_policy(root, Scale(root, scale), row, backbone) for row in own]
-        found.append(max(stages, key=lambda stage: stage.total))
-    if not found:
-        raise RecipeError(f"scale '{scale}' loads no model; check a scale that does: small or paper")
-    return found
-
-
-def _backbones(
-    root: Path, scale: str, sharding: Sharding, paper: str
-) -> Iterator[tuple[_Backbone, list[RowSpec], dict[str, StageMemory]]]:
-    """Yields the backbones that a paper's reward rows load, with these rows and with its own training: sft,
-    reward_model."""
-    folder = root / "params" / "scales" / scale
-    if not folder.is_dir():
-        raise RecipeError(f"no scale '{scale}' in {folder.parent}")
+    if not (root / scale_folder(scale)).is_dir():
+        raise RecipeError(f"no scale '{scale}' in {root / scale_folder(scale).parent}")
     rows = [row for row in load_rows(root, paper).values() if row.kind == "reward"]
-    here = Scale(root, scale)
-    data_sets = scale_entries(root, scale, "data")
+    here, found, data_sets = Scale(root, scale), list[StageMemory](), scale_entries(root, scale, "data")
     for name, path in sorted(scale_entries(root, scale, "backbones").items()):
-        spec = typed(BackboneSpec, read_settings(path.under(root)), str(path))
+        spec: BackboneSpec = here.settings.get(TYPES["sft", "spec"], path)
         own = [row for row in rows if row.backbone == name]
         if spec.source is None or not own:
             continue
@@ -143,16 +116,17 @@ def _backbones(
         by_device = spec.precision is None and sharding.stage is None  # DeepSpeed's configuration says it itself
         lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16" or by_device)
         backbone = _Backbone(name, spec, known_configuration(spec.source), limits, lies)
-        found: dict[str, StageMemory] = {}
-        training = spec.training
-        if training is not None:
-            found["sft"] = _supervised(backbone, "sft", training, pairs)
+        if spec.training is not None:
+            found.append(_supervised(backbone, "sft", spec.training, pairs))
         if any(row.reward_models for row in own):
-            where = here.stage_settings("reward_model", f"{paper}-{spec.data}", paper)
-            stated = reward_model_scale(read_settings(where.under(root)), str(where))
-            if isinstance(stated, TrainingConfig):
-                found["reward_model"] = _supervised(backbone, "reward_model", stated, pairs)
-        yield backbone, own, found
+            at = here.stage_settings("reward_model", f"{paper}-{spec.data}", paper)
+            training = here.settings.get(TYPES["reward_model", "scale"], at)
+            if isinstance(training, TrainingConfig):
+                found.append(_supervised(backbone, "reward_model", training, pairs))
+        found.append(max((_policy(here, row, backbone) for row in own), key=lambda stage: stage.total))
+    if not found:
+        raise RecipeError(f"scale '{scale}' loads no model; check a scale that does: small or paper")
+    return found
 
 
 @dataclass(frozen=True)
@@ -209,25 +183,26 @@ def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows:
     return StageMemory(backbone.name, stage, made, parts, host, work.gpu_hours(), spared)
 
 
-def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
+def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     """Returns a reward row's policy by its own settings; adapters are trained where it says so."""
-    config, limits, sharding = backbone.config, backbone.limits, backbone.sharding
+    config, limits, sharding, recipe = backbone.config, backbone.limits, backbone.sharding, row.spec
     where = here.policy_settings(row, backbone.spec.data)
-    scale = typed(PolicyScale, read_settings(where.under(root)), str(where))
-    recipe = parse_recipe(read_settings(row.path.under(root)), row.path)
-    settings = scale.optimiser_config(recipe.optimiser, str(where))
+    scale: PolicyScale = here.settings.get(TYPES["policy", "scale"], where)
+    settings = scale.optimiser_config(recipe.optimiser, where)
     prompt, response = scale.prompt_limit or limits.prompt, limits.total - limits.prompt
-    if settings.source == "on_policy":
-        response = scale.sampling_config(str(where)).max_new_tokens
+    if not settings.fixed_samples:
+        response = scale.sampling_config(where).max_new_tokens
     length = prompt + response
     backbone.check_length(length)
+    aspects = here.aspects(row.selection) if row.selection else ()
+    trained_aspects = [at for at in aspects if here.settings.get(TYPES["selection", "aspect"], at).model is not None]
     policy = backbone.parameters if recipe.lora is None else backbone.adapters(recipe.lora)
-    scorers = backbone.scalar * (len(reward_models_of(recipe)) + _trained_aspects(root, here, row))
+    scorers = backbone.scalar * (len(row.reward_models) + len(trained_aspects))
     trained = {"policy": policy} | ({"critic": backbone.scalar} if settings.has_critic else {})
     sizes = [sharding.trained(parameters) for parameters in trained.values()]
     at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * length
     sampled = min(settings.rollout_batch, scale.generation_batch or settings.rollout_batch)
-    rollouts = -(sampled // -sharding.ranks) * length if settings.source == "on_policy" else 0
+    rollouts = 0 if settings.fixed_samples else -(sampled // -sharding.ranks) * length
     cached = max(sharding.whole(parameters) for parameters in trained.values()) + sharding.cache(config, rollouts)
     stated = settings.gradient_checkpointing
     kept, least = (
@@ -251,12 +226,6 @@ def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> Stage
     stage, host = f"policy ({recipe.optimiser['kind']})", sum(h for _, h in sizes)
     spared = 0.0 if stated is False else kept - least
     return StageMemory(backbone.name, stage, trained, parts, host, work.gpu_hours(), spared)
-
-
-def _trained_aspects(root: Path, here: Scale, row: RowSpec) -> int:
-    """Returns models behind the aspects that a row's selection may choose."""
-    aspects = here.aspects(row.selection) if row.selection else ()
-    return sum(read_settings(one.under(root))["aspect"]["kind"] == "trained" for one in aspects)
 
 
 def check_deepspeed(config: dict[str, Any], ranks: int) -> None:
@@ -294,17 +263,8 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
             print(f"{paper}: not checked ({error})")
     how = "DDP, bf16" if deepspeed is None else deepspeed.name
     table = Table(title=f"{scale}: {ranks} GPU(s), {how}; GiB on each", box=None, pad_edge=False)
-    for column in (
-        "paper",
-        "backbone",
-        "stage",
-        "trained parameters",
-        "memory",
-        "total",
-        f"of {gpu_gb:g}",
-        "host per rank",
-        "GPU hours",
-    ):
+    named = ("paper", "backbone", "stage", "trained parameters", "memory", "total", f"of {gpu_gb:g}", "host per rank")
+    for column in (*named, "GPU hours"):
         table.add_column(column, overflow="fold")
     for paper, stage in stages:
         table.add_row(

@@ -1,14 +1,15 @@
 """Refusals of stages that depend on several settings: what a stage needs, held against what its inputs provide.
 
 Data, reward models and engines say what they provide; a setting that needs something else is refused by `require`.
-Lengths and counts are compared with each other. `CHECKS` holds the checks of each stage.
+`check_shared` matches what every stage may state (a judge, an engine, a segmenter, lengths, numbers of rows), `CHECKS`
+has what one kind of stage needs beside.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,10 @@ from rlhf_core.models.classifier_folder import check_given_reward_model
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_needs
-from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.teachers.choices import TEACHERS
 from tasks.graph.typed_settings import StageContext
 from tasks.params.backbone import BackboneSpec
-from tasks.params.data import RealSpec, benchmarks_of
-from tasks.params.evaluation import EvaluationConfig
+from tasks.params.data import RealSpec, benchmarks_of, rows_of
 from tasks.params.reward_model import GenerativeModelScale, GivenSpec, MergeSpec, RewardModelSpec, ZeroShotScale
 from tasks.params.settings import (
     CLAUSES,
@@ -43,6 +42,9 @@ from tasks.params.settings import (
 TRAINED, TOKENS, SEGMENTS, FITTED, REFERENCES = (
     "trained weights", "values at the policy's tokens", "rewards of segments", "fitted normalisers", "reference rewards"
 )  # fmt: skip
+
+
+# --- the matcher -------------------------------------------------------------------------------------------------
 
 
 def require(needed: str, provided: Collection[str], where: str, stated: str, of: str, remedy: str) -> None:
@@ -68,66 +70,154 @@ def require(needed: str, provided: Collection[str], where: str, stated: str, of:
 
 def require_of_data(needed: str, stage: StageContext, where: str, stated: str, remedy: str) -> None:
     """Refuses a setting that needs what the stage's data does not have; sampled solutions have pairs."""
-    of_samples = PAIRS if stage.upstream("data")[0].item.module == "solution_pairs" else ""
-    data, at = stage.data, stage.prepare.where("spec")
-    provided = [*data.provides, *filter(None, [of_samples])]
-    require(needed, provided, where, stated, f"the data ({at}, source '{data.source}')", remedy)
+    sampled = stage.upstream("data")[0].item.module == "solution_pairs"
+    provided = [*stage.data.provides, *([PAIRS] if sampled else [])]
+    of = f"the data ({stage.prepare.where('spec')}, source '{stage.data.source}')"
+    require(needed, provided, where, stated, of, remedy)
 
 
-def has_true_rewards(stage: StageContext) -> bool:
-    """Returns whether true rewards are known of the stage's data."""
-    return TRUE_REWARDS in stage.data.provides
+def require_pairs(stage: StageContext, where: str, stated: str) -> None:
+    """Refuses what learns from preference pairs where the data has none."""
+    require_of_data(PAIRS, stage, where, stated, "set pairs: samples, or take a backbone whose data has pairs")
 
 
-def check_segmenter(segmenter: Mapping[str, Any], stage: StageContext, where: str) -> None:
+def require_benchmark(name: str, stage: StageContext, where: str, stated: str) -> None:
+    """Refuses a benchmark that the data does not have."""
+    at = stage.prepare.where("spec")
+    remedy = f"set 'held_out' of {at}, or name another" if name == "held_out" else "leave it out"
+    require(name, benchmarks_of(stage.data), where, stated, f"the data ({at})", remedy)
+
+
+def require_of_models(stage: StageContext, needed: str, stated: str) -> None:
+    """Refuses a reader of reward models that provide less than it reads."""
+    for model in stage.upstream("reward_model"):
+        asked = isinstance(model.own("scale"), ZeroShotScale)
+        at, kind = model.where("scale" if asked else "spec"), "zero_shot reward model" if asked else "reward model"
+        remedy = "set training settings there" if asked else "set end_token: false"
+        require(needed, model_provides(model), at, stated, f"{kind} '{model.item.name}'", remedy)
+
+
+def trained_spec(stage: StageContext) -> RewardModelSpec | None:
+    """Returns the settings that a reward model was trained with; for an average, the settings of its first member."""
+    spec = stage.own("spec")
+    if isinstance(spec, MergeSpec):
+        return trained_spec(stage.upstream("reward_model")[0])
+    return None if isinstance(spec, GivenSpec) else spec
+
+
+def model_provides(model: StageContext) -> list[str]:
+    """Returns what a reward model of this scale provides; one that is asked instead of trained rewards responses
+    alone."""
+    if isinstance(model.own("scale"), ZeroShotScale):
+        return []
+    spec = trained_spec(model)
+    at_tokens = [] if spec is not None and spec.end_token else [REFERENCES]
+    return [TRAINED, TOKENS, SEGMENTS, FITTED, *at_tokens]
+
+
+# --- what every stage may state ----------------------------------------------------------------------------------
+
+#: Sets that settings ask rows of, by stage, argument and field, in words: at most as many as generated data has.
+ROWS = {
+    ("sft", "spec", "examples"): (("sft", "tasks"), "training examples"),
+    ("sft", "evaluation", "pair_rows"): (("benchmark",), "prompts in the benchmark 'alpaca'"),
+    ("policy", "scale", "prompts"): (("prompts",), "training prompts"),
+    ("references", "scale", "prompts"): (("prompts",), "training prompts"),
+    ("selection", "scale", "prompts"): (("prompts",), "training prompts"),
+    ("pool", "scale", "prompts"): (("benchmark",), "prompts in each benchmark"),
+    ("normaliser", "scale", "pairs"): (("preference_train",), "training pairs"),
+}
+
+
+def check_shared(stage: StageContext) -> None:
+    """Refuses judges, engines, segmenters, lengths and numbers of rows that a stage's inputs do not provide for."""
+    for where, settings in stage.settings_by_address():
+        judges = [*named(settings, "judge"), *_of_mappings(settings, "judges")]
+        for place, judge in judges:
+            if JUDGES[kind := JUDGES.kind_of(judge)].needs_world:
+                stated = f"{place}.kind is '{kind}', which works on the testbed only"
+                require_of_data(TRUE_REWARDS, stage, where, stated, "name an endpoint, or null for none")
+        for place, engine in named(settings, "engine"):
+            _check_engine(stage, engine, where, place)
+        for place, segmenter in named(settings, "segmenter"):
+            _check_segmenter(stage, segmenter, where, place)
+        _check_lengths(stage, settings, where)
+    for (module, argument, name), (sets, words) in ROWS.items():
+        if stage.item.module == module and (asked := getattr(stage.own(argument), name)) is not None:
+            exist = [count for one in sets if (count := rows_of(stage.data, one)) is not None]
+            of = f"{words} ({stage.prepare.where('spec')}, {' and '.join(f'rows.{one}' for one in sets)})"
+            check_amount(asked, sum(exist) if exist else None, stage.where(argument), name, of)
+
+
+def check_amount(asked: int, exist: int | None, where: str, name: str, of: str) -> None:
+    """Refuses a number above what exists: the stage would take less, and its settings say something else.
+
+    Args:
+        asked: value of the setting.
+        exist: at most so many; None where that is not known before data is read.
+        where: address of the settings.
+        name: of the setting.
+        of: noun and place of what exists.
+    """
+    if exist is not None and asked > exist:
+        raise RecipeError(
+            f"{where}: {name} is {asked}, but there are {exist} {of}; set {name} to at most {exist}, or raise the other"
+        )
+
+
+def named(settings: Any, name: str, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the place and value of each field of a name anywhere in typed settings, where it is stated."""
+    if isinstance(settings, tuple):
+        for number, each in enumerate(settings):
+            yield from named(each, name, f"{place}[{number}]")
+    elif is_dataclass(settings):
+        for one in fields(settings):
+            at, value = f"{place}.{one.name}" if place else one.name, getattr(settings, one.name)
+            if one.name == name and value is not None:
+                yield at, value
+            yield from named(value, name, at)
+
+
+def _of_mappings(settings: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for place, values in named(settings, name):
+        yield from ((f"{place}.{key}", value) for key, value in values.items())
+
+
+def _check_engine(stage: StageContext, engine: str, where: str, place: str) -> None:
+    """Refuses an engine that cannot run the model of a stage's backbone, where that is known."""
+    for sft in _sft_stages(stage):
+        try:
+            ENGINES[engine].check(_architecture(stage.settings.root, sft.own("spec")))
+        except RecipeError as error:
+            problem = f"{place} is '{engine}', but {error} ({sft.where('spec')}); use {DEFAULT_ENGINE}"
+            raise RecipeError(f"{where}: {problem}") from None
+
+
+def _check_segmenter(stage: StageContext, segmenter: Mapping[str, Any], where: str, place: str) -> None:
     """Refuses an entropy cutoff that the scale does not have, and gold clauses of data that has none."""
     if segmenter.get("kind") == "gold":
-        require_of_data(CLAUSES, stage, where, "segmenter.kind is 'gold'", "name another segmenter, such as entropy")
-    stated = segmenter_needs(segmenter).cutoffs.items()
-    for above in stage.upstream("entropies") if stated else ():
-        cutoffs = above.own("spec").cutoffs
-        for option, name in stated:
-            of, remedy = above.where("spec"), "add it to its cutoffs"
-            require(str(name), cutoffs, where, f"segmenter.{option} is '{name}'", of, remedy)
+        require_of_data(CLAUSES, stage, where, f"{place}.kind is 'gold'", "name another segmenter, such as entropy")
+    for above in stage.upstream("entropies"):
+        for option, name in segmenter_needs(segmenter).cutoffs.items():
+            stated, of = f"{place}.{option} is '{name}'", above.where("spec")
+            require(str(name), above.own("spec").cutoffs, where, stated, of, "add it to its cutoffs")
 
 
-def check_judge(judge: Mapping[str, Any] | None, stage: StageContext, where: str) -> None:
-    """Refuses a judge that knows true rewards where the data has none."""
-    if judge is not None and JUDGES[kind := JUDGES.kind_of(judge)].needs_world:
-        stated = f"judge.kind is '{kind}', which works on the testbed only"
-        require_of_data(TRUE_REWARDS, stage, where, stated, "name an endpoint, or null for none")
-
-
-def check_pairs(stage: StageContext, where: str, stated: str) -> None:
-    """Refuses what learns from preference pairs where the data has none."""
-    remedy = "set pairs: samples, or take a backbone whose data has pairs"
-    require_of_data(PAIRS, stage, where, stated, remedy)
-
-
-def check_benchmark(name: str, stage: StageContext, where: str, stated: str) -> None:
-    """Refuses a benchmark that the data does not have."""
-    require(name, benchmarks_of(stage.data), where, stated, f"the data ({stage.prepare.where('spec')})", "leave it out")
-
-
-def can_compare(evaluation: EvaluationConfig, stage: StageContext) -> bool:
-    """Returns whether answers can be compared while a policy trains."""
-    return (evaluation.judge is not None and evaluation.judge_checkpoints) or has_true_rewards(stage)
-
-
-def prompt_limits(limit: int | None, stage: StageContext, where: str) -> Limits:
-    """Returns the limits of prompts and responses, a prompt limit of the stage's own in place.
-
-    Raises:
-        RecipeError: the data's limits leave no token for a response.
-    """
-    limits = typed(Limits, stage.data.limits, where)
-    if limit is None:
-        return limits
-    if limit >= limits.total:
+def _check_lengths(stage: StageContext, settings: Any, where: str) -> None:
+    """Refuses answers that, after the longest prompts, are beyond the positions of the backbone."""
+    limit = getattr(settings, "prompt_limit", None)
+    tokens = [length for name in ("max_new_tokens", "task_tokens") for _, length in named(settings, name)]
+    if limit is None and not tokens:
+        return
+    own = getattr(settings, "limits", None)
+    limits = own if isinstance(own, Limits) else typed(Limits, stage.data.limits, where)
+    if limit is not None and limit >= limits.total:
         raise RecipeError(
             f"{where}: prompt_limit is {limit}; it must be below the data's total limit of {limits.total}"
         )
-    return replace(limits, prompt=limit)
+    if tokens:
+        prompt = limits.prompt if limit is None else limit
+        check_positions(stage, prompt + max(tokens), f"prompts and answers of {where}")
 
 
 def check_positions(stage: StageContext, tokens: int, what: str) -> None:
@@ -142,20 +232,9 @@ def check_positions(stage: StageContext, tokens: int, what: str) -> None:
             )
 
 
-def check_answers(stage: StageContext, tokens: int, where: str) -> None:
-    """Refuses answers that, after the data's longest prompts, are beyond the positions of the backbone."""
-    limits = typed(Limits, stage.data.limits, where)
-    check_positions(stage, limits.prompt + tokens, f"prompts and answers of {where}")
-
-
-def check_engine(stage: StageContext, engine: str, where: str, name: str = "engine") -> None:
-    """Refuses an engine that cannot run the model of a stage's backbone, where that is known."""
-    for sft in _sft_stages(stage):
-        try:
-            ENGINES[engine].check(_architecture(stage.settings.root, sft.own("spec")))
-        except RecipeError as error:
-            problem = f"{name} is '{engine}', but {error} ({sft.where('spec')}); use {DEFAULT_ENGINE}"
-            raise RecipeError(f"{where}: {problem}") from None
+def _check_data_length(stage: StageContext) -> None:
+    total = typed(Limits, stage.data.limits, "limits").total
+    check_positions(stage, total, "rows of the data, by its limits.total,")
 
 
 def _sft_stages(stage: StageContext) -> list[StageContext]:
@@ -178,69 +257,25 @@ def _architecture(root: Path, spec: BackboneSpec) -> Mapping[str, Any]:
     return found
 
 
-def check_data_length(stage: StageContext) -> None:
-    """Refuses rows of the data that are beyond the positions of the backbone."""
-    total = typed(Limits, stage.data.limits, "limits").total
-    check_positions(stage, total, "rows of the data, by its limits.total,")
-
-
-def check_evaluation(stage: StageContext) -> None:
-    """Refuses an evaluation whose answers are too long, or whose judge knows what the data does not have."""
-    evaluation, where = stage.own("evaluation"), stage.where("evaluation")
-    check_judge(evaluation.judge, stage, where)
-    check_engine(stage, evaluation.engine, where)
-    check_answers(stage, max(evaluation.max_new_tokens, evaluation.task_tokens), where)
-
-
-# --- reward models -----------------------------------------------------------------------------------------------
-
-
-def trained_spec(stage: StageContext) -> RewardModelSpec | None:
-    """Returns the settings that a reward model was trained with; for an average, the settings of its first member."""
-    spec = stage.own("spec")
-    if isinstance(spec, MergeSpec):
-        return trained_spec(stage.upstream("reward_model")[0])
-    return None if isinstance(spec, GivenSpec) else spec
-
-
-def model_provides(model: StageContext) -> list[str]:
-    """Returns what a reward model of this scale provides; one that is asked instead of trained rewards responses
-    alone."""
-    if isinstance(model.own("scale"), ZeroShotScale):
-        return []
-    spec = trained_spec(model)
-    at_tokens = [] if spec is not None and spec.end_token else [REFERENCES]
-    return [TRAINED, TOKENS, SEGMENTS, FITTED, *at_tokens]
-
-
-def require_of_models(stage: StageContext, needed: str, stated: str) -> None:
-    """Refuses a reader of reward models that provide less than it reads."""
-    for model in stage.upstream("reward_model"):
-        asked = isinstance(model.own("scale"), ZeroShotScale)
-        at, kind = model.where("scale" if asked else "spec"), "zero_shot reward model" if asked else "reward model"
-        remedy = "set training settings there" if asked else "set end_token: false"
-        require(needed, model_provides(model), at, stated, f"{kind} '{model.item.name}'", remedy)
+# --- what one kind of stage needs beside -------------------------------------------------------------------------
 
 
 def _reward_model(stage: StageContext) -> None:
-    spec, where = stage.own("spec"), stage.where("spec")
-    config: TrainingConfig | ZeroShotScale = stage.own("scale")
+    spec, scale, where = stage.own("spec"), stage.own("scale"), stage.where("spec")
     if isinstance(spec, MergeSpec):
         require_of_models(stage, TRAINED, f"merge of {where} averages weights")
         _check_merge(stage, where)
         return
-    if isinstance(config, ZeroShotScale):
-        check_pairs(stage, where, "the accuracy of a zero_shot reward model is measured")
+    if isinstance(scale, ZeroShotScale):
+        require_pairs(stage, where, "the accuracy of a zero_shot reward model is measured")
         return
-    check_pairs(stage, where, f"pairs is '{spec.pairs}'")
-    check_data_length(stage)
-    loss = build_loss(spec.loss)
-    if config.microbatch < loss.minimum_pairs:
+    require_pairs(stage, where, f"pairs is '{spec.pairs}'")
+    _check_data_length(stage)
+    if scale.microbatch < (least := build_loss(spec.loss).minimum_pairs):
         raise RecipeError(
-            f"{stage.where('scale')}: microbatch is {config.microbatch}, but the loss of {where} compares the "
-            f"responses of one microbatch with each other; it needs at least {loss.minimum_pairs} pairs"
+            f"{stage.where('scale')}: microbatch is {scale.microbatch}, but the loss of {where} compares the responses "
+            f"of one microbatch with each other; it needs at least {least} pairs"
         )
-    check_segmenter(spec.segmenter, stage, where)
 
 
 def _check_merge(stage: StageContext, where: str) -> None:
@@ -250,16 +285,15 @@ def _check_merge(stage: StageContext, where: str) -> None:
         own = {name: getattr(spec, name) for name in ("segmenter", "aggregation", "end_token")}
         return {**own, "heads": build_loss(spec.loss).heads}
 
-    members = [(one.item.name, spec) for one in stage.upstream("reward_model") if (spec := trained_spec(one))]
-    for name, spec in members[1:]:
-        first, own = read(members[0][1]), read(spec)
-        differing = [part for part in own if own[part] != first[part]]
-        if differing:
-            part = differing[0]
-            raise RecipeError(
-                f"{where}: merge: '{name}' has {part} {own[part]} and '{members[0][0]}' has {first[part]}; merge "
-                "reward models of the same segmenter, aggregation, heads and end token"
-            )
+    members = [(one.item.name, read(spec)) for one in stage.upstream("reward_model") if (spec := trained_spec(one))]
+    (first_name, first), *others = members
+    for name, own in others:
+        for part in own:
+            if own[part] != first[part]:
+                raise RecipeError(
+                    f"{where}: merge: '{name}' has {part} {own[part]} and '{first_name}' has {first[part]}; merge "
+                    "reward models of the same segmenter, aggregation, heads and end token"
+                )
 
 
 def _normaliser(stage: StageContext) -> None:
@@ -267,19 +301,12 @@ def _normaliser(stage: StageContext) -> None:
     trained here says so itself."""
     if not stage.upstream("reward_model"):
         check_given_reward_model(stage.settings.root / stage.where("reward_model"))
-        check_pairs(stage, stage.where("scale"), "the normaliser of a given reward model is fitted")
+        require_pairs(stage, stage.where("scale"), "the normaliser of a given reward model is fitted")
 
 
 def _references(stage: StageContext) -> None:
     require_of_models(stage, TRAINED, "stage 'references' reads a reward model")
     require_of_models(stage, REFERENCES, "end_token is true, and a shaping reads reference rewards")
-    spec, where = stage.own("scale"), stage.where("scale")
-    check_engine(stage, spec.sampling.engine, where, "sampling.engine")
-    limits = prompt_limits(spec.prompt_limit, stage, where)
-    check_positions(stage, limits.prompt + spec.sampling.max_new_tokens, f"prompts and responses of {where}")
-
-
-# --- other stages ------------------------------------------------------------------------------------------------
 
 
 def _prepare(stage: StageContext) -> None:
@@ -288,30 +315,18 @@ def _prepare(stage: StageContext) -> None:
         check_task(choice.task, f"{stage.where('spec')}.tasks.{column}")
 
 
-def _sft(stage: StageContext) -> None:
-    check_data_length(stage)
-    check_evaluation(stage)
-
-
 def _segmenter(stage: StageContext) -> None:
     if stage.own("spec").gold == "clauses":
         require_of_data(TRUE_REWARDS, stage, stage.where("spec"), "gold is 'clauses'", "name a set with sentence spans")
 
 
-def _questions(stage: StageContext) -> None:
+def _samples(stage: StageContext) -> None:
     remedy = "take a backbone whose data has a 'task'"
     require_of_data(QUESTIONS, stage, stage.where("spec"), "solutions are sampled", remedy)
 
 
-def _samples(stage: StageContext) -> None:
-    _questions(stage)
-    sampling, where = stage.own("spec").sampling, stage.where("spec")
-    check_engine(stage, sampling.engine, where, "sampling.engine")
-    check_answers(stage, sampling.max_new_tokens, where)
-
-
 def _teacher(stage: StageContext) -> None:
-    _questions(stage)
+    _samples(stage)
     if TEACHERS[kind := stage.own("spec").kind].needs_testbed:
         require_of_data(TESTBED_QUESTIONS, stage, stage.where("spec"), f"kind is '{kind}'", "name another teacher")
 
@@ -321,36 +336,30 @@ def _generative_reward_model(stage: StageContext) -> None:
     where = stage.where("scale")
     scale.training_config(stage.own("spec"), f"{where}, {stage.where('spec')}")
     check_positions(stage, scale.limits.total, f"rows of {where}, by its limits.total,")
-    check_positions(stage, scale.limits.prompt + scale.max_new_tokens, f"prompts and rewrites of {where}")
 
 
 def _aspect_model(stage: StageContext) -> None:
     spec, where = stage.own("spec"), stage.where("spec")
-    require_of_data(LONG_FORM, stage, where, f"aspect is '{spec.aspect}'", "take a backbone with long-form questions")
+    stated = f"aspect is '{spec.aspect}'"
+    require_of_data(LONG_FORM, stage, where, stated, "take a backbone with long-form questions")
     known = ("completeness",) if spec.density == "sequence" else ("relevance", "factuality")
-    stated, of = f"aspect is '{spec.aspect}'", f"the data, of density '{spec.density}',"
+    of = f"the data, of density '{spec.density}',"
     require(spec.aspect, known, where, stated, of, "name one of these, or another density")
 
 
 def _pool(stage: StageContext) -> None:
-    spec, where = stage.own("scale"), stage.where("scale")
-    check_engine(stage, spec.sampling.engine, where, "sampling.engine")
-    check_answers(stage, spec.sampling.max_new_tokens, where)
-    for name in spec.benchmarks:
-        check_benchmark(name, stage, where, f"benchmarks names '{name}'")
+    for name in stage.own("scale").benchmarks:
+        require_benchmark(name, stage, stage.where("scale"), f"benchmarks names '{name}'")
 
 
 def _best_of_n(stage: StageContext) -> None:
     require_of_models(stage, TRAINED, "stage 'best_of_n' reads a reward model")
-    spec, (pool,) = stage.own("scale"), stage.upstream("pool")
-    drawn = pool.own("scale").samples
-    if max(spec.sizes) > drawn:
+    sizes, (pool,) = stage.own("scale").sizes, stage.upstream("pool")
+    if max(sizes) > (drawn := pool.own("scale").samples):
         raise RecipeError(
-            f"{stage.where('scale')}: sizes is {list(spec.sizes)}; each must be at most the pool of {drawn} in "
+            f"{stage.where('scale')}: sizes is {list(sizes)}; each must be at most the pool of {drawn} in "
             f"{pool.where('scale')}"
         )
-    for judge in spec.judges.values():
-        check_judge(judge, stage, stage.where("scale"))
 
 
 def _reward_bench(stage: StageContext) -> None:
@@ -360,15 +369,14 @@ def _reward_bench(stage: StageContext) -> None:
 
 
 def _second_judge(stage: StageContext) -> None:
-    spec, where = stage.own("scale"), stage.where("scale")
-    check_judge(spec.judge, stage, where)
-    check_benchmark(spec.benchmark, stage, where, f"benchmark is '{spec.benchmark}'")
+    name = stage.own("scale").benchmark
+    require_benchmark(name, stage, stage.where("scale"), f"benchmark is '{name}'")
 
 
-#: Refusals that depend on several settings, by the stage that would make them.
+#: Refusals of one kind of stage.
 CHECKS: Mapping[str, Callable[[StageContext], None]] = {
     "prepare": _prepare,
-    "sft": _sft,
+    "sft": _check_data_length,
     "segmenter": _segmenter,
     "samples": _samples,
     "teacher": _teacher,

@@ -1,31 +1,122 @@
-"""Times: of each kind of stage from the results' records, and of a run from its scheduler's notes.
+"""Times of stages: what they and their kind took, what a run of them should take, and what the last run took.
 
-A run leaves `.work/runs/<start>.json`: when each stage began, how long its call took, how long the stage says that it
-worked, and what came before and after the stages. From it comes the orchestration's share.
+Each stage's record has its seconds. A run leaves `.work/runs/<start>.json`: when each stage began, how long its call
+took and how long the stage worked, from which comes the orchestration's share.
 """
 
 from __future__ import annotations
 
-import calendar
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from datetime import datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.typed import typed
-from tasks.graph.expected import LARGEST, clock, number_of
+from tasks.graph.results import stopped
+from tasks.graph.stages import Stage
 from tasks.params.yaml_files import write_whole
 
 RUNS = Path(".work") / "runs"
-#: Of a run's beginning, UTC.
-STAMP = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def clock(seconds: float) -> str:
+    """Returns seconds as a person reads them: 48 s, 3.5 min."""
+    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def _count(number: int, what: str) -> str:
+    """'1 slot', '2 slots'."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _record(out: Path) -> dict[str, Any]:
+    """Returns a stage's record; empty without one."""
+    with suppress(OSError, ValueError):
+        record = json.loads((out / "record" / "record.json").read_text(encoding="utf-8"))
+        return record if isinstance(record, dict) else {}
+    return {}
+
+
+def _kind_of(out: str) -> tuple[str, str]:
+    """Returns the scale and kind of an output directory `results/<scale>/<group>/<kind>/...`."""
+    parts = Path(out).parts
+    return parts[1], parts[3].partition("-")[0]
+
+
+# --- before a run ------------------------------------------------------------------------------------------------
+
+
+def _expected(root: Path, stages: Iterable[Stage], measured: Mapping[str, float]) -> dict[str, float | None]:
+    """Returns a number of each stage: its own where it is measured, else the mean of its kind at its scale, else
+    None."""
+    kinds: dict[tuple[str, str], list[float]] = {}
+    for out, value in measured.items():
+        if stopped(root / out / "result") is None:  # else it did not do what a stage of its kind does
+            kinds.setdefault(_kind_of(out), []).append(value)
+    means = {kind: mean(values) for kind, values in kinds.items()}
+    own = {out: value for out, value in measured.items() if stopped(root / out / "result") is None}
+    return {stage.address: own.get(stage.out, means.get(_kind_of(stage.out))) for stage in stages}
+
+
+def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | None]:
+    """Returns the seconds that each stage should take, by records; None where nothing of its kind ran here."""
+    outs = [path.parent.parent for path in (root / "results").glob("**/record/record.json")]
+    records = {out.relative_to(root).as_posix(): _record(out).get("seconds") for out in outs}
+    return _expected(root, stages, {out: float(seconds) for out, seconds in records.items() if seconds is not None})
+
+
+def expected_bytes(root: Path, stages: Iterable[Stage]) -> float:
+    """Returns the disk that the results of the stages which run should take, by the results that are there."""
+    folders = [path for path in (root / "results").glob("**/result") if path.is_dir()]
+    sizes = {
+        folder.parent.relative_to(root).as_posix(): float(
+            sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        )
+        for folder in folders
+    }
+    running = [stage for stage in stages if stage.state == "run"]
+    return sum(size or 0.0 for size in _expected(root, running, sizes).values())
+
+
+def seconds_to_end(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
+    """Returns the seconds of the longest chain that starts with each stage; an unknown time counts as 1 second.
+
+    Args:
+        stages: in an order that runs.
+        expected: seconds of each.
+    """
+    behind = dict.fromkeys(stages, 0.0)
+    longest: dict[str, float] = {}
+    for address, stage in reversed([*stages.items()]):
+        own = expected.get(address)
+        longest[address] = behind[address] + (1.0 if own is None else own)
+        for above in stage.upstream:
+            if above in behind:
+                behind[above] = max(behind[above], longest[address])
+    return longest
+
+
+def wall_seconds(stages: Mapping[str, Stage], expected: Mapping[str, float | None], slots: int) -> float:
+    """Returns the seconds that stages take on some slots, a stage in each: at least those of the longest chain, and of
+    all stages spread over the slots.
+
+    Args:
+        stages: in an order that runs; one that is restored takes no time.
+        expected: seconds of each; an unknown time counts as none.
+        slots: stages that run at once.
+    """
+    seconds = {a: (expected.get(a) or 0.0) if stage.state == "run" else 0.0 for a, stage in stages.items()}
+    return max(sum(seconds.values()) / slots, *seconds_to_end(stages, seconds).values(), 0.0)
+
+
+# --- after a run -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -62,24 +153,15 @@ def by_kind(results: Path, group: str | None = None) -> list[KindTime]:
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(results.glob(f"{group or '*'}/*/**/record/record.json")):
         record = _record(path.parent.parent)
-        if number_of(record, "seconds") is not None:
+        if "seconds" in record:
             found.setdefault(path.relative_to(results).parts[1].partition("-")[0], []).append(record)
-    seconds = {kind: sum(number_of(record, "seconds") or 0.0 for record in records) for kind, records in found.items()}
+    seconds = {kind: sum(float(record["seconds"]) for record in records) for kind, records in found.items()}
     total = sum(seconds.values()) or 1.0
     kinds = []
     for kind in sorted(found, key=lambda kind: -seconds[kind]):
-        peaks = [peak for record in found[kind] if (peak := number_of(record, "peak_memory_mb")) is not None]
+        peaks = [peak for record in found[kind] if (peak := record.get("peak_memory_mb")) is not None]
         kinds.append(KindTime(kind, len(found[kind]), seconds[kind], seconds[kind] / total, max(peaks, default=None)))
     return kinds
-
-
-def _record(out: Path) -> dict[str, Any]:
-    """Returns a stage's record; empty if it is missing or cannot be read."""
-    try:
-        value = json.loads((out / "record" / "record.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -106,8 +188,8 @@ def stage_time(out: Path, *, stage: str, outcome: str, cores: int, began: float,
     """Returns a stage that ended, with what its record says of it; never more than its call took (a resumed stage's
     record counts what interrupted runs did, too)."""
     record = _record(out) if outcome == "ran" else {}
-    own = min(seconds, number_of(record, "seconds") or 0.0)
-    startup = min(seconds - own, number_of(record, "startup_seconds") or 0.0)
+    own = min(seconds, record.get("seconds", 0.0))
+    startup = min(seconds - own, record.get("startup_seconds", 0.0))
     return StageTime(stage, outcome, cores, round(began, 2), round(seconds, 2), round(own, 2), round(startup, 2))
 
 
@@ -121,7 +203,7 @@ class RunTimes:
     """
 
     slots: int
-    started: str = field(default_factory=lambda: time.strftime(STAMP, time.gmtime()))
+    started: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     seconds: float = 0.0
     stages: list[StageTime] = field(default_factory=list)
 
@@ -145,17 +227,21 @@ class RunTimes:
                 write_whole(root / RUNS / f"{self.started.replace(':', '')}.json", text + "\n")
 
     def parts(self) -> dict[str, float]:
-        """Shares of the run's slot-seconds; they sum to 1.
+        """Returns shares of the run's slot-seconds; they sum to 1.
 
         `stages`: their own work; `start of processes`: Python and its libraries; `DVC and Prefect`: the rest of the
         calls; `before and after`: no running stage (what is stale, MLflow, the report); `free slots`: while others
         worked, since nothing was ready.
         """
         whole = max(self.slots * self.seconds, 1e-9)
-        own = sum(stage.own * stage.cores for stage in self.stages)
-        startup = sum(stage.startup * stage.cores for stage in self.stages)
-        calls = sum(stage.seconds * stage.cores for stage in self.stages)
-        alone = self.slots * max(0.0, self.seconds - _covered(self.stages))
+        own, startup, calls = (
+            sum(getattr(stage, name) * stage.cores for stage in self.stages) for name in ("own", "startup", "seconds")
+        )
+        covered = end = 0.0
+        for stage in sorted(self.stages, key=lambda stage: stage.began):
+            covered += max(0.0, stage.began + stage.seconds - max(end, stage.began))
+            end = max(end, stage.began + stage.seconds)
+        alone = self.slots * max(0.0, self.seconds - covered)
         return {
             "stages": own / whole,
             "start of processes": startup / whole,
@@ -164,38 +250,26 @@ class RunTimes:
             "free slots": max(0.0, whole - calls - alone) / whole,
         }
 
-
-def _covered(stages: Iterable[StageTime]) -> float:
-    """Returns the seconds in which at least one stage runs."""
-    total = end = 0.0
-    for stage in sorted(stages, key=lambda stage: stage.began):
-        total += max(0.0, stage.began + stage.seconds - max(end, stage.began))
-        end = max(end, stage.began + stage.seconds)
-    return total
+    def line(self) -> str:
+        """Returns the run in one line: stages, wall time, and the share beyond the stages' own work."""
+        own, parts = mean(stage.own for stage in self.stages), self.parts()
+        beyond = 100 * (1 - parts["stages"] - parts["free slots"])
+        return (
+            f"Last run, begun {datetime.fromisoformat(self.started):%d %B %Y, %H:%M} UTC: "
+            f"{_count(len(self.stages), 'stage')} of {clock(own)} each in {clock(self.seconds)} on "
+            f"{_count(self.slots, 'slot')}; {beyond:.1f} % beyond the stages' own work"
+        )
 
 
 def last_run(root: Path) -> RunTimes | None:
-    """Returns the newest run of a tree that ran a stage; a file that cannot be read is passed over with a warning."""
+    """Returns the newest run of a tree; a file that cannot be read is passed over with a warning."""
     for path in sorted((root / RUNS).glob("*.json"), reverse=True):
         try:
-            run = typed(RunTimes, json.loads(path.read_text(encoding="utf-8")), "it")
-            numbers = (run.slots, run.seconds, *chain.from_iterable(map(_numbers, run.stages)))
-            if run.stages and all(map(_is_moderate, numbers)):
-                return replace(run, stages=list(run.stages))
-            raise ValueError("no stages, or numbers that no run has")
-        except (OSError, ValueError, RecursionError, RecipeError) as error:
-            print(
-                f"warning: {path} is not a file of a run's times ({error}) and was skipped; remove it", file=sys.stderr
-            )
+            run = typed(RunTimes, json.loads(path.read_text(encoding="utf-8")), str(path))
+            return replace(run, stages=list(run.stages))
+        except (OSError, ValueError, RecipeError) as error:
+            print(f"warning: {path} was skipped ({error}); remove it", file=sys.stderr)
     return None
-
-
-def _is_moderate(number: float) -> bool:
-    return abs(number) <= LARGEST
-
-
-def _numbers(stage: StageTime) -> tuple[float, ...]:
-    return stage.cores, stage.began, stage.seconds, stage.own, stage.startup
 
 
 def print_times(root: Path, scale: str, group: str | None) -> None:
@@ -218,33 +292,7 @@ def print_times(root: Path, scale: str, group: str | None) -> None:
         print(f"{sum(kind.stages for kind in kinds)} stages, {clock(total)} of their own work")
     else:
         print(f"no stage has finished in results/{scale}")
-    run = last_run(root)
-    if run is not None:
-        print(f"\n{run_line(run)}")
+    if (run := last_run(root)) is not None:
+        print(f"\n{run.line()}")
         for name, share in run.parts().items():
             print(f"  {100 * share:5.1f} %  {name}")
-
-
-def run_line(run: RunTimes) -> str:
-    """Returns a run in one line: stages, wall time, and the share beyond the stages' own work."""
-    own = mean(stage.own for stage in run.stages)
-    beyond = 1 - sum(run.parts()[name] for name in ("stages", "free slots"))
-    return (
-        f"Last run, begun {_moment(run.started)}: {_count(len(run.stages), 'stage')} of {clock(own)} each in "
-        f"{clock(run.seconds)} on {_count(run.slots, 'slot')}; {100 * beyond:.1f} % beyond the stages' own work"
-    )
-
-
-def _moment(stamp: str) -> str:
-    """Returns a time stamp as people read it: '26 November 2026, 04:28 UTC'; another text as it is."""
-    try:
-        moment = time.strptime(stamp, STAMP)
-    except ValueError:
-        return stamp
-    month = calendar.month_name[moment.tm_mon]
-    return f"{moment.tm_mday} {month} {moment.tm_year}, {moment.tm_hour:02}:{moment.tm_min:02} UTC"
-
-
-def _count(number: int, what: str) -> str:
-    """'1 slot', '2 slots'."""
-    return f"{number} {what}{'s' * (number != 1)}"

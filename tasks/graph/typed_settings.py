@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry, Se
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import data_spec
 from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, RewardBenchSpec, SecondJudgeSpec
-from tasks.params.pages import Address, explained, read_settings
+from tasks.params.pages import BASE, Address, entries, explained, read_page, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.questions import SamplesSpec, TeacherSpec
 from tasks.params.reward_model import (
@@ -27,6 +27,7 @@ from tasks.params.reward_model import (
     reward_model_spec,
 )
 from tasks.params.row_parser import parse_row
+from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import typed
 
 #: Makes typed settings of a mapping; the second argument is its place, for messages.
@@ -69,13 +70,17 @@ TYPES: Mapping[tuple[str, str], Make] = {
 }
 
 
-@dataclass
 class TypedSettings:
-    """Settings below a root, each typed once; what was wrong with one is raised again whenever it is asked for."""
+    """Settings below a root, each typed once; what was wrong with one is raised again whenever it is asked for.
 
-    root: Path
-    made: dict[tuple[Make, str], Any] = field(default_factory=dict)
-    problems: set[str] = field(default_factory=set)
+    Attributes:
+        problems: of all entries that were asked for.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.problems = root, set[str]()
+        self._made: dict[tuple[Make, str], Any] = {}
+        self._entries: dict[tuple[str, str], dict[str, Address]] = {}
 
     def get(self, make: Make, address: str) -> Any:
         """Returns the typed settings at an address.
@@ -84,19 +89,54 @@ class TypedSettings:
             RecipeError, DataError: they cannot be read or typed.
         """
         key = (make, address)
-        if key not in self.made:
+        if key not in self._made:
             try:
-                self.made[key] = make(read_settings(self.root / address), address)
-            except RecipeError as error:
-                self.made[key] = RecipeError(explained(str(error), Address(self.root / address)))
+                self._made[key] = make(read_settings(self.root / address), address)
             except DataError as error:
-                self.made[key] = error
-            if isinstance(self.made[key], RewardsmithError):
-                self.problems.add(str(self.made[key]))
-        found = self.made[key]
+                self._made[key] = error
+            except RecipeError as error:
+                self._made[key] = RecipeError(self._explained(str(error), make, Address(address)))
+            if isinstance(self._made[key], RewardsmithError):
+                self.problems.add(str(self._made[key]))
+        found = self._made[key]
         if isinstance(found, RewardsmithError):
             raise found
         return found
+
+    def entries(self, paper: str, kind: str) -> dict[str, Address]:
+        """Returns addresses of a paper's entries of a kind by name, found once."""
+        key = (paper, kind)
+        if key not in self._entries:
+            self._entries[key] = entries(self.root, Path("params") / paper, kind)
+        return self._entries[key]
+
+    @cached_property
+    def backbones(self) -> frozenset[str]:
+        """Returns the names of the backbones of all scales."""
+        found = (scale_entries(self.root, scale, "backbones") for scale in scale_names(self.root))
+        return frozenset(name for names in found for name in names)
+
+    def _explained(self, problem: str, make: Make, address: Address) -> str:
+        """Returns a problem of an entry as the base's, where the page's base alone has the same one."""
+        if address.key is not None:
+            base = Address(f"{address.file}:{BASE}")
+            try:
+                make({"title": BASE, **read_page(self.root / address.file).base}, base)
+            except RecipeError as error:
+                if str(error).removeprefix(base) == problem.removeprefix(address):
+                    return str(error)
+        return explained(problem, address.under(self.root))
+
+
+def typed_settings(root: Path) -> TypedSettings:
+    """Returns the settings below a root; the same as before as long as params/ stays as it is."""
+    files = sorted(file for file in (root / "params").glob("**/*.yaml") if file.exists())
+    return _typed_settings(root, tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files))
+
+
+@lru_cache(maxsize=8)
+def _typed_settings(root: Path, _: tuple[tuple[Path, int, int], ...]) -> TypedSettings:
+    return TypedSettings(root)
 
 
 @dataclass(frozen=True)
@@ -120,6 +160,11 @@ class StageContext:
     def where(self, argument: str) -> str:
         """Returns the address of one of the stage's own settings."""
         return str(self.item.arguments[argument])
+
+    def settings_by_address(self) -> Iterator[tuple[str, Any]]:
+        """Yields the address and the typed settings of each of the stage's own arguments that has some."""
+        for make, address in stated_settings(self.item):
+            yield address, self.settings.get(make, address)
 
     def upstream(self, argument: str) -> list[StageContext]:
         """Returns the stages whose results are given as an argument; a given reward model has none."""

@@ -380,6 +380,15 @@ def benchmarks_of(data: Any) -> tuple[str, ...]:
     return (tuple(data.benchmarks) or ("alpaca",)) + (("held_out",) if data.held_out else ())
 
 
+def rows_of(data: Any, name: str) -> int | None:
+    """Returns the most rows that a set of data has; None where that is not known before the data is read."""
+    if isinstance(data, DrawnSpec):
+        return data.rows.get(name)
+    if isinstance(data, QuestionsSpec):
+        return getattr(data.rows, name, None)
+    return data.benchmark_rows if name == "benchmark" and isinstance(data, ReadSpec) else None
+
+
 def drawn_by_seed(values: Mapping[str, Any]) -> bool:
     """Returns whether each seed of a row draws a data set anew: generated data whose settings name no world.
 

@@ -35,7 +35,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,11 +83,6 @@ class Address(str):
     def under(self, root: Path) -> Address:
         """Returns the address below a folder that it is relative to."""
         return Address(root / self)
-
-
-def present_name(name: str) -> str:
-    """Returns a name without dots: `kl0_01` of `kl0.01`."""
-    return name.replace(".", "_")
 
 
 @dataclass(frozen=True)
@@ -177,8 +172,7 @@ class Page:
 def _check_entries(file: Path, entries: Mapping[str, Any]) -> None:
     for name, values in entries.items():
         if not NAME.fullmatch(name):
-            hint = f"; write '{present_name(name)}'" if NAME.fullmatch(present_name(name)) else ""
-            raise DataError(f"a name has {NAME_RULE}", file=str(file), field=name, remedy=f"Rename it{hint}")
+            raise DataError(f"a name has {NAME_RULE}", file=str(file), field=name, remedy="Rename it")
         if values is not None and not isinstance(values, Mapping):
             remedy = "Each entry of a page is a mapping of settings"
             raise DataError(f"is {values!r}", file=str(file), field=name, remedy=remedy)
@@ -220,28 +214,6 @@ def explained(problem: str, address: Address) -> str:
             whose = f"the base's {path}" if path else "the base"
             return f"{problem}; {whose} is of kind '{kind}' and does not apply to another kind"
     return problem
-
-
-def difference(base: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings in which an entry differs from a base: `merge(base, difference(base, whole)) == whole`.
-
-    Raises:
-        RecipeError: a value null that the base sets otherwise: no entry can say that.
-    """
-    kind = whole.get("kind", base.get("kind"))
-    if "kind" in base and kind is not None and not _same(kind, base["kind"]):
-        return deepcopy(dict(whole))
-    own: dict[str, Any] = {}
-    for name, value in whole.items():
-        if name in base and _same(base[name], value):
-            continue
-        if isinstance(value, Mapping) and isinstance(base.get(name), Mapping):
-            own[name] = difference(base[name], value)
-        elif value is None and name in base:
-            raise RecipeError(f"{name} is null and the base says {base[name]!r}")
-        else:
-            own[name] = deepcopy(value)
-    return own | {name: None for name in base if name not in whole}
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -302,59 +274,21 @@ def page_files(folder: Path, kind: str) -> list[Path]:
     return [*([first] if os.path.lexists(first) else []), *sorted(folder.glob(f"{kind}_*.yaml"))]
 
 
-def _check_file_name(file: Path) -> None:
-    """Refuses a page whose file has a name that cannot stand on a command line.
-
-    Raises:
-        DataError: names the file.
-    """
-    if not FILE_NAME.fullmatch(file.name):
-        raise DataError(f"the name of a page has {FILE_RULE}", file=str(file), remedy="Rename the file")
-
-
-def entries(root: Path, folder: Path | str, kind: str, *, readable: bool = False) -> dict[str, Address]:
+def entries(root: Path, folder: Path | str, kind: str) -> dict[str, Address]:
     """Returns addresses of a kind's entries by name, over all its pages in a folder below the root; relative to the
     root.
 
-    Args:
-        readable: pages that cannot be read are left out, for who needs other pages.
-
     Raises:
-        DataError: a page that cannot be read.
+        DataError: a page that cannot be read, or whose file has a name that cannot be on a command line.
         RecipeError: an entry of two pages.
     """
     found: dict[str, Address] = {}
     for file in page_files(root / folder, kind):
-        try:
-            _check_file_name(file)
-            page, where = read_page(file), file.relative_to(root).as_posix()
-        except DataError:
-            if not readable:
-                raise
-            continue
+        if not FILE_NAME.fullmatch(file.name):
+            raise DataError(f"the name of a page has {FILE_RULE}", file=str(file), remedy="Rename the file")
+        page, where = read_page(file), file.relative_to(root).as_posix()
         for name in page.names:
             if name in found:
                 raise RecipeError(f"{where}: '{name}' is in {found[name].file}, too; delete one")
             found[name] = Address(f"{where}:{name}")
     return found
-
-
-def find_entry(root: Path, folder: Path | str, kind: str, name: str) -> Address | None:
-    """Returns the address of an entry, None where no page has it; other pages of the kind may be unreadable.
-
-    Raises:
-        DataError: a page that cannot be read, which may have the entry.
-    """
-    found = entries(root, folder, kind, readable=True).get(name)
-    return entries(root, folder, kind).get(name) if found is None else found
-
-
-def wrong_pages(root: Path, folder: Path | str, kinds: Iterable[str]) -> list[str]:
-    """Returns what is wrong with the pages of some kinds in a folder that cannot be read."""
-    problems = []
-    for file in (file for kind in kinds for file in page_files(root / folder, kind)):
-        try:
-            read_page(file)
-        except DataError as error:
-            problems.append(str(error))
-    return problems

@@ -18,7 +18,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.params.pages import Address, entries, page_files, read_settings
-from tasks.params.yaml_files import folders_of, is_there
+from tasks.params.yaml_files import folders_of
 
 KINDS = ("backbones", "data", "tokenizers", "evaluation", "policy", "aspects", "segmenters", "stages")
 STAGES = "stages"
@@ -38,11 +38,7 @@ def is_rehearsal(scale: str) -> bool:
 
 
 def scale_names(root: Path) -> list[str]:
-    """Returns the scales that have pages.
-
-    Raises:
-        DataError: a link that leads nowhere.
-    """
+    """Returns the scales that have pages."""
     return [path.name for path in folders_of(root / "params" / "scales")]
 
 
@@ -50,11 +46,10 @@ def extended(root: Path, scale: str) -> str | None:
     """Returns the scale that a scale extends, if any.
 
     Raises:
-        DataError: scale.yaml is a link that leads nowhere.
         RecipeError: scale.yaml says something else, or names no scale.
     """
     file = root / scale_folder(scale) / "scale.yaml"
-    if not is_there(file):
+    if not file.exists():
         return None
     values, where = read_settings(file), file.relative_to(root)
     for name in values:
@@ -66,25 +61,22 @@ def extended(root: Path, scale: str) -> str | None:
         raise RecipeError(
             f"{where}: extends is {other!r}, which is not another scale{hint(other, sorted(known), more=3)}"
         )
-    if is_there(root / scale_folder(str(other)) / "scale.yaml"):
+    if (root / scale_folder(str(other)) / "scale.yaml").exists():
         raise RecipeError(f"{where}: '{other}' extends a scale itself; name that one, or repeat what is needed here")
     return str(other)
 
 
-def scale_entries(root: Path, scale: str, kind: str, *, readable: bool = False) -> dict[str, Address]:
+def scale_entries(root: Path, scale: str, kind: str) -> dict[str, Address]:
     """Returns addresses of a scale's entries of a kind by name, with those of the scale that it extends.
-
-    Args:
-        readable: as for `entries`.
 
     Raises:
         DataError: a page that cannot be read.
         RecipeError: an entry of two pages, or a scale.yaml that names no scale.
     """
-    own, other = entries(root, scale_folder(scale), kind, readable=readable), extended(root, scale)
+    own, other = entries(root, scale_folder(scale), kind), extended(root, scale)
     if other is None or (own and kind != STAGES):
         return own
-    of_other = entries(root, scale_folder(other), kind, readable=readable)
+    of_other = entries(root, scale_folder(other), kind)
     taken = {name: at for name, at in of_other.items() if name != RESOURCES}
     return {**taken, **own}
 

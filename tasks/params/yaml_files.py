@@ -18,28 +18,18 @@ import yaml
 from rlhf_core.errors import DataError, invalid_path
 
 
-class _Twice(yaml.YAMLError):
-    """A setting that is set twice in one mapping."""
-
-    def __init__(self, name: str, line: int) -> None:
-        self.name, self.line = name, line
-
-
-class _NotText(yaml.YAMLError):
-    """A setting whose name is a number or another value that is not text.
+class _Refused(yaml.YAMLError):
+    """A name that `Loader` refuses.
 
     Attributes:
+        problem, remedy: in words.
         name: as written; None for a list, a mapping or nothing.
         line: of the file.
-        remedy: what to do.
     """
 
-    def __init__(self, node: yaml.Node, line: int) -> None:
-        kinds: dict[type[yaml.Node], str] = {yaml.SequenceNode: "a list", yaml.MappingNode: "a mapping"}
-        kind = kinds.get(type(node))
-        self.name, self.line = None if kind or not node.value else str(node.value), line
-        written = f"Write '{self.name}' in quotes" if self.name else "Write a name before the colon"
-        self.remedy = f"It is {kind}; write one name before the colon" if kind else written
+    def __init__(self, problem: str, remedy: str, key: yaml.Node) -> None:
+        self.problem, self.remedy, self.line = problem, remedy, key.start_mark.line + 1
+        self.name = str(key.value) if isinstance(key, yaml.ScalarNode) and key.value else None
 
 
 class Loader(yaml.CSafeLoader):
@@ -48,19 +38,12 @@ class Loader(yaml.CSafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-                raise _NotText(key, line)
-            name = str(key.value)
-            if name in seen:
-                raise _Twice(name, line)
-            seen.add(name)
+            if key.tag != "tag:yaml.org,2002:str":
+                raise _Refused("a name must be text", "Write one name in quotes before the colon", key)
+            if key.value in seen:
+                raise _Refused("is set twice", "Delete one", key)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > MOST_MERGED:
-            raise yaml.constructor.ConstructorError(None, None, "its merges repeat too much", node.start_mark)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -83,7 +66,6 @@ _SCALARS = {
     "int": (r"[-+]?0b[01]+|[-+]?0o[0-7]+|[-+]?[0-9][0-9_]*|[-+]?0x[0-9a-fA-F]+", "-+0123456789"),
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "timestamp": (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "0123456789"),
-    "merge": (r"<<", "<"),
 }
 for _kind, (_pattern, _first) in _SCALARS.items():
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
@@ -91,10 +73,6 @@ for _kind, (_pattern, _first) in _SCALARS.items():
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
 #: Mappings and lists in each other, and a line that may be within as many.
 DEEPEST, _INDENTED = 100, re.compile(r"^(?:[-?:][ \t]| ){100}", re.M)
-#: Values of a file whose aliases are written out.
-MOST_VALUES = 1_000_000
-#: Settings of one mapping, those that `<<` brings in included, each as often as it does.
-MOST_MERGED = 10_000
 #: Whole numbers are below it in size, as the 64 bits of seeds are.
 LARGEST = 2**63
 
@@ -125,71 +103,27 @@ def nested_too_deeply(text: str) -> bool:
     return False
 
 
-def _repeats_too_much(value: Any) -> bool:
-    """Returns whether aliases make a value too large to be written out, or a part of itself."""
-    parts, count = [value], 0
-    while parts and count <= MOST_VALUES:
-        part = parts.pop()
-        count += 1
-        parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    return count > MOST_VALUES
-
-
-def refuse_lost_link(path: Path) -> None:
-    """Refuses a link that leads nowhere; hidden ones are those of editors.
-
-    Raises:
-        DataError: names the link and what it should lead to.
-    """
-    if path.is_symlink() and not path.exists() and not path.name.startswith("."):
-        raise DataError(
-            f"is a link to {os.readlink(path)}, which does not exist", file=str(path), remedy="Mend or delete the link"
-        )
-
-
-def is_there(path: Path) -> bool:
-    """Returns whether a file is there that a tree need not have.
-
-    Raises:
-        DataError: a link that leads nowhere.
-    """
-    refuse_lost_link(path)
-    return path.exists()
-
-
-def refuse_lost_links(folder: Path) -> None:
-    """Refuses links at any depth below a folder that lead nowhere.
-
-    Raises:
-        DataError: names the first.
-    """
-    for each in sorted(folder.rglob("*")):
-        refuse_lost_link(each)
+def _has_alias(text: str) -> bool:
+    """Returns whether a YAML text repeats a part of itself by `*name`."""
+    with suppress(yaml.YAMLError):
+        return any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.CSafeLoader))
+    return False
 
 
 def folders_of(path: Path) -> list[Path]:
-    """Returns the folders in a folder, by name.
-
-    Raises:
-        DataError: a link in it that leads nowhere.
-    """
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    for each in inside:
-        refuse_lost_link(each)
-    return [each for each in inside if each.is_dir()]
+    """Returns the folders in a folder, by name."""
+    return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Returns a YAML file's mapping.
 
     Raises:
-        DataError: the file cannot be read, is a link that leads nowhere, is not YAML, is not a mapping, or sets
-            something twice.
+        DataError: the file cannot be read, is not YAML, is not a mapping, sets something twice, or has aliases.
     """
     try:
         return parse_mapping(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        refuse_lost_link(path)
         raise DataError("file does not exist", file=str(path), remedy="Check the path") from None
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", file=str(path), remedy="Check the path") from None
@@ -207,13 +141,12 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     """
     if nested_too_deeply(text):
         raise DataError("nested too deeply", file=file, remedy=f"At most {DEEPEST} mappings and lists in each other")
+    if "*" in text and _has_alias(text):
+        raise DataError("has aliases", file=file, remedy="Write out what each *name stands for")
     try:
         value = yaml.load(text, Loader=Loader)
-    except _Twice as twice:
-        raise DataError("is set twice", file=file, line=twice.line, field=twice.name, remedy="Delete one") from None
-    except _NotText as wrong:
-        problem = "a name must be text"
-        raise DataError(problem, file=file, line=wrong.line, field=wrong.name, remedy=wrong.remedy) from None
+    except _Refused as wrong:
+        raise DataError(wrong.problem, file=file, line=wrong.line, field=wrong.name, remedy=wrong.remedy) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
@@ -221,8 +154,6 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DataError(f"not valid YAML ({reason})", file=file, remedy="It must be YAML in UTF-8") from None
-    if "*" in text and _repeats_too_much(value):
-        raise DataError("its aliases repeat too much", file=file, remedy="Write out what each *name stands for")
     if not isinstance(value, dict):
         raise DataError("expected a mapping of settings", file=file, remedy="It needs lines of the form name: value")
     return value

@@ -109,7 +109,7 @@ def listing_of(rehearsal: Rehearsal, asked: Mapping[str, Collection[str]]) -> Li
         raw = {row.backbone for row in rows.values()} | printed_backbones(paper)
         rows |= {name: raw_row(rehearsal.tree, paper, name) for name in sorted(raw) if name not in rows}
         known = {name: row for name, row in rows.items() if here.has(row)}
-        chosen = {name: row_named(rehearsal.tree, paper, name, known) for name in names or known}
+        chosen = {name: rows.get(name) or row_named(rehearsal.tree, paper, name) for name in names or known}
         outs = {name: [item.out for item in here.row(row, SEED)] for name, row in chosen.items()}
         lacking |= {out for own in outs.values() for out in own if not (rehearsal.tree / out / "result").exists()}
         found.papers[paper] = own = RehearsedPaper(len(chosen))

@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse
-from tasks.graph.expected import clock
 from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigation_titles
+from tasks.graph.times import clock
 from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.yaml_files import write_whole

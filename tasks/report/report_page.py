@@ -16,11 +16,10 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.published import printed_tables
 from rlhf_core.rewards.zero_shot import FIGURE_5
-from tasks.graph.expected import clock
 from tasks.graph.items import data_name, sft_name
 from tasks.graph.names import DEMO_PAPER, made_tables
 from tasks.graph.rows import row_addresses
-from tasks.graph.times import by_kind, last_run, run_line
+from tasks.graph.times import by_kind, clock, last_run
 from tasks.params.pages import read_settings
 from tasks.params.scales import is_rehearsal
 from tasks.params.settings import DEFAULT_SCALE
@@ -452,7 +451,7 @@ def _time_section(root: Path, results: Path) -> Section:
     reading = "Seconds of the stages' own work, evaluation included, by their records."
     if run:
         shares = ", ".join(f"{name} {100 * part:.1f} %" for name, part in run.parts().items())
-        reading += f" {run_line(run)}: {shares}."
+        reading += f" {run.line()}: {shares}."
     rows = []
     for kind in kinds:
         memory = "" if kind.peak_memory_mb is None else f"{kind.peak_memory_mb:.0f}"

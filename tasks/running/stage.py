@@ -34,7 +34,6 @@ from rlhf_core.errors import (
     path_error,
 )
 from rlhf_core.models.device import grant
-from rlhf_core.user_code import user_code_refusal
 from tasks import GC_THRESHOLD
 from tasks.graph.results import stopped
 from tasks.params.pages import Address, read_settings
@@ -355,9 +354,4 @@ def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool
         sys.exit(FUNCTION_FAILED)
     except (RewardsmithError, *PATH_ERRORS) as error:
         print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
-        sys.exit(USER_ERROR)
-    except BaseException as error:
-        if (refusal := user_code_refusal(error)) is None:
-            raise
-        print(f"error: {refusal}", file=sys.stderr)
         sys.exit(USER_ERROR)

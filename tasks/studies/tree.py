@@ -30,7 +30,7 @@ from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS
 from tasks.params.studies import LIKE, OF_STUDIES, TWIN
 from tasks.params.tuning import FILE as TUNING_FILE
-from tasks.params.yaml_files import is_there, refuse_lost_links, yaml_text
+from tasks.params.yaml_files import yaml_text
 from tasks.running.reused_training import FOLDER as REUSED_TRAINING
 from tasks.studies.registration import TWIN_APART
 
@@ -115,12 +115,11 @@ def write_pages(project: Path, world: WorldTree) -> None:
     """
     world.tree.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(world.tree / "params", ignore_errors=True)
-    refuse_lost_links(project / "params")
     for paper in papers(project):
         shutil.copytree(project / "params" / paper, world.tree / "params" / paper)
         for page in page_files(world.tree / "params" / paper, ROWS):
             page.unlink()  # a setting of the study that another row cannot have is not its concern
-    if is_there(project / TUNING_FILE):
+    if (project / TUNING_FILE).exists():
         shutil.copy(project / TUNING_FILE, world.tree / TUNING_FILE)
     (world.tree / RUNS).write_text(yaml_text({"suite": {"seeds": [world.seed], "scale_seeds": {"default": [0]}}}))
     for cell, levels in world.spec.cells.items():

@@ -20,7 +20,6 @@ from tasks.graph.results import DIVERGED_FILE
 from tasks.params.pages import Address, read_settings
 from tasks.params.studies import StudySpec
 from tasks.params.tuning import FILE, tuning_spec
-from tasks.params.yaml_files import is_there
 from tasks.running.artifacts import read_json, read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
@@ -167,7 +166,7 @@ def _origins(world: WorldTree, cell: str, last: Mapping[str, Item]) -> dict[str,
     settings that it was measured on."""
     assert isinstance(world.spec, StudySpec)
     items = {result_of(item): item for item in world.items(cell)}
-    spaces = tuning_spec(world.tree).spaces if is_there(world.tree / FILE) else {}
+    spaces = tuning_spec(world.tree).spaces if (world.tree / FILE).exists() else {}
     found: dict[str, dict[str, str]] = {}
     for row, item in last.items():
         own = read_settings(Address(str(item.arguments["row"])).under(world.tree)) if "row" in item.arguments else {}

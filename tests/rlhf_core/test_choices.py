@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from tiny_models import batch_of, random_rows
 
-from rlhf_core.aspects.aspect import checked_scores
 from rlhf_core.choices import Choices, UnknownChoice
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.choices import JUDGES
-from rlhf_core.rewards.function import values_of
 from rlhf_core.supervised.recipes import RECIPES
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.typed import Checked, above
-from rlhf_core.user_code import import_attribute
 
 
 @dataclass(frozen=True)
@@ -121,57 +117,6 @@ def test_an_own_class_that_fails_is_refused_with_the_line_of_its_error(own_modul
     own_module.write_text(OWN)
     with pytest.raises(RecipeError, match=re.escape(f"line 10 of {own_module}: ValueError: no number fits")):
         CURVES.build({"kind": f"{own_module.stem}:Fails", "number": 2})
-
-
-HALTING = """
-import dataclasses
-from rlhf_core.aspects.aspect import Density
-
-class Halt(BaseException):
-    pass
-
-class Aspect:
-    name, density = "mine", Density.SEQUENCE
-    def score(self, records, responses):
-        raise Halt("no more")
-
-def reward(batch):
-    raise Halt("no more")
-
-@dataclasses.dataclass
-class Curve:
-    number: int = 1
-    def __post_init__(self):
-        raise Halt
-
-@dataclasses.dataclass
-class Interrupted:
-    number: int = 1
-    def __post_init__(self):
-        raise KeyboardInterrupt
-"""
-
-
-def test_an_error_beside_exception_is_refused_with_its_module(own_module: Path) -> None:
-    own_module.write_text(HALTING)
-    name = own_module.stem
-    said = re.escape(f"module {name} raised Halt: no more (line ")
-    with pytest.raises(RecipeError, match=f"curve '{name}:Curve': module {name} raised Halt \\(line 20 of .*Exception"):
-        CURVES.build({"kind": f"{name}:Curve"})
-    with pytest.raises(RecipeError, match=f"aspect 'mine': {said}11 of"):
-        checked_scores(import_attribute(f"{name}:Aspect", "aspect")(), [{}], ["x"])
-    with pytest.raises(RecipeError, match=f"reward function {name}: {said}14 of"):
-        values_of(
-            import_attribute(f"{name}:reward", "reward function"), batch_of([[5, 6], [7]], random_rows(0, [5, 3])), name
-        )
-    with pytest.raises(KeyboardInterrupt):
-        CURVES.build({"kind": f"{name}:Interrupted"})
-
-
-def test_a_module_that_raises_an_error_beside_exception_when_imported_is_refused(own_module: Path) -> None:
-    own_module.write_text("class Halt(BaseException): pass\nraise Halt('no more')")
-    with pytest.raises(RecipeError, match=f"module {own_module.stem} raised Halt: no more \\(line 2 of"):
-        CURVES[f"{own_module.stem}:curve"]
 
 
 def test_a_module_that_ends_the_process_and_a_builtin_are_refused(own_module: Path) -> None:

@@ -49,4 +49,3 @@ def test_a_page_whose_file_name_is_a_command_is_refused(name: str, tmp_path: Pat
     (folder / name).write_text("m: {title: M}\n")
     with pytest.raises(DataError, match="the name of a page has letters, digits"):
         entries(tmp_path, Path("params/par"), "reward_models")
-    assert entries(tmp_path, Path("params/par"), "reward_models", readable=True) == {}

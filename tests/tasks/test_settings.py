@@ -155,11 +155,6 @@ def test_a_setting_that_stands_twice_is_refused_with_its_line(tmp_path: Path, te
         read_settings(tmp_path / "x.yaml")
 
 
-def test_anchors_and_merged_mappings_stay_possible(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n")
-    assert read_settings(tmp_path / "x.yaml")["b"] == {"x": 1, "y": 3}
-
-
 def test_an_endpoint_judge_is_built_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluation = settings(of_scale("paper", "evaluation", "dialogue"), EvaluationConfig)
     assert isinstance(evaluation, EvaluationConfig)

@@ -105,17 +105,6 @@ def test_threads_must_be_a_number(monkeypatch: pytest.MonkeyPatch, threads: str)
         prepare_process()
 
 
-def test_a_stage_ends_in_words_when_own_code_raises_an_error_beside_exception(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "own_halting.py").write_text("class Halt(BaseException): pass\ndef run(_): raise Halt('no more')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        run_main(importlib.import_module("own_halting").run)
-    assert stopped.value.code == 2
-    assert "error: module own_halting raised Halt: no more (line 2 of" in capsys.readouterr().err
-
-
 def test_an_error_of_a_users_function_is_one_line_after_its_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

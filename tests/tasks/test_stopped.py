@@ -15,9 +15,9 @@ from rlhf_core.errors import DataError
 from tasks import tables
 from tasks.commands.explain import shared_credit
 from tasks.graph import dvc_files as graph
-from tasks.graph.expected import expected_bytes, expected_seconds
 from tasks.graph.results import STOPPED_FILE, stopped
 from tasks.graph.stages import Stage, stopped_stages
+from tasks.graph.times import expected_bytes, expected_seconds
 from tasks.report.__main__ import write_report
 from tasks.report.paper_tables import print_table
 from tasks.running.artifacts import Stopped, read_json, stage_output, write_json

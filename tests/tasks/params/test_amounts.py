@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.graph.check import check_rows, refuse_rows
+from tasks.graph.check import check_rows
 from tasks.running.amounts import collect_amount_warnings, first_rows
 from tests.tasks.params.conftest import Set
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
@@ -41,17 +41,6 @@ def test_more_than_there_is_is_refused_when_planning(
     set_value(f"{TESTBED}/{page}", place, value)
     found = "\n".join(check_rows(tree, paper, [row], "testbed"))
     assert message in found
-
-
-def test_more_rollouts_than_an_iteration_has_are_a_warning(
-    tree: Path, set_value: Set, capsys: pytest.CaptureFixture[str]
-) -> None:
-    set_value(f"{TESTBED}/policy.yaml", "ppo.rollout_samples", 5000)
-    refuse_rows(tree, "testbed", {"segment": ["segment"]})
-    told = capsys.readouterr().err
-    assert "warning: params/scales/testbed/policy.yaml:ppo: rollout_samples is 5000, but there are" in told
-    refuse_rows(tree, "testbed", {"par": ["par"]})
-    assert "rollout_samples" not in capsys.readouterr().err, "no row asked for reads it"
 
 
 def test_a_stage_that_takes_less_than_asked_says_so(

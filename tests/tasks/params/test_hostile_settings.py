@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.deployments import reevaluation_settings
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.typed import typed
-from tasks.graph.check import check_all, check_rows
+from tasks.graph.check import check_rows
 from tasks.graph.matrix import build
-from tasks.graph.rows import papers, read_rows, row_addresses
 from tasks.params.pages import Page
 from tasks.params.questions import QuestionsSpec
-from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import overrides
 from tasks.params.stages import RunSettings
 from tasks.params.yaml_files import parse_mapping, read_mapping
@@ -89,64 +86,16 @@ def test_a_row_that_would_measure_other_data_is_refused(tree: Path, entry: str, 
 
 
 @pytest.mark.parametrize(
-    "link",
-    ["par/rows.yaml", "par/rows_more.yaml", "par/notes.yaml", "scales/testbed/backbones_alarm.yaml",
-     "scales/feedback/scale.yaml", "extra", "scales/tiny", "reevaluation.yaml", "loop.yaml"],
-)  # fmt: skip
-def test_a_link_that_leads_nowhere_is_refused_by_name(tree: Path, link: str) -> None:
-    path = tree / "params" / link
-    path.unlink(missing_ok=True)
-    path.symlink_to(path.name if link == "loop.yaml" else "/lost/settings")
-    message = rf"params/{link}.*: is a link to \S+, which does not exist\. Mend or delete the link"
-    with pytest.raises((DataError, RecipeError), match=message):
-        check_all(tree)
-    with pytest.raises((DataError, RecipeError), match=message):
-        _listed(tree, link.split("/")[0])
-
-
-def _listed(tree: Path, part: str) -> None:
-    """Lists the settings that a command lists first: rows of a paper, else scales, else the deployments' settings."""
-    if part == "reevaluation.yaml":
-        reevaluation_settings(tree)
-    for scale in scale_names(tree):
-        scale_entries(tree, scale, "backbones")
-    for paper in papers(tree):
-        row_addresses(tree, paper)
-        read_rows(tree, paper)
-
-
-def test_a_hidden_link_of_an_editor_is_passed_over(tree: Path) -> None:
-    (tree / "params/par/.#rows.yaml").symlink_to("somebody@host.1:2")
-    check_all(tree)
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a: " + "[" * 100_000, "nested too deeply. At most 100"),
         ("a: " + "{a: " * 101 + "1" + "}" * 101, "nested too deeply. At most 100"),
         ("- " * 100_000, "nested too deeply. At most 100"),
         ("\n".join(f"{' ' * n}a:" for n in range(200)), "nested too deeply. At most 100"),
-        ("a: &a [*a]", r"its aliases repeat too much. Write out what each \*name stands for"),
-        (
-            "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
-            "its aliases repeat too much",
-        ),
-        (
-            "a0: &a0 {k: v}\n"
-            + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)),
-            "its merges repeat too much",
-        ),
+        ("a: &a [*a]", r"has aliases\. Write out what each \*name stands for"),
+        ("a: &a {k: v}\nb: {<<: *a}\n", r"has aliases\. Write out what each \*name stands for"),
     ],
-    ids=[
-        "lists",
-        "mappings",
-        "lists in a line",
-        "mappings in lines",
-        "of itself",
-        "a billion values",
-        "a billion merges",
-    ],
+    ids=["lists", "mappings", "lists in a line", "mappings in lines", "of itself", "merged"],
 )
 def test_a_file_that_no_parser_stands_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "hostile.yaml"
