@@ -112,9 +112,8 @@ test: lint ## Lint, then the tests that need no servers
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m "not platform" -n $(TEST_PROCESSES) --dist worksteal
 
 test-platform: install ## The tests with servers, compilation or minutes
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m "platform and not alone" \
-		-n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m "platform and alone" tests/flows
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m platform -n $(TEST_PROCESSES) \
+		--dist loadscope --no-loadscope-reorder
 
 deepspeed-ops: install ## Compile what DeepSpeed needs, in one process (2 minutes the first time)
 	@"$(PY)" -m rlhf_core.zero

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,21 +84,13 @@ class Platform:
         with temporary_settings(values):
             self.client = get_client(sync_client=True)
 
-    def start(self, flow: str, seconds_ahead: float = 0, **parameters: Any) -> str:
-        """A run of a deployment; returns its id."""
-        from datetime import UTC, datetime, timedelta
-
-        from prefect.states import Scheduled
-
+    def start(self, flow: str, **parameters: Any) -> str:
+        """Starts a run of a deployment; returns its id."""
         name = next(one.name for one in deployments(self.root) if one.flow == flow)
         found = self.client.read_deployment_by_name(f"{flow}/{name}")
         environment = parameters.pop("environment", {})
-        at = datetime.now(UTC) + timedelta(seconds=seconds_ahead)
         run = self.client.create_flow_run_from_deployment(
-            found.id,
-            parameters=parameters,
-            state=Scheduled(scheduled_time=at),
-            job_variables={"env": environment},
+            found.id, parameters=parameters, job_variables={"env": environment}
         )
         return str(run.id)
 
@@ -163,7 +155,7 @@ def processes_of(root: Path) -> list[str]:
     return [str(note["stage"]) for note in running_groups(root).values()]
 
 
-def one_round(platform: Platform, kills: int, rng: random.Random, report: Report, targets: Sequence[str]) -> None:
+def one_round(platform: Platform, kills: int, rng: random.Random, report: Report) -> None:
     """A run from nothing to its end, with kills on the way."""
     left = kills
     run = platform.start("segment", report=False, environment={"STAND_IN_SECONDS": "0.5"})
@@ -171,11 +163,11 @@ def one_round(platform: Platform, kills: int, rng: random.Random, report: Report
     while True:
         assert time.monotonic() < until, f"the run did not end: {platform.state(run)}"
         if left:
-            _wait_for_start(platform, run)
+            wait_for(lambda run=run: platform.state(run).is_running() or platform.state(run).is_final(), WAIT_SECONDS)
             time.sleep(rng.uniform(0.0, 6.0))
-            target = rng.choice(list(targets))
+            target = rng.choice(TARGETS)
             if target == "stage":
-                _wait_for_stage(platform, run)
+                wait_for(lambda run=run: platform.stages() or platform.state(run).is_final(), WAIT_SECONDS)
             if kill(platform, target, run):
                 report.kills[target] += 1
                 left -= 1
@@ -187,21 +179,6 @@ def one_round(platform: Platform, kills: int, rng: random.Random, report: Report
         if state.is_final():
             run = platform.start("segment", report=False, environment={"STAND_IN_SECONDS": "0.5"})
         time.sleep(0.5)
-
-
-def _wait_for_stage(platform: Platform, run: str) -> None:
-    """Waits until a stage runs, or the run is over without one."""
-    until = time.monotonic() + WAIT_SECONDS
-    while not platform.stages() and not platform.state(run).is_final():
-        assert time.monotonic() < until, f"no stage of run {run} starts"
-        time.sleep(0.1)
-
-
-def _wait_for_start(platform: Platform, run: str) -> None:
-    until = time.monotonic() + WAIT_SECONDS
-    while not platform.state(run).is_running() and not platform.state(run).is_final():
-        assert time.monotonic() < until, f"run {run} does not start"
-        time.sleep(0.2)
 
 
 def results_of(root: Path) -> dict[str, bytes]:
@@ -262,7 +239,7 @@ def forget(root: Path) -> None:
         (root / name).unlink(missing_ok=True)
 
 
-def chaos(folder: Path, kills: int, seed: int, targets: Sequence[str] = TARGETS) -> Report:
+def chaos(folder: Path, kills: int, seed: int) -> Report:
     """Kills in rounds of ROUND_KILLS, each round a run from nothing to its end."""
     reference = small_repository.create(folder / "reference", demo=("bandit",), seeds=(0,))
     command("dvc", "repro", "-q", root=reference)
@@ -272,7 +249,7 @@ def chaos(folder: Path, kills: int, seed: int, targets: Sequence[str] = TARGETS)
     try:
         while sum(report.kills.values()) < kills:
             forget(root)
-            one_round(Platform(root), min(ROUND_KILLS, kills - sum(report.kills.values())), rng, report, targets)
+            one_round(Platform(root), min(ROUND_KILLS, kills - sum(report.kills.values())), rng, report)
             before = len(report.problems)
             look(Platform(root), reference, report)
             for line in (*report.problems[before:], report.line()):
@@ -282,15 +259,15 @@ def chaos(folder: Path, kills: int, seed: int, targets: Sequence[str] = TARGETS)
     return report
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.split("\n")[0])
+def main(chaos: Callable[[Path, int, int], Report], description: str) -> int:
+    """Runs a command line's kills; returns its exit code."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        report = chaos(Path(folder), options.kills, options.seed)
-    return int(bool(report.problems))
+        return int(bool(chaos(Path(folder), options.kills, options.seed).problems))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(chaos, __doc__))

@@ -15,21 +15,11 @@ if TYPE_CHECKING:
 _HOME = tempfile.TemporaryDirectory(prefix="prefect-", ignore_cleanup_errors=True)
 os.environ["PREFECT_HOME"] = _HOME.name
 
-#: Files whose platform tests share nothing and take minutes each.
-APART = ("tests/flows/test_rehearse.py", "tests/tasks/test_model_families.py", "tests/test_adding.py")
-#: Files that go to one process with another: both compile DeepSpeed's operators.
-TOGETHER = {"tests/tasks/test_launch.py": "tests/rlhf_core/test_distributed.py"}
-
-
-def group_of(test: str) -> str:
-    """Returns the name of the tests that go to one process: those of a file, which share its servers and follow each
-    other.
-
-    Args:
-        test: pytest's id of a test.
-    """
-    file = test.partition("::")[0]
-    return test if file in APART else TOGETHER.get(file, file)
+#: Files that go to one process, which compiles DeepSpeed's operators or runs the stand-in repository once for them.
+TOGETHER = (
+    ("tests/rlhf_core/test_distributed.py", *(f"tests/tasks/test_{name}.py" for name in ("launch", "resume"))),
+    tuple(f"tests/tasks/test_{name}.py" for name in ("command_line", "graph", "pages", "plan", "tracking")),
+)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,13 +28,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
         return None
     from xdist.scheduler.loadscope import LoadScopeScheduling
 
-    class Groups(LoadScopeScheduling):
-        """Deals a group after the other to the process that has next to nothing left."""
+    class Files(LoadScopeScheduling):
+        """Deals the tests of a file, which share its servers and follow each other, to one process."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(nodeid)
+            file = nodeid.partition("::")[0]
+            return next((files[0] for files in TOGETHER if file in files), file)
 
-    return Groups(config, log)
+    return Files(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

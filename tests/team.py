@@ -9,8 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,16 +18,10 @@ import psutil
 
 from flows.working_tree import running_groups
 from tests import small_repository
+from tests.chaos import wait_for
 from tests.small_repository import PROJECT, clean_environment, command
 
 POOL = "gpus"
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 1200) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.1)
 
 
 def calls(root: Path) -> list[str]:

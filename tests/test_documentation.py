@@ -159,6 +159,21 @@ def test_documents_have_commands_of_every_program() -> None:
     assert set(GROUP.commands) <= shown
 
 
+#: A function, class or method of a module, as documents name it: `rlhf_core/credit.py: even_split`.
+REFERENCE = re.compile(r"((?:rlhf_core|tasks|flows)/[\w/]+\.py): ([\w.]+)")
+
+
+def definitions(module: Path) -> set[str]:
+    """Functions and classes of a module, and members of its classes as `Class.member`."""
+    names: set[str] = set()
+    for node in ast.parse(text_of(module)).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{member.name}" for member in node.body if isinstance(member, ast.FunctionDef)}
+    return names
+
+
 def anchors(document: Path) -> set[str]:
     """The anchors of a document's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", prose(text_of(document)), re.MULTILINE)
@@ -166,28 +181,26 @@ def anchors(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(text_of(document))):
-        if re.match(r"[a-z]+:", target):
-            continue
-        name, _, anchor = target.partition("#")
-        linked = (document.parent / name).resolve() if name else document
-        assert linked.exists(), f"{document.name} links to {target}"
-        assert linked.is_relative_to(ROOT)
-        assert not anchor or anchor in anchors(linked), f"{document.name}: no heading for #{anchor} in {linked.name}"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_files_named_in_the_text_exist(document: Path) -> None:
-    made = scales(document)
-    for span in inline(text_of(document)):
+def test_links_files_and_functions_that_a_document_names_exist(document: Path) -> None:
+    text = text_of(document)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(text)):
+        if not re.match(r"[a-z]+:", target):
+            name, _, anchor = target.partition("#")
+            linked = (document.parent / name).resolve() if name else document
+            assert linked.exists(), f"{document.name} links to {target}"
+            assert linked.is_relative_to(ROOT)
+            assert not anchor or anchor in anchors(linked), (
+                f"{document.name}: no heading for #{anchor} in {linked.name}"
+            )
+    for span in inline(text):
         parts = Path(span).parts
-        if not PATH.fullmatch(span) or {*EXAMPLES} & {*parts}:
-            continue
-        if parts[:2] == ("params", "scales") and len(parts) > 2 and not (ROOT / "params/scales" / parts[2]).exists():
-            assert parts[2] in made, f"{document.name} names {span}"
-            continue
-        assert (ROOT / span).exists() or (document.parent / span).exists(), f"{document.name} names {span}"
+        if PATH.fullmatch(span) and not {*EXAMPLES} & {*parts}:
+            own_scale = parts[:2] == ("params", "scales") and len(parts) > 2 and parts[2] in scales(document)
+            found = own_scale or (ROOT / span).exists() or (document.parent / span).exists()
+            assert found, f"{document.name} names {span}"
+        if found := REFERENCE.fullmatch(span):
+            assert found[2] in definitions(ROOT / found[1]), f"{document.name} names {span}"
+    assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt)/", text), "it names a place on a machine"
 
 
 def shown_pages() -> Iterator[tuple[str, Page]]:
@@ -214,30 +227,6 @@ def test_shown_pages_of_the_project_are_what_the_files_hold() -> None:
                 assert page.entry(entry) == real.entry(entry), f"{name}: {page.file}:{entry}"
         else:
             assert "my-study" in page.file.parts or page.file.stem.endswith("_desk"), f"{name} shows {page.file}"
-
-
-#: A function, class or method of a module, as documents name it: `rlhf_core/credit.py: even_split`.
-REFERENCE = re.compile(r"((?:rlhf_core|tasks|flows)/[\w/]+\.py): ([\w.]+)")
-
-
-def definitions(module: Path) -> set[str]:
-    """Functions and classes of a module, and members of its classes as `Class.member`."""
-    names: set[str] = set()
-    for node in ast.parse(text_of(module)).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{member.name}" for member in node.body if isinstance(member, ast.FunctionDef)}
-    return names
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_functions_named_with_their_module_exist(document: Path) -> None:
-    for span in inline(text_of(document)):
-        if found := REFERENCE.fullmatch(span):
-            module, name = ROOT / found[1], found[2]
-            assert module.exists(), f"{document.name} names {span}, but there is no {found[1]}"
-            assert name in definitions(module), f"{document.name} names {span}; {found[1]} defines no {name}"
 
 
 def test_one_step_names_the_code_of_every_part_of_an_update() -> None:
@@ -271,11 +260,6 @@ def test_measured_figures_are_cells_of_a_page(file: Path) -> None:
         assert all(row.values()), row
     cells = [(row["table"], row["row"], row["column"]) for row in rows]
     assert len(cells) == len(set(cells)), "a cell is given twice"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_name_no_place_on_a_machine(document: Path) -> None:
-    assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt)/", text_of(document))
 
 
 def test_every_variable_of_the_environment_is_documented() -> None:

@@ -51,8 +51,3 @@ def test_every_line_of_the_page_has_a_word_and_a_meaning() -> None:
 def test_no_two_classes_share_a_name() -> None:
     shared = shared_names()
     assert not shared, f"classes of one name: {shared}; rename one, by the words of docs/vocabulary.md"
-
-
-def test_nested_and_private_classes_are_told_apart() -> None:
-    source = "class A:\n    class B: ...\n\ndef f():\n    class C: ...\n\nclass _D: ..."
-    assert public_classes(source) == ["A", "B", "C"]

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from flows.scheduler import ALARM_EVENT, RunFailed
 from flows.working_tree import running_groups
 from tests import small_repository
 from tests.chaos import wait_for
@@ -79,56 +80,32 @@ def let_row(root: Path, row: str, behaviour: str) -> None:
     change_entry(root / "params/segment/rows.yaml", row, notes=f"behaviour: {behaviour}")
 
 
-def test_after_the_flow_dvc_finds_nothing_to_do(finished: Path) -> None:
-    outs = [line[1] for line in calls(finished)]
+def test_after_the_flow_a_second_run_finds_nothing_to_do(finished: Path) -> None:
+    ran = calls(finished)
+    outs = [line[1] for line in ran]
     assert len(outs) == len(set(outs)) == 11
-    assert "up to date" in command("dvc", "repro", root=finished).stdout
-    assert "up to date" in command("dvc", "status", root=finished).stdout
-    assert len(calls(finished)) == 11
-
-
-def test_stages_get_their_threads_and_no_gpu(finished: Path) -> None:
-    assert {(line[2], line[3]) for line in calls(finished)} == {("1", "")}
-
-
-def test_logs_are_kept(finished: Path) -> None:
+    assert {(line[2], line[3]) for line in ran} == {("1", "")}, "one thread and no GPU each"
     assert "policy at work" in (finished / ".work/logs/policy-segment-segment-0.log").read_text()
-
-
-def test_second_run_does_nothing(finished: Path) -> None:
-    before = len(calls(finished))
+    for words in (("repro",), ("status",)):
+        assert "up to date" in command("dvc", *words, root=finished).stdout
     assert run_flow(finished) == "11 current"
-    assert len(calls(finished)) == before
+    assert calls(finished) == ran
 
 
-def test_one_row_and_seed_runs_what_it_needs_only(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    run_flow(root, rows=["dpo"], seeds=[0], full=True)
-    ran = [line[0] for line in calls(root)]
-    assert ran.count("check") == 1
-    assert [kind for kind in ran if kind != "check"] == ["prepare", "tokenizer", "sft", "policy"]
-    assert "segment dpo seed 0" in flow_run_names()
-
-
-def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: Path) -> None:
+def test_a_run_of_one_row_and_seed_ends_with_the_tables_so_far_and_the_report(tmp_path: Path) -> None:
     from flows.paper import segment
 
     root = small_repository.create(tmp_path)
     segment(root=str(root), rows=["bandit"], seeds=[0], sync=False)
+    ran = [line[0] for line in calls(root)]
+    assert ran.count("check") == 1
+    assert {"prepare", "tokenizer", "sft", "reward_model", "policy"} <= {*ran}
+    assert ran.count("policy") == 1
+    assert "segment bandit seed 0" in flow_run_names()
     made = json.loads((root / "results/testbed/segment/tables-so-far/result/tables.json").read_text())
     assert made["seeds"] == [0]
     run = (root / "report/index.html").read_text().split('id="run-segment-policy-bandit-0"')[1].split("</tr>")[0]
     assert "0" * 12 in run, "the commit in the run's record"
-
-
-def test_a_stop_is_a_result_that_the_run_ends_well_with(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
-    let_row(root, "bandit", "stop")
-    assert run_flow(root) == "8 ran, 1 of them stopped"
-    before = len(calls(root))
-    assert run_flow(root) == "8 current, 1 of them stopped"
-    assert len(calls(root)) == before
-    assert "up to date" in command("dvc", "repro", root=root).stdout
 
 
 def flow_run_names() -> set[str]:
@@ -163,46 +140,38 @@ def events(name: str) -> list[str]:
     return [event["resource"]["prefect.resource.name"] for event in found]
 
 
-def test_alarms_are_counted_logged_and_events_that_automations_wait_for(tmp_path: Path) -> None:
-    from flows.scheduler import ALARM_EVENT
-
+def test_a_row_that_fails_alarms_or_stops_is_told_apart(tmp_path: Path) -> None:
+    """One row fails for good and another passes at its second try; then the first one alarms, and then it stops."""
     root = small_repository.create(tmp_path, demo=("bandit", "segment"), seeds=(0,))
-    let_row(root, "bandit", "alarm")
-    first, *alarms = run_flow(root).splitlines()
-    assert first == "11 ran, 1 with an alarm"
-    rang = "policy-segment-bandit-0"
-    assert alarms == [f"ALARM {rang}: kl at step 3; kl is 9, above 8"]
-    wait_for(lambda: events(ALARM_EVENT) == [rang], 60)
-    assert stages_by_state()["Alarm"] == {rang}, "an automation can wait for the state's name, too"
-    assert "policy-segment-segment-0" in stages_by_state()["Completed"]
-    assert run_flow(root).splitlines() == ["11 current, 1 with an alarm", *alarms]
-
-
-def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path) -> None:
-    from flows.scheduler import RunFailed
-
-    root = small_repository.create(tmp_path, demo=("bandit", "segment"), seeds=(0,))
+    rang, out = "policy-segment-bandit-0", "results/testbed/segment/policy/bandit/0"
+    failures = root / ".work/failures"
     let_row(root, "bandit", "data-error")
+    let_row(root, "segment", "flaky")
     with pytest.raises(RunFailed, match=r"exit code 2: file x\.jsonl, row 3, field 'prompt': empty"):
         run_flow(root)
     outs = [line[1] for line in calls(root)]
-    assert outs.count("results/testbed/segment/policy/bandit/0") == 1, "a data error is not tried again"
-    assert "results/testbed/segment/policy/segment/0" in outs
-    assert not [out for out in outs if "tables" in out]
-    failure = json.loads((root / ".work/failures/policy-segment-bandit-0.json").read_text())
+    assert outs.count(out) == 1, "a data error is not tried again"
+    assert outs.count("results/testbed/segment/policy/segment/0") == 2, "what may pass is"
+    assert not [each for each in outs if "tables" in each]
+    failure = json.loads((failures / f"{rang}.json").read_text())
     assert (failure["exit_code"], failure["retry"]) == (2, False)
-    assert not (root / "results/testbed/segment/policy/bandit/0/result").exists()
-    change_entry(root / "params/segment/rows.yaml", "bandit", notes=None)
-    run_flow(root)
-    assert not list((root / ".work/failures").iterdir())
+    assert not (root / out / "result").exists()
 
+    let_row(root, "bandit", "alarm")
+    first, *alarms = run_flow(root).splitlines()
+    assert first.endswith(", 1 with an alarm")
+    assert alarms == [f"ALARM {rang}: kl at step 3; kl is 9, above 8"]
+    assert not list(failures.iterdir())
+    wait_for(lambda: events(ALARM_EVENT) == [rang], 60)
+    assert stages_by_state()["Alarm"] == {rang}, "an automation can wait for the state's name, too"
+    assert run_flow(root).splitlines() == ["11 current, 1 with an alarm", *alarms]
 
-def test_a_passing_failure_is_tried_again(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    let_row(root, "segment", "flaky")
-    assert "failed" not in run_flow(root, rows=["segment"], seeds=[0])
-    tried = [line[1] for line in calls(root) if line[1].endswith("policy/segment/0")]
-    assert len(tried) == 2
+    let_row(root, "bandit", "stop")
+    assert "1 of them stopped" in run_flow(root)
+    before = len(calls(root))
+    assert run_flow(root) == "11 current, 1 of them stopped"
+    assert len(calls(root)) == before
+    assert "up to date" in command("dvc", "repro", root=root).stdout
 
 
 def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,17 +190,20 @@ def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: p
         assert device != other or second - first >= 1, "two stages on one device"
 
 
-def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path, seeds=(0,))
-    process = start(root, STAND_IN_SECONDS="3")
+def test_a_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path / "tree", seeds=(0,))
+    environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
+    process = start(root, STAND_IN_SECONDS="3", **environment)
     wait_for(lambda: len(calls(root)) >= 5)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any("uvicorn" in child.cmdline() for child in family), "its temporary server"
     process.kill()
     process.wait()
-    left = set(running_groups(root))
-    assert left, "the killed scheduler's stages are still running"
-    run_flow(root)
-    for pid in left:
-        assert not [p for p in psutil.process_iter() if p.pid == pid and p.status() != psutil.STATUS_ZOMBIE]
+    assert running_groups(root), "the killed scheduler's stages are still running"
+    again = start(root, **environment)
+    output, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, output
+    assert not psutil.wait_procs(family, timeout=30)[1], "the next run ends what the killed one left"
     for path in sorted(finished.glob("results/**/result/metrics.json")):
         assert (root / path.relative_to(finished)).read_bytes() == path.read_bytes()
     assert "up to date" in command("dvc", "repro", root=root).stdout
@@ -267,7 +239,7 @@ def test_terminating_ends_the_stages_too(tmp_path: Path) -> None:
     assert not [pid for pid in pids if members(pid)]
 
 
-def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
     process = subprocess.Popen(
@@ -291,24 +263,6 @@ def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line_and_the_same_command_
     assert "Traceback" not in output
     assert len(output.splitlines()) < 10, output
     assert not psutil.wait_procs(family, timeout=30)[1]
-    again = start(root, "tasks.command_line", "run", "segment", "--no-report", "--no-sync", **environment)
-    output, _ = again.communicate(timeout=300)
-    assert "8 ran" in output.splitlines(), output
-
-
-def test_the_temporary_server_of_a_killed_run_ends_with_the_next(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
-    environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
-    process = start(root, STAND_IN_SECONDS="60", **environment)
-    wait_for(lambda: calls(root))
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert any("uvicorn" in child.cmdline() for child in family)
-    process.kill()
-    process.wait()
-    again = start(root, **environment)
-    output, _ = again.communicate(timeout=300)
-    assert again.returncode == 0, output
-    assert not psutil.wait_procs(family, timeout=30)[1]
 
 
 def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
@@ -321,11 +275,3 @@ def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
     assert process.returncode == 2
     assert "another run is active" in output
     assert calls(root) == []
-
-
-def test_unknown_row_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
-    process = start(root, "flows", "paper", json.dumps({"paper": "segment", "rows": ["segmint"]}))
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 2
-    assert "did you mean 'segment'" in output

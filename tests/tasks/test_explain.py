@@ -48,3 +48,11 @@ def test_what_is_missing_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
         explain(alone, "Hello?", "Hi.", data=pipeline.result("data"), sft=tmp_path)
     given = explain(alone, "Hello?", "Hi.", data=pipeline.result("data"), sft=pipeline.result("sft"))
     assert given == explain(pipeline.result("reward_model"), "Hello?", "Hi.")
+
+
+def test_a_model_that_changed_explains_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(pipeline.out("reward_model"), tmp_path / "changed"))
+    file = out / "result" / "model" / "tokenizer.json"
+    file.write_text(file.read_text() + "\n")
+    with pytest.raises(DataError, match=r"tokenizer\.json: it changed after its stage had ended"):
+        explain(out / "result", "Hello?", "Hi.")

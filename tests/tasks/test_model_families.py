@@ -114,7 +114,7 @@ def the_sft_model_learned_in_float32_and_kept_its_shape(made: Pipeline, family: 
 
 
 @pytest.mark.platform
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gemma2", "t5"])  # a decoder with a head of its own width, an encoder-decoder
 def test_every_other_stage_runs_on_a_family(family: str, tmp_path: Path) -> None:
     made = started(family, tmp_path, ["data", "questions"])
     for name in RUNS:
