@@ -4,8 +4,6 @@ run behind each number.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +28,7 @@ from tasks.report.charts import panels_svg
 from tasks.report.comparison import curves, numbers
 from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.figure_parts import figure_section
+from tasks.report.figures import recorded_figures
 from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, stage_record
 from tasks.report.page import (
@@ -152,18 +151,10 @@ def read_papers(results: Path) -> list[PaperResults]:
         if (folder := made_tables(results, key)) is not None:
             content = read_object(folder / "tables.json")
             figures = read_object(folder / "figures.json")["figures"]
-            figures += recorded_figures(key, results, content["seeds"])
+            recorded = recorded_figures(key, ResultTree(results, tuple(content["seeds"])))
+            figures += [figure.to_json() for figure in recorded]
             found.append(PaperResults(key, content, figures))
     return found
-
-
-def recorded_figures(paper: str, results: Path, seeds: Iterable[int]) -> list[dict[str, Any]]:
-    """Returns figures of how results were made, such as the time they took, which the tables stage does not read."""
-    module = f"tasks.report.figures_{paper}"
-    if importlib.util.find_spec(module) is None:
-        return []
-    make = getattr(importlib.import_module(module), "recorded_figures", None)
-    return [figure.to_json() for figure in make(ResultTree(results, tuple(seeds)))] if make else []
 
 
 def policy_rows(results: Path) -> dict[str, list[PolicyRow]]:

@@ -21,7 +21,7 @@ from tasks.evaluating.over_sft import OverSft
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import read_settings
 from tasks.params.settings import typed
-from tasks.report import figures_par
+from tasks.report.figures import paper_figures
 from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import table_notes
 from tasks.running.artifacts import read_json, read_jsonl
@@ -227,7 +227,7 @@ def test_a_blank_cell_says_why(built: dict[str, Any]) -> None:
 
 
 def test_the_curves_of_figure_5_are_the_judges(small: Path) -> None:
-    found = {figure.key: figure for figure in figures_par.figures(ResultTree(small, (0,)))}["figure-5"]
+    found = {figure.key: figure for figure in paper_figures("par", ResultTree(small, (0,)))}["figure-5"]
     wins = [series for series in found.panels[0].series if series.right]
     assert [series.label for series in wins] == ["PAR", "Vanilla"]
     assert wins[0].x == [1, 2, 3]

@@ -18,7 +18,7 @@ from tasks.graph.rows import load_rows, row_addresses
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.scales import scale_entries
-from tasks.report import figures_par
+from tasks.report.figures import paper_figures
 from tasks.report.outputs import ResultTree
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
@@ -162,7 +162,7 @@ def test_figures_draw_both_curves_of_a_row(pipeline: Pipeline, models: dict[str,
     place = tmp_path / "results" / "par" / "policy" / "par"
     place.mkdir(parents=True)
     out.rename(place / "0")
-    found = {figure.key: figure for figure in figures_par.figures(ResultTree(tmp_path / "results", (0,)))}
+    found = {figure.key: figure for figure in paper_figures("par", ResultTree(tmp_path / "results", (0,)))}
     proxy, wins = found["figure-5"].panels[0].series
     assert (proxy.label, proxy.style, proxy.right) == ("PAR", "line", False)
     assert (wins.label, wins.style, wins.right) == ("PAR", "dashed", True)

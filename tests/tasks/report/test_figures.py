@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tasks.report import figures_segment
 from tasks.report.charts import panels_svg
 from tasks.report.figure_data import FEW_POINTS, FigureData, Panel, Series, curve, spread_note, token_spans
+from tasks.report.figures import paper_figures
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.fixture_results import make_results
 
 
 @pytest.fixture(scope="module")
 def figures(results: Path) -> dict[str, FigureData]:
-    return {figure.key: figure for figure in figures_segment.figures(ResultTree(results, (0, 1)))}
+    return {figure.key: figure for figure in paper_figures("segment", ResultTree(results, (0, 1)))}
 
 
 def test_rows_that_were_not_run_are_named(figures: dict[str, FigureData]) -> None:
@@ -30,7 +30,7 @@ def test_without_outputs_nothing_is_drawn(tmp_path: Path) -> None:
     for place in ("reward_model", "normaliser"):
         for stage in (folder / "segment" / place).glob("*/*/result/metrics.json"):
             stage.unlink()
-    found = {f.key: f.to_json() for f in figures_segment.figures(ResultTree(folder, (0,)))}
+    found = {f.key: f.to_json() for f in paper_figures("segment", ResultTree(folder, (0,)))}
     for key in ("figure-2", "figure-3", "figure-6", "reward-models", "normaliser-fits"):
         assert found[key]["status"] == "not run"
         assert found[key]["missing"]

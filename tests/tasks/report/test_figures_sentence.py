@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.report import figures_sentence
 from tasks.report.figure_data import FigureData
+from tasks.report.figures import paper_figures, recorded_figures
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.fixture_results import write
 
@@ -49,7 +49,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FigureData]:
     write(explored / "metrics.json", {"accuracy": 0.6})
     write(explored / "examples.jsonl", [EXAMPLE])
     tree = ResultTree(root, (0,))
-    made = [*figures_sentence.figures(tree), *figures_sentence.recorded_figures(tree)]
+    made = [*paper_figures("sentence", tree), *recorded_figures("sentence", tree)]
     return {figure.key: figure for figure in made if figure.to_json()["status"] in ("measured", "not run")}
 
 
