@@ -20,7 +20,7 @@ from tasks.graph.matrix import results_of_rows
 from tasks.params.scales import is_rehearsal
 from tasks.report import figures
 from tasks.report.measured import measured_table, verdict_counts
-from tasks.report.measurements import JOINT_METRICS
+from tasks.report.numbers import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_main

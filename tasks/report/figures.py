@@ -40,8 +40,8 @@ from tasks.report.figure_data import (
     spread_note,
     table_line,
 )
+from tasks.report.numbers import win_rate_source
 from tasks.report.outputs import ResultTree, StageOutput
-from tasks.report.win_rates import win_rate_source
 
 #: Panels of training curves: metric, title, unit.
 TRAINING_CURVES = (

@@ -19,6 +19,9 @@ from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
 
+#: Seed -> value.
+BySeed = Mapping[int, float]
+
 
 def stage_record(out: Path) -> dict[str, Any]:
     """Returns `record/record.json` of a stage's folder; empty where there is none."""
@@ -90,6 +93,10 @@ class StageOutput:
     @cached_property
     def history(self) -> list[dict[str, Any]]:
         return self.rows("history.jsonl")
+
+
+#: Row name -> seed -> output.
+Outputs = Mapping[str, Mapping[int, StageOutput]]
 
 
 @dataclass(frozen=True)

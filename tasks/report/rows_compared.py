@@ -19,10 +19,10 @@ from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_PAPER, demo_elsewhere, papers_of_repository, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
+from tasks.report.numbers import true_rewards
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, stage_record
 from tasks.report.paper_tables import EXPLORATORY
 from tasks.report.significance import Comparison, compare, exploratory
-from tasks.report.win_rates import true_rewards
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 #: Stage whose result a row of each kind is compared by; `policy` of all others.

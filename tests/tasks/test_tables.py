@@ -25,7 +25,7 @@ from rlhf_core.published import printed_tables
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration
 from tasks.graph import names
-from tasks.report.length_controlled_runs import Judged, calibration_of, length_controlled
+from tasks.report.length_control import Judged, calibration_of, length_controlled
 from tasks.report.measured import measured_table
 from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import format_number, paper_table, print_table, shown_columns, table_notes
@@ -179,7 +179,7 @@ def test_flat_metrics_and_curves(built: Path) -> None:
 
 
 def test_the_result_is_the_same_twice(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.report.length_controlled_runs._rates", {})  # as in another process
+    monkeypatch.setattr("tasks.report.length_control._rates", {})  # as in another process
     tables.build(built.parents[2], "segment", SEEDS, tmp_path / "again")
     for name in ("tables.json", "figures.json", "metrics.json", "curves.csv"):
         assert (tmp_path / "again" / "result" / name).read_bytes() == (built / name).read_bytes()

@@ -13,10 +13,9 @@ from rlhf_core.errors import DataError
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import RecipeRow
 from tasks.report.measured import measured_table
-from tasks.report.measurements import broken, measurements
+from tasks.report.numbers import TableRuns, broken, measurements
 from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import table_notes
-from tasks.report.win_rates import TableRuns
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.doubtful_numbers import blank_numbers
 from tests.tasks.report.fixture_results import make_results

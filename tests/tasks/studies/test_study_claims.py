@@ -16,8 +16,7 @@ from rlhf_core.typed import typed
 from tasks.commands.study import print_study
 from tasks.params import study_claims
 from tasks.params.studies import StudySpec, read_study
-from tasks.report.claim_kinds import KINDS
-from tasks.report.claim_numbers import Numbers
+from tasks.report.claim_kinds import KINDS, Numbers
 from tasks.report.claims import claims_of
 from tasks.report.outputs import ResultTree
 from tasks.studies.verdicts import StudiedClaim, StudyState, claim_word, load_study, studied_claim
@@ -123,7 +122,7 @@ def test_the_pairs_of_a_claim_are_those_that_the_report_compares(paper: str, tmp
         parts = [
             part for part in claim.parts if part.kind != "frontier" and not getattr(part.fields, "than_metric", None)
         ]
-        compared = [one for part in parts for one in KINDS[part.kind].comparisons(part.fields, numbers) if one.rows]
+        compared = [one for part in parts for one in part.fields.comparisons(numbers, KINDS[part.kind].side) if one.rows]
         expected = {
             (*sorted(one.rows), "alike")
             if one.side == "beside"
