@@ -122,7 +122,8 @@ def test_the_pairs_of_a_claim_are_those_that_the_report_compares(paper: str, tmp
         parts = [
             part for part in claim.parts if part.kind != "frontier" and not getattr(part.fields, "than_metric", None)
         ]
-        compared = [one for part in parts for one in part.fields.comparisons(numbers, KINDS[part.kind].side) if one.rows]
+        found = (one for part in parts for one in part.fields.comparisons(numbers, KINDS[part.kind].side))
+        compared = [one for one in found if one.rows]
         expected = {
             (*sorted(one.rows), "alike")
             if one.side == "beside"
