@@ -15,7 +15,7 @@ from rich.table import Table
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.expected import clock
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
-from tasks.report.atlas_words import sentence
+from tasks.report.atlas import sentence
 from tasks.studies.equal_kl import ASSUMED, WHAT_IS_ASSUMED, rows_at_kl
 from tasks.studies.frame import BUDGET_COLUMNS, core_hours, frame_of, row_budgets
 from tasks.studies.plan import check_study, design_of
