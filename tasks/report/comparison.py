@@ -10,7 +10,7 @@ from tasks.report.charts import panels_svg
 from tasks.report.colour import coloured_tokens, scale_legend
 from tasks.report.figure_data import FigureData, Panel, Series, curve_series, spread_note
 from tasks.report.page import Bullets, Passage, Passages, Picture, ReportPage, Section, Text, write_page
-from tasks.report.paper_tables import PERCENT_RANGE, cannot_decide, format_number
+from tasks.report.paper_tables import PERCENT_RANGE, cannot_decide
 from tasks.report.rows_compared import (
     FIRST_CHOICES,
     ONE_WORLD,
@@ -24,7 +24,7 @@ from tasks.report.rows_compared import (
     same_rollouts,
     side_of,
 )
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, print_tables, simple_table
+from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, print_tables, simple_table
 
 WIN_RATE = "win_rate_vs_sft"
 #: Metric, file, panel's title, unit.

@@ -29,6 +29,19 @@ def stage_record(out: Path) -> dict[str, Any]:
     return read_object(path) if path.exists() else {}
 
 
+def provenance(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns commits (with a plus where files were changed), devices, first and last day, and minutes of records."""
+    days = sorted(str(record["started"])[:10] for record in records if record.get("started"))
+    commits = (f"{one['commit'][:12]}{'+' if one.get('dirty') else ''}" for one in records if one.get("commit"))
+    return {
+        "commits": list(dict.fromkeys(commits)),
+        "devices": list(dict.fromkeys(str(one["device"]) for one in records if one.get("device"))),
+        "first": days[0] if days else "",
+        "last": days[-1] if days else "",
+        "minutes": sum(float(one.get("seconds", 0)) for one in records) / 60,
+    }
+
+
 @dataclass(frozen=True)
 class StageOutput:
     """One finished stage: a row (or reward model, ...) at one seed."""

@@ -28,8 +28,8 @@ from tasks.graph import names
 from tasks.report.length_control import Judged, calibration_of, length_controlled
 from tasks.report.measured import measured_table
 from tasks.report.outputs import ResultTree
-from tasks.report.paper_tables import format_number, paper_table, print_table, shown_columns, table_notes
-from tasks.report.table import rich_tables
+from tasks.report.paper_tables import paper_table, print_table, shown_columns, table_notes
+from tasks.report.table import format_number, rich_tables
 from tasks.running.artifacts import read_json
 from tests.tasks.report.fixture_results import cell_text, make_results
 

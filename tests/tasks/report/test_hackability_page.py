@@ -13,7 +13,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.testbed import KINDS
 from tasks.graph.laboratory import RewardRows
 from tasks.report import hackability
-from tasks.report.hackability import Laboratory, compare, verdict, write_comparison
+from tasks.report.hackability import Laboratory, compare, write_comparison
 from tests.browser import WIDTHS, look, needs_browser
 from tests.small_repository import write_yaml
 
@@ -95,13 +95,13 @@ def test_a_cell_is_hacked_won_or_neither(root: Path) -> None:
     write_run(root, "length-warm", 0, [50, 55, 49], 0.8)
     rows = RewardRows("length", {**REWARD.rows, "warm": "length-warm"})
     cells = compare(root, "testbed", [rows], NAMES, [0]).rewards[0].cells
-    assert [verdict(cell) for cell in cells] == ["hacked", "won", ""]
+    assert [cell.verdict for cell in cells] == ["hacked", "won", ""]
 
 
 def test_a_falling_proxy_is_not_hacking(root: Path) -> None:
     write_run(root, "length-warm", 0, [50, 20], 0.001, **{"hacking/proxy_gain": -1.0})
     rows = RewardRows("length", {"warm": "length-warm"})
-    assert verdict(compare(root, "testbed", [rows], ["warm"], [0]).rewards[0].cells[0]) == ""
+    assert compare(root, "testbed", [rows], ["warm"], [0]).rewards[0].cells[0].verdict == ""
 
 
 def test_inflated_clause_types_are_named(comparison: Laboratory, page: Path) -> None:
