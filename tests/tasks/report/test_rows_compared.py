@@ -114,9 +114,9 @@ def test_the_same_prompts_and_rollouts_stand_side_by_side(root: Path) -> None:
     assert len(texts) == 3
     for prompt, (first, second) in texts:
         number = PROMPTS.index(prompt)
-        assert (first.text, second.text) == (f"segment {number}", f"bandit {number}")
+        assert (first["response"], second["response"]) == (f"segment {number}", f"bandit {number}")
     ((prompt, (first, _)),) = same_rollouts(rows, 3)
-    assert (prompt, first.tokens, first.rewards) == (PROMPTS[0], ("segment", "!"), (1.0, -60.0))
+    assert (prompt, first["tokens"], first["rewards"]) == (PROMPTS[0], ["segment", "!"], [1.0, -60.0])
 
 
 @pytest.mark.parametrize(
