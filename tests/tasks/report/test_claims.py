@@ -131,13 +131,6 @@ def test_a_file_or_claim_with_a_wrong_field_is_refused(tmp_path: Path) -> None:
         read_claims(write_claims(tmp_path), "par")
 
 
-def test_an_order_is_confirmed_step_by_step(tmp_path: Path) -> None:
-    write_rates(tmp_path, reg=30, warm=50, par=70)
-    row = judge(tmp_path, {"kind": "order", "rows": ["reg", "warm", "par"]})
-    assert (row["verdict"], [part["left"] for part in row["parts"]]) == ("confirmed", ["warm", "par"])
-    assert judge(tmp_path, {"kind": "order", "rows": ["reg", "par", "warm"]})["verdict"] == "contradicted"
-
-
 def test_a_frontier_lies_above_the_others_over_the_range_that_both_reach(tmp_path: Path) -> None:
     part = {"kind": "frontier", "row": "par", "over": ["warm"]}
     write_curve(tmp_path, "par", [60, 70, 80, 90], reach=3.0)
@@ -150,32 +143,6 @@ def test_a_frontier_lies_above_the_others_over_the_range_that_both_reach(tmp_pat
     row = judge(tmp_path, part)
     assert [piece["verdict"] for piece in row["parts"]] == ["contradicted", "confirmed", "confirmed"]
     assert row["verdict"] == "contradicted"
-
-
-def test_curves_without_a_shared_range_are_not_compared(tmp_path: Path) -> None:
-    write_rates(tmp_path, lsc=60)
-    write_curve(tmp_path, "par", [60, 70], reach=1.0)
-    write_curve(tmp_path, "warm", [60, 70], reach=0.0)
-    row = judge(
-        tmp_path,
-        {"kind": "frontier", "row": "par", "over": ["warm"], "pieces": 1},
-        {"kind": "greater", "rows": "lsc", "than": 50},
-    )
-    assert (row["parts"][0]["left"], row["parts"][0]["verdict"]) == ("par, piece 1 of 1 of the shared kl", "not run")
-    assert row["verdict"] == "undecided"
-
-
-def test_the_pieces_of_a_frontier_are_cut_in_each_world(tmp_path: Path) -> None:
-    """A world with a shorter range changes no other world's numbers."""
-    part = {"kind": "frontier", "row": "par", "over": ["warm"], "pieces": 1}
-    write_curve(tmp_path, "par", [60, 80], reach=2.0)
-    write_curve(tmp_path, "warm", [50, 60], reach=2.0)
-    before = judge(tmp_path, part)["parts"][0]["values"]
-    for row in ("par", "warm"):
-        path = tmp_path / "par" / "policy" / row / "2" / "result"
-        for name in ("metrics.json", "checkpoints.jsonl"):
-            path.joinpath(name).write_text(path.joinpath(name).read_text().replace('"kl": 2.0', '"kl": 1.0'))
-    assert judge(tmp_path, part)["parts"][0]["values"] == pytest.approx(before)
 
 
 def test_a_win_over_a_broken_row_confirms_nothing_unless_collapse_is_the_claim(tmp_path: Path) -> None:

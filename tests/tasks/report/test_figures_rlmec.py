@@ -86,22 +86,6 @@ def test_figures_draw_what_was_run_and_name_what_was_not(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_a_method_keeps_its_colour_in_every_figure(tmp_path: Path) -> None:
-    wrong = answer(1, right=False, first_error=0)
-    for name in ("math-rlmec", "math-rft", "math-ppo-a2c"):
-        history = [{"step": 1, "train_accuracy": 40.0}]
-        result(tmp_path, "policy", name, {"credit_auc": 0.9}, generations=[wrong], history=history)
-    drawn = [
-        series
-        for figure in paper_figures("rlmec", ResultTree(tmp_path, (0,)))
-        for p in figure.panels
-        for series in p.series
-    ]
-    for label in ("RLMEC", "RFT", "PPO A2C"):
-        assert len({series.colour for series in drawn if series.label == label}) == 1
-    assert len({series.colour for series in drawn}) == 3
-
-
 def test_a_right_answer_by_a_wrong_step_is_coloured_by_its_steps_and_comes_last(tmp_path: Path) -> None:
     before = [answer(n, right=False, first_error=0) for n in (1, 2)]
     after = [answer(1, right=True, first_error=1), answer(2, right=True, first_error=None)]
