@@ -11,8 +11,6 @@ run stay "not run", those that stopped "stopped": nothing is filled in.
 from __future__ import annotations
 
 import csv
-import importlib
-import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +18,9 @@ from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import rows_of_paper
 from tasks.graph.matrix import results_of_rows
 from tasks.params.scales import is_rehearsal
+from tasks.report import figures
 from tasks.report.measured import measured_table, verdict_counts
-from tasks.report.measurements import JOINT_METRICS
+from tasks.report.numbers import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import stage
@@ -45,11 +44,8 @@ def paper_tables(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
 
 
 def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
-    """Returns the data of a paper's figures, from its module `tasks.report.figures_<paper>`; none without one."""
-    module = f"tasks.report.figures_{paper_key}"
-    if importlib.util.find_spec(module) is None:
-        return []
-    made = [figure.to_json() for figure in importlib.import_module(module).figures(tree)]
+    """Returns the data of a paper's figures."""
+    made = [figure.to_json() for figure in figures.paper_figures(paper_key, tree)]
     return [{**one, "title": f"Rehearsal: {one['title']}"} for one in made] if is_rehearsal(tree.root.name) else made
 
 

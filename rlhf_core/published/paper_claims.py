@@ -17,7 +17,7 @@ from rlhf_core.published.printed_tables import FOLDER
 
 #: The relation between the rows of a pair, by the kind of a claim's part.
 _RELATIONS: Mapping[str, Literal["above", "alike"]] = {
-    "greater": "above", "less": "above", "order": "above", "peak_inside": "above", "wins": "above",
+    "greater": "above", "less": "above", "order": "above", "wins": "above",
     "within": "alike", "ties": "alike",
 }  # fmt: skip
 
@@ -87,8 +87,6 @@ def _pairs(part: Mapping[str, Any], metric: str) -> Iterator[ClaimedPair]:
         found = [(part["row"], other, f"wins/{part['by']}/{other}") for other in _names(part["over"])]
     elif kind == "order":
         found = [(high, low, one) for one in metrics for low, high in itertools.pairwise(rows)]
-    elif kind == "peak_inside":
-        found = [(part["peak"], end, one) for one in metrics for end in (rows[0], rows[-1])]
     else:
         found = [(row, other, one) for one, row, other in itertools.product(metrics, rows, others)]
     for first, second, one in found:

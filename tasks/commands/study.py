@@ -13,7 +13,7 @@ from rlhf_core.errors import RewardsmithError
 from tasks.commands.options import print_table
 from tasks.graph.times import clock
 from tasks.params.studies import FOLDER, StudySpec, read_study, study_file
-from tasks.report.atlas_words import sentence
+from tasks.report.atlas import sentence
 from tasks.studies.frame import core_hours, frame_of
 from tasks.studies.plan import check_study, design_of
 from tasks.studies.records import read_record

@@ -14,7 +14,7 @@ from tasks.graph.names import made_tables
 from tasks.graph.rows import raw_row, read_rows, row_named
 from tasks.graph.scale import Scale
 from tasks.rehearsal.tree import SEED, Rehearsal
-from tasks.report.matches import ITSELF
+from tasks.report.games import ITSELF
 from tasks.report.measured import NOT_PRINTED
 from tasks.report.paper_tables import ELSEWHERE
 from tasks.running.artifacts import read_json

@@ -18,7 +18,7 @@ from rlhf_core.evaluation.alpaca_calibration import CALIBRATION_COLUMNS
 from rlhf_core.evaluation.harness.choice import harness_folder
 from rlhf_core.evaluation.reward_bench import OFFICIAL
 from tasks.params.yaml_files import read_mapping
-from tasks.report.length_controlled_runs import FEWEST
+from tasks.report.length_control import FEWEST
 
 MADE_UP = read_mapping(Path(__file__).with_name("made_up.yaml"))
 #: Rows of a set that is learned from; one that is measured has as many as length control is fitted to.

@@ -1,26 +1,24 @@
 """The atlas: every study with its findings over worlds, and the papers' claims that studies name, each with its verdict
-over all its studies.
+over all its studies; findings as sentences and numbers with units.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from rlhf_core.evaluation.worlds import Effect, over_worlds
+from rlhf_core.evaluation.worlds import Effect
 from rlhf_core.published.paper_claims import StatedClaim, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
-from tasks.params.studies import FOLDER, StudySpec, read_study
+from tasks.params.studies import FOLDER, Hypothesis, StudySpec, read_study
 from tasks.params.study_claims import PaperClaim, tested_as_stated
-from tasks.studies.equal_kl import MeanAtKL, rows_at_kl
-from tasks.studies.frame import RowBudget, core_hours, row_budgets, shown_values
+from tasks.report.paper_tables import p_value
+from tasks.studies.frame import compared
 from tasks.studies.verdicts import (
-    OPEN,
+    NOT_TESTED,
     StudiedClaim,
     StudyFinding,
     StudyState,
@@ -32,106 +30,8 @@ from tasks.studies.verdicts import (
 
 #: Verdicts of a hypothesis or a claim; beside them, 'open' is the word for none.
 WORDS: tuple[Word, ...] = ("confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline", "broken")
-
-
-@dataclass(frozen=True)
-class ClaimStudy:
-    """A study that names a claim.
-
-    Attributes:
-        study: its name.
-        spec: as it was registered.
-        claim: its claim, with an id.
-        status: of its worlds in words, or 'refused'.
-        says: what it says of the claim; None before its last world, and where it is refused.
-    """
-
-    study: str
-    spec: StudySpec
-    claim: PaperClaim
-    status: str
-    says: StudiedClaim | None
-
-    @property
-    def word(self) -> str:
-        """Returns the verdict of this study alone, its state without one."""
-        return self.status if self.says is None else claim_word([self.says])
-
-    @property
-    def tested(self) -> str:
-        """Returns in words how much of the claim the study tests as the claims file states it."""
-        whole, stated = len(tested_as_stated(self.claim, self.spec)), self.claim.stated
-        return f"{whole} of {len(stated.pairs) + stated.others} comparisons as stated"
-
-
-@dataclass(frozen=True)
-class AskedClaim:
-    """A claim of a paper with all studies that name it, in the order of their names."""
-
-    paper: str
-    id: str
-    studies: tuple[ClaimStudy, ...]
-
-    @property
-    def stated(self) -> StatedClaim:
-        """Returns the claim's sentence and source."""
-        return stated_claims(self.paper)[self.id]
-
-    @property
-    def word(self) -> str:
-        """Returns the verdict over all its studies, 'open' while none is complete."""
-        return claim_word([one.says for one in self.studies])
-
-
-@dataclass(frozen=True)
-class PaperCount:
-    """Claims of a paper, and what was found of those that studies ask.
-
-    Attributes:
-        claims: how many the paper's file has.
-        asked: how many of them a study names.
-        elsewhere: studies of the paper that name none of them.
-        words: how many of the asked claims have each verdict, 'open' included.
-    """
-
-    paper: str
-    claims: int
-    asked: int
-    elsewhere: int
-    words: Mapping[str, int]
-
-
-def asked_claims(studies: Sequence[ClaimStudy]) -> tuple[AskedClaim, ...]:
-    """Returns the claims that studies name, in the order of the papers and of their files."""
-    named: dict[tuple[str, str], list[ClaimStudy]] = {}
-    for study in studies:
-        named.setdefault((study.claim.paper, str(study.claim.id)), []).append(study)
-    order = [(paper, claim) for paper in PAPERS for claim in stated_claims(paper)]
-    return tuple(AskedClaim(*key, tuple(named[key])) for key in order if key in named)
-
-
-def paper_counts(asked: Sequence[AskedClaim], elsewhere: Mapping[str, int]) -> tuple[PaperCount, ...]:
-    """Returns the counts of each paper.
-
-    Args:
-        asked: claims that studies name.
-        elsewhere: of each paper, studies that name no claim of its file.
-    """
-    found = []
-    for paper in PAPERS:
-        words = Counter(claim.word for claim in asked if claim.paper == paper)
-        found.append(PaperCount(paper, len(stated_claims(paper)), words.total(), elsewhere.get(paper, 0), words))
-    return tuple(found)
-
-
-@dataclass(frozen=True)
-class CellMean:
-    """A row's metric in a cell over worlds; None with a reason where a world has none."""
-
-    row: str
-    cell: str
-    effect: Effect | None
-    reason: str | None = None
+#: The unit of rates in percent.
+POINTS = "points"
 
 
 @dataclass(frozen=True)
@@ -161,91 +61,68 @@ class AtlasStudy:
         return self.state.findings[0] if self.state is not None and self.state.findings else None
 
     @property
-    def word(self) -> str:
-        """Returns the word of the primary finding, 'open' before the last world."""
-        return OPEN if self.primary is None else self.primary.word
+    def records(self) -> list[Mapping[str, Any]]:
+        """Returns the records of its worlds in their order."""
+        return [] if self.state is None else [*self.state.records.values()]
 
     @property
-    def status(self) -> str:
-        """Returns how many worlds have run, in words."""
-        return "refused" if self.state is None else self.state.progress
+    def claim(self) -> PaperClaim | None:
+        """Returns the claim of a paper's file that it names; None where it names none or is refused."""
+        claim = None if self.state is None else self.state.spec.claim
+        return claim if claim is not None and claim.id is not None else None
 
     @property
-    def of_claim(self) -> ClaimStudy | None:
-        """Returns it as a study of the claim that it names; None where it names none or is refused."""
-        if self.state is None or (claim := self.state.spec.claim) is None or claim.id is None:
-            return None
-        return ClaimStudy(self.name, self.state.spec, claim, self.status, studied_claim(self.state))
+    def says(self) -> StudiedClaim | None:
+        """Returns what it says of its claim; None before its last world."""
+        return studied_claim(self.state) if self.state is not None and self.claim is not None else None
 
     @property
-    def core_hours(self) -> float:
-        """Returns core-hours of the worlds that have run."""
-        return 0.0 if self.state is None else core_hours(self.state.frame)
+    def claim_word(self) -> str:
+        """Returns the verdict on its claim by this study alone, how many worlds have run without one."""
+        return claim_word([self.says]) if self.says is not None else self.state.progress if self.state else "refused"
 
-    @cached_property
-    def budgets(self) -> Mapping[str, RowBudget]:
-        """Returns the budgets of the rows of a complete study by name."""
-        if self.state is None or not self.state.findings:
-            return {}
-        return row_budgets(self.state.spec, self.state.frame, self.state.tuned)
-
-    @cached_property
-    def at_kl(self) -> list[MeanAtKL]:
-        """Returns the rows at the KL targets of a complete study."""
-        if self.state is None or not self.state.findings:
-            return []
-        return rows_at_kl(self.state.spec, self.state.records)
-
-    def means(self, metric: str) -> dict[tuple[str, str], CellMean]:
-        """Returns the mean over worlds of each row, or stage above the rows, in each cell of a complete study, by (row,
-        cell)."""
-        if self.state is None or not self.state.findings:
-            return {}
-        shown = shown_values(self.state.spec, self.state.ends, metric)
-        return {place: _cell_mean(*place, *found) for place, found in shown.items()}
+    @property
+    def tested(self) -> str:
+        """Returns in words how much of its claim it tests as the claims file states it."""
+        assert self.state is not None
+        assert self.claim is not None
+        whole, stated = len(tested_as_stated(self.claim, self.state.spec)), self.claim.stated
+        return f"{whole} of {len(stated.pairs) + stated.others} comparisons as stated"
 
 
 @dataclass(frozen=True)
-class Atlas:
-    """All studies of a repository, the claims that they ask, and the counts of the papers' claims."""
+class AskedClaim:
+    """A claim of a paper with all studies that name it, in the order of their names."""
 
+    paper: str
+    id: str
     studies: tuple[AtlasStudy, ...]
-    claims: tuple[AskedClaim, ...]
-    paper_counts: tuple[PaperCount, ...]
 
     @property
-    def total_count(self) -> PaperCount:
-        """Returns the counts of all papers together."""
-        words = Counter[str]()
-        for paper in self.paper_counts:
-            words.update(paper.words)
-        claims = sum(paper.claims for paper in self.paper_counts)
-        asked = sum(paper.asked for paper in self.paper_counts)
-        return PaperCount("all", claims, asked, sum(paper.elsewhere for paper in self.paper_counts), words)
+    def stated(self) -> StatedClaim:
+        """Returns the claim's sentence and source."""
+        return stated_claims(self.paper)[self.id]
+
+    @property
+    def word(self) -> str:
+        """Returns the verdict over all its studies, 'open' while none is complete."""
+        return claim_word([one.says for one in self.studies])
 
 
-def read_atlas(root: Path) -> Atlas:
+def read_atlas(root: Path) -> tuple[AtlasStudy, ...]:
     """Returns every study of a repository, complete ones first. A study that is refused has its problem.
 
     Raises:
         DataError: there is no study.
     """
-    files = sorted((root / FOLDER).glob("*.yaml"), key=lambda file: file.stem)
-    found = [_study(root, file) for file in files]
-    studies = tuple(sorted(found, key=lambda study: study.primary is None))
+    studies = [_study(root, file) for file in sorted((root / FOLDER).glob("*.yaml"), key=lambda file: file.stem)]
     if not studies:
         raise DataError(
             "there is no study",
             file=FOLDER.as_posix(),
             remedy="Write studies/NAME.yaml, as studies.md of the documentation shows",
         )
-    asked = asked_claims([claim for study in studies if (claim := study.of_claim) is not None])
-    others = Counter(
-        study.state.spec.claim.paper
-        for study in studies
-        if study.state is not None and study.state.spec.claim is not None and study.of_claim is None
-    )
-    return Atlas(studies, asked, paper_counts(asked, others))
+    return tuple(sorted(studies, key=lambda study: study.primary is None))
 
 
 def _study(root: Path, file: Path) -> AtlasStudy:
@@ -257,12 +134,93 @@ def _study(root: Path, file: Path) -> AtlasStudy:
         return AtlasStudy(file.stem, spec, None, str(error))
 
 
-def _cell_mean(row: str, cell: str, values: Mapping[int, float], missing: int) -> CellMean:
-    if missing:
-        return CellMean(row, cell, None, f"{missing} of {len(values) + missing} worlds have no number")
-    return CellMean(row, cell, over_worlds(values))
+def asked_claims(studies: Sequence[AtlasStudy]) -> list[AskedClaim]:
+    """Returns the claims that studies name, in the order of the papers and of their files."""
+    named: dict[tuple[str, str], list[AtlasStudy]] = {}
+    for study in studies:
+        if (claim := study.claim) is not None:
+            named.setdefault((claim.paper, str(claim.id)), []).append(study)
+    order = [(paper, claim) for paper in PAPERS for claim in stated_claims(paper)]
+    return [AskedClaim(*key, tuple(named[key])) for key in order if key in named]
 
 
-def runs_of(study: AtlasStudy) -> list[Mapping[str, Any]]:
-    """Returns the records of a study's worlds in their order."""
-    return [] if study.state is None else [*study.state.records.values()]
+def unit(spec: StudySpec) -> str:
+    """Returns the unit of a metric: points of a rate in percent, such as the average of tasks; else its name."""
+    in_percent = any(part in spec.metric for part in ("win_rate", "accuracy")) or spec.metric == "average"
+    return POINTS if in_percent else spec.metric
+
+
+def amount(spec: StudySpec, value: float, *, sign: bool = True) -> str:
+    """Returns a number in the unit of a study's metric, with a true minus."""
+    digits = 1 if unit(spec) == POINTS else 3
+    plus = "+" if sign and value > 0 else ""
+    return f"{value + 0.0:{plus}.{digits}f}".replace("-", "−")  # a zero has no sign, a rounded number its own
+
+
+def interval_text(spec: StudySpec, effect: Effect) -> str:
+    """Returns the 95 % interval as '+1.1 to +7.3', nothing without a test."""
+    interval = effect.interval()
+    return "" if interval is None else f"{amount(spec, interval.lower)} to {amount(spec, interval.upper)}"
+
+
+def measured(spec: StudySpec, hypothesis: Hypothesis) -> str:
+    """Returns the quantity of a hypothesis in words, such as 'segment less bandit, per level of length'."""
+    row, other = compared(spec, hypothesis)
+    parts = [f"{row} less {other}"]
+    if hypothesis.over is not None:
+        parts.append(f"{'contrast over' if hypothesis.weights else 'per level of'} {hypothesis.over}")
+    parts += [f"{dial} {level}" for dial, level in _levels(hypothesis, " and ").items()]
+    return ", ".join(parts) + ("" if hypothesis.kl is None else f", at {hypothesis.kl:g} nats")
+
+
+def _levels(hypothesis: Hypothesis, joined: str) -> dict[str, str]:
+    """Returns the levels that a hypothesis is about by dial."""
+    return {dial: level if isinstance(level, str) else joined.join(level) for dial, level in hypothesis.at.items()}
+
+
+def tested_p(finding: StudyFinding) -> str:
+    """Returns the p of a finding, or that it is not tested."""
+    return "not tested" if finding.held_back else p_value(finding.p)
+
+
+def sentence(spec: StudySpec, finding: StudyFinding, *, bare: bool = False) -> str:
+    """Returns a finding as one or two sentences: effect, interval (`bare`: without its name), worlds, and what follows
+    from the word."""
+    if finding.effect is None:
+        return f"No effect is shown: {finding.why_no_effect}."
+    hypothesis, effect = finding.hypothesis, finding.effect
+    row, other = compared(spec, hypothesis)
+    size = f"{amount(spec, abs(effect.estimate), sign=False)} {unit(spec)}"
+    if hypothesis.over is None:
+        text = f"{row} is {size} {'above' if effect.estimate >= 0 else 'below'} {other}"
+    elif hypothesis.weights:
+        contrast = f"the contrast of {row} less {other} over {hypothesis.over}"
+        text = f"{contrast} is {amount(spec, effect.estimate)} {unit(spec)}"
+    else:
+        grows = "grows" if effect.estimate >= 0 else "shrinks"
+        text = f"the lead of {row} over {other} {grows} by {size} for each level of {hypothesis.over}"
+    text += "".join(f" where {dial} is {level}" for dial, level in _levels(hypothesis, " or ").items())
+    text += "" if hypothesis.kl is None else f" at {hypothesis.kl:g} nats"
+    facts = [f"{effect.worlds} worlds"]
+    if effect.interval() is not None:
+        facts = [("" if bare else "95 % interval ") + interval_text(spec, effect), tested_p(finding), *facts]
+    return f"{text[0].upper()}{text[1:]} ({', '.join(facts)}){_ending(spec, finding)}"
+
+
+def _ending(spec: StudySpec, finding: StudyFinding) -> str:
+    if finding.word == "contradicted":
+        return ": the other side than claimed."
+    if finding.word == "equivalent" and spec.margin is not None:
+        return f": within ±{spec.margin:g} {unit(spec)}, which counts as no difference."
+    if finding.word == "over a broken baseline":
+        return ". This confirms nothing, since one of the two rows is broken."
+    if finding.word == "broken":
+        who = "the row that lost" if finding.hypothesis.over is None else "one of the two rows"
+        return f". This contradicts nothing, since {who} is broken."
+    if finding.word == "undecided" and finding.held_back:
+        return f". It is {NOT_TESTED}."
+    if finding.word == "undecided" and finding.sees is not None:
+        return (
+            f". These worlds find an effect of {amount(spec, finding.sees, sign=False)} {unit(spec)} with 80 % power."
+        )
+    return f". It is not tested: {finding.why_untested}." if finding.word == "undecided" else "."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,38 @@ from typing import Any
 from markupsafe import Markup
 
 from rlhf_core.evaluation.worlds import Effect, over_worlds
+from rlhf_core.published.paper_claims import stated_claims
+from rlhf_core.published.printed_tables import PAPERS
 from tasks.params.studies import Hypothesis, StudySpec
-from tasks.report.atlas import WORDS, Atlas, AtlasStudy, read_atlas, runs_of
-from tasks.report.atlas_words import amount, interval_text, mean_text, measured, sentence, tested_p, unit
+from tasks.report.atlas import (
+    WORDS,
+    AskedClaim,
+    AtlasStudy,
+    amount,
+    asked_claims,
+    interval_text,
+    measured,
+    read_atlas,
+    sentence,
+    tested_p,
+    unit,
+)
 from tasks.report.charts import panels_svg
 from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.page import Bullets, Fold, Picture, ReportPage, Section, Text, Tiles, link, write_page
 from tasks.report.report_page import label
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, simple_table
-from tasks.studies.equal_kl import ASSUMED, EVEN, OVER_SFT, WHAT_IS_ASSUMED, curve_problem, path_of
-from tasks.studies.frame import BUDGET_COLUMNS, compared, measure
+from tasks.report.table import MARKS, ShownTable, TableCell, TableColumn, TableRow, simple_table
+from tasks.studies.equal_kl import (
+    ASSUMED,
+    EVEN,
+    OVER_SFT,
+    WHAT_IS_ASSUMED,
+    MeanAtKL,
+    curve_problem,
+    path_of,
+    rows_at_kl,
+)
+from tasks.studies.frame import BUDGET_COLUMNS, compared, core_hours, measure, row_budgets, shown_values
 from tasks.studies.plan import design_of
 from tasks.studies.registration import record_file
 from tasks.studies.twins import HEADINGS, twin_tests
@@ -29,6 +52,7 @@ from tasks.studies.verdicts import OPEN, StudyFinding, StudyState, caveat_groups
 PROXY, PROXY_OF_SFT = "proxy_reward", "proxy_reward_sft"
 #: Series of single cells of a hypothesis without a dial.
 ONE_CELL, NOT_COUNTED = "one cell", "not counted by the hypothesis"
+MEAN = "mean over worlds"
 READING = (
     "A study compares reward designs in independent worlds: each has its own facts, data, models and policies. The "
     "worlds are the sample. Hypotheses, metric and number of worlds are committed before the first run, and no verdict "
@@ -69,50 +93,34 @@ def points_of(state: StudyState, hypothesis: Hypothesis) -> list[Point]:
 
     Of several cells, at a level or in all, the mean comes last, with an empty `series`.
     """
-    spec, (row, other) = state.spec, compared(state.spec, hypothesis)
-    metric = measure(spec.metric, hypothesis.kl)
-
-    def point(names: list[str], at: str, series: str = "") -> Point | None:
-        places = ([(name, each) for name in names] for each in (row, other))
-        one, two = (state.ends.table(metric, those).mean(axis=1) for those in places)
+    rows, metric, found = compared(state.spec, hypothesis), measure(state.spec.metric, hypothesis.kl), []
+    for cells, named, series in _parts(state.spec, hypothesis, rows):
+        one, two = (state.ends.table(metric, [(cell, row) for cell in cells]).mean(axis=1) for row in rows)
         values = dict(zip(state.ends.worlds, map(float, one - two), strict=True))
-        if any(map(math.isnan, values.values())):  # of a cell that the hypothesis does not count
-            return None
-        return Point(at, series, over_worlds(values), tuple(values.values()))
-
-    counted = list(spec.weighted_cells(hypothesis))
-    if hypothesis.over is None:
-        found = _by_cell(spec, counted, (row, other), point)
-    else:
-        found = _by_level(spec, hypothesis.over, counted, point)
-    return [one for one in found if one is not None]
+        if not any(map(math.isnan, values.values())):  # of a cell that the hypothesis does not count
+            found.append(Point(named, series, over_worlds(values), tuple(values.values())))
+    return found
 
 
-MakePoint = Callable[..., Point | None]
-
-
-def _by_cell(spec: StudySpec, counted: list[str], rows: tuple[str, str], point: MakePoint) -> list[Point | None]:
-    """Returns a point for each cell, those included that are not counted and have a number, and the counted mean."""
-    found = []
-    for name, levels in spec.cells.items():
-        at = ", ".join(levels.values())
-        if name in counted:
-            found.append(point([name], at, ONE_CELL if len(counted) > 1 else ""))
-        elif {*rows} <= {*spec.rows_of(levels)}:
-            found.append(point([name], at, NOT_COUNTED))
-    return [*found, point(counted, "mean of cells")] if len(counted) > 1 else found
-
-
-def _by_level(spec: StudySpec, dial: str, counted: list[str], point: MakePoint) -> list[Point | None]:
-    """Returns points for the levels of a dial: of each cell where a level has several, and their mean."""
-    found, means = [], []
+def _parts(spec: StudySpec, hypothesis: Hypothesis, rows: tuple[str, str]) -> list[tuple[list[str], str, str]]:
+    """Returns (cells, label, series) of the points of a hypothesis."""
+    counted, dial = list(spec.weighted_cells(hypothesis)), hypothesis.over
+    parts: list[tuple[list[str], str, str]] = []
+    if dial is None:
+        for name, levels in spec.cells.items():
+            if name in counted:
+                parts.append(([name], ", ".join(levels.values()), ONE_CELL if len(counted) > 1 else ""))
+            elif {*rows} <= {*spec.rows_of(levels)}:
+                parts.append(([name], ", ".join(levels.values()), NOT_COUNTED))
+        return [*parts, (counted, "mean of cells", "")] if len(counted) > 1 else parts
+    means = []
     for level in spec.dials[dial]:
-        if names := [name for name in counted if spec.cells[name][dial] == level]:
-            means.append(point(names, level))
-            for name in names if len(names) > 1 else ():
-                others = ", ".join(f"{key} {at}" for key, at in spec.cells[name].items() if key != dial)
-                found.append(point([name], level, others))
-    return found + means
+        names = [name for name in counted if spec.cells[name][dial] == level]
+        means += [(names, level, "")] if names else []
+        for name in names if len(names) > 1 else ():
+            others = ", ".join(f"{key} {at}" for key, at in spec.cells[name].items() if key != dial)
+            parts.append(([name], level, others))
+    return parts + means
 
 
 def _half(effect: Effect) -> float:
@@ -129,6 +137,18 @@ def _background(spec: StudySpec) -> list[Series]:
     return series
 
 
+def _intervals(name: str, effects: Mapping[str, Effect], slot: int) -> Series:
+    """Returns named effects with their intervals."""
+    means, halves = [one.estimate for one in effects.values()], [_half(one) for one in effects.values()]
+    return Series(name, means, list(effects), [*halves], style="intervals", colour=slot)
+
+
+def _worlds(values: Mapping[str, Iterable[float]]) -> Series:
+    """Returns the values of single worlds by name."""
+    pairs = [(value, name) for name, own in values.items() for value in own]
+    return Series("one world", [value for value, _ in pairs], [name for _, name in pairs], style="points", colour=0)
+
+
 def effects_picture(study: AtlasStudy) -> Picture | None:
     """Returns the primary hypothesis' difference at each level or in each cell, and the effects of all hypotheses, with
     their intervals and the values of single worlds; None without a number."""
@@ -136,31 +156,17 @@ def effects_picture(study: AtlasStudy) -> Picture | None:
         return None
     spec, hypothesis = study.state.spec, study.primary.hypothesis
     points, (row, other) = points_of(study.state, hypothesis), compared(spec, hypothesis)
-    series = []
-    for slot, name in enumerate(dict.fromkeys(point.series for point in reversed(points))):
-        own = [point for point in points if point.series == name]
-        named, halves = [point.label for point in own], [_half(point.effect) for point in own]
-        means = [point.effect.estimate for point in own]
-        series.append(Series(name or "mean over worlds", means, named, [*halves], style="intervals", colour=slot))
-    strongest = [point for point in points if not point.series]
-    at, values = [p.label for p in strongest for _ in p.values], [value for p in strongest for value in p.values]
-    series.append(Series("one world", values, at, style="points", colour=0))
-    first = Panel(f"{row} less {other}", f"{unit(spec)} of {spec.metric}", "", [*series, *_background(spec)])
-    found = [(finding, finding.effect) for finding in study.state.findings if finding.effect is not None]
-    names, effects = [finding.name for finding, _ in found], [effect for _, effect in found]
-    means, halves = [effect.estimate for effect in effects], [_half(effect) for effect in effects]
-    worlds = [(value, finding.name) for finding, _ in found for value in finding.values.values()]
-    second = Panel(
-        "All hypotheses",
-        unit(spec),
-        "",
-        [
-            Series("mean over worlds", means, names, [*halves], style="intervals", colour=0),
-            Series("one world", [value for value, _ in worlds], [name for _, name in worlds], style="points", colour=0),
-            *_background(spec),
-        ],
-    )
-    panels = [first, second] if len(found) > 1 else [first]
+    series = [
+        _intervals(name or MEAN, {point.label: point.effect for point in points if point.series == name}, slot)
+        for slot, name in enumerate(dict.fromkeys(point.series for point in reversed(points)))
+    ]
+    series.append(_worlds({point.label: point.values for point in points if not point.series}))
+    panels = [Panel(f"{row} less {other}", f"{unit(spec)} of {spec.metric}", "", [*series, *_background(spec)])]
+    found = {finding.name: finding for finding in study.state.findings if finding.effect is not None}
+    if len(found) > 1:
+        effects = _intervals(MEAN, {name: one.effect for name, one in found.items() if one.effect is not None}, 0)
+        worlds = _worlds({name: one.values.values() for name, one in found.items()})
+        panels.append(Panel("All hypotheses", unit(spec), "", [effects, worlds, *_background(spec)]))
     expected = "claimed" if _tests_claim(spec, study.primary.name) else "expected"
     rises = {"above": "rising over the levels", "below": "falling over the levels"}
     side = hypothesis.side if hypothesis.over is None or hypothesis.weights else rises[hypothesis.side]
@@ -279,7 +285,7 @@ def findings_table(state: StudyState) -> ShownTable:
         if effect is not None:
             interval = interval_text(spec, effect) or effect.reason or ""
             size = TableCell(amount(spec, effect.estimate), (interval,), value=effect.estimate)
-        word = finding.word if finding.word in ("confirmed", "contradicted", "equivalent", "undecided") else ""
+        word = finding.word if finding.word in MARKS else ""
         verdict = TableCell(text, lines, mark=word)
         rows.append(TableRow(finding.hypothesis.says, (size, verdict), small, main=finding.primary))
     return ShownTable(
@@ -297,24 +303,14 @@ def _found(spec: StudySpec, finding: StudyFinding) -> tuple[str, tuple[str, ...]
     return finding.word, tuple(lines)
 
 
-def _numbers(study: AtlasStudy) -> Iterator[Any]:
+def _numbers(study: AtlasStudy, state: StudyState) -> Iterator[Any]:
     """Yields the tables behind the findings of a complete study."""
-    assert study.state is not None
-    spec, state = study.state.spec, study.state
-    tables: list[Any] = []
+    spec, tables = state.spec, []
     for metric in (spec.metric, *spec.shows):
-        means = study.means(metric)
-        rows = []
-        for row in dict.fromkeys(row for row, _ in means):
-            own = [means.get((row, cell)) for cell in spec.cells]
-            rows.append(
-                TableRow(
-                    row,
-                    tuple(
-                        TableCell() if one is None else TableCell(mean_text(one), tip=one.reason or "") for one in own
-                    ),
-                )
-            )
+        shown = shown_values(spec, state.ends, metric)
+        cells = {place: _mean_cell(*found) for place, found in shown.items()}
+        names = dict.fromkeys(row for row, _ in shown)
+        rows = (TableRow(row, tuple(cells.get((row, cell), TableCell()) for cell in spec.cells)) for row in names)
         tables.append(ShownTable(tuple(map(TableColumn, spec.cells)), tuple(rows), title=metric))
     yield Fold(f"Means of each row in each cell, 95 % intervals over {spec.worlds} worlds", tuple(tables))
     worlds = (
@@ -322,30 +318,38 @@ def _numbers(study: AtlasStudy) -> Iterator[Any]:
         for index, record in state.records.items()
     )
     yield Fold("Values of all worlds", (simple_table(["world", *(one.name for one in state.findings)], worlds),))
-    if study.at_kl:
-        yield Fold(f"{spec.metric} at equal KL, nats per response", tuple(_at_equal_kl(study)))
+    if at_kl := rows_at_kl(spec, state.records):
+        yield Fold(f"{spec.metric} at equal KL, nats per response", tuple(_at_equal_kl(spec, at_kl)))
     if tests := twin_tests(state):
         yield Fold("Rows against themselves", (simple_table(HEADINGS, (test.texts for test in tests)),))
-    budgets = ([row, *budget.texts] for row, budget in study.budgets.items())
+    budgets = ([row, *budget.texts] for row, budget in row_budgets(spec, state.frame, state.tuned).items())
     yield Fold("Budgets of the rows", (simple_table(["row", *BUDGET_COLUMNS], budgets),))
+
+
+def _mean_cell(values: Mapping[int, float], missing: int) -> TableCell:
+    """Returns a mean over worlds with its interval, or why there is none."""
+    if missing:
+        return TableCell("no mean", tip=f"{missing} of {len(values) + missing} worlds have no number")
+    effect = over_worlds(values)
+    interval = effect.interval()
+    bounds = "" if interval is None else f" [{interval.lower:.1f}, {interval.upper:.1f}]"
+    return TableCell(f"{effect.estimate:.1f}{bounds}")
 
 
 def _world_text(spec: StudySpec, value: float | None) -> str:
     return "" if value is None else amount(spec, value)
 
 
-def _at_equal_kl(study: AtlasStudy) -> Iterator[Any]:
-    assert study.state is not None
-    targets = study.state.spec.kl_targets
-    lines = [study.at_kl[at : at + len(targets)] for at in range(0, len(study.at_kl), len(targets))]
+def _at_equal_kl(spec: StudySpec, found: Sequence[MeanAtKL]) -> Iterator[Any]:
+    size = len(spec.kl_targets)
     rows = (
         [f"{line[0].cell}, {line[0].row}", *("not reached" if one.value is None else one.text for one in line)]
-        for line in lines
+        for line in (found[at : at + size] for at in range(0, len(found), size))
     )
-    yield simple_table(["cell and row", *(f"{target:g}" for target in targets)], rows)
-    if any(one.assumed for one in study.at_kl):
+    yield simple_table(["cell and row", *(f"{target:g}" for target in spec.kl_targets)], rows)
+    if any(one.assumed for one in found):
         yield Text(f"{ASSUMED}: {WHAT_IS_ASSUMED}", "key")
-    if reasons := [f"{one.cell}, {one.row} at {one.target:g}: {one.reason}" for one in study.at_kl if one.reason]:
+    if reasons := [f"{one.cell}, {one.row} at {one.target:g}: {one.reason}" for one in found if one.reason]:
         yield Bullets(tuple(reasons))
 
 
@@ -357,7 +361,7 @@ def _design(spec: StudySpec) -> Fold:
 def _runs(study: AtlasStudy) -> Iterator[Any]:
     if study.state is not None and study.state.notes:
         yield Bullets(tuple(study.state.notes), "caveat")
-    if records := runs_of(study):
+    if (records := study.records) and study.state is not None:
         columns = tuple(TableColumn(name, numeric=False) for name in ("commit", "digest of the study", "record"))
         rows = (
             TableRow(
@@ -368,7 +372,7 @@ def _runs(study: AtlasStudy) -> Iterator[Any]:
             )
             for one in records
         )  # fmt: skip
-        summary = f"Runs: {len(records)} worlds, {study.core_hours:.1f} core-hours"
+        summary = f"Runs: {len(records)} worlds, {core_hours(study.state.frame):.1f} core-hours"
         yield Fold(summary, (ShownTable(columns, tuple(rows), "world"),))
 
 
@@ -378,20 +382,19 @@ def study_section(study: AtlasStudy) -> Section:
     if study.spec is not None:
         parts.append(Text(study.spec.asks))
         if (claim := study.spec.claim) is not None:
-            own = study.of_claim
-            verdict = "" if own is None or own.says is None else f" By this study: {own.word}."
+            verdict = "" if study.says is None else f" By this study: {study.claim_word}."
             text = f"The paper ({label(claim.paper)}, {claim.stated.source}): {claim.stated.says}.{verdict}"
             parts.append(Text(text, "says"))
     if study.state is None:
         parts.append(Text(f"Refused: {study.problem}", "waiting"))
     elif study.primary is None:
-        parts += [Text(f"{study.status}; no verdict before the last.", "waiting"), _design(study.state.spec)]
+        parts += [Text(f"{study.state.progress}; no verdict before the last.", "waiting"), _design(study.state.spec)]
         parts += _runs(study)
     else:
         spec, primary = study.state.spec, study.primary
         word = primary.word if primary.word in ("confirmed", "contradicted") else ""
         mark = Markup('<b class="word {}">{}</b> {}').format(word, primary.word, sentence(spec, primary))
-        curves = row_curves(spec, runs_of(study))
+        curves = row_curves(spec, study.records)
         pictures = (effects_picture(study), curves_picture(study, curves))
         parts += [Text(mark, "headline"), *(picture for picture in pictures if picture is not None)]
         if lost := tuple(f"{one.row} in {one.cell}: {one.problem}" for one in curves if one.problem):
@@ -403,46 +406,39 @@ def study_section(study: AtlasStudy) -> Section:
             parts.append(
                 Fold(f"Caveats ({sum(len(group.texts) for group in groups)})", (Bullets(tuple(items), "caveat"),))
             )
-        parts += [Text(FINDINGS_READING, "key"), *_numbers(study), _design(spec), *_runs(study)]
+        parts += [Text(FINDINGS_READING, "key"), *_numbers(study, study.state), _design(spec), *_runs(study)]
     return Section(study.title, f"study-{study.name}", tuple(parts), short=study.name)
 
 
-def atlas_page(atlas: Atlas) -> ReportPage:
+def _claim_row(claim: AskedClaim) -> TableRow:
+    """Returns a claim's verdict over all studies that name it, and what each says."""
+    studies = tuple(
+        link(f"#study-{one.name}", one.name)
+        + f": {one.claim_word} ({one.tested})"
+        + (f"; differs: {one.claim.differs}" if one.claim and one.claim.differs else "")
+        for one in claim.studies
+    )
+    verdict = TableCell(claim.word, mark=claim.word if claim.word in MARKS else "")
+    return TableRow(
+        claim.stated.says, (verdict, TableCell("", studies)), (f"{label(claim.paper)}, {claim.stated.source}",)
+    )
+
+
+def atlas_page(studies: Sequence[AtlasStudy]) -> ReportPage:
     """Returns the page of all studies."""
-    total = atlas.total_count
-    shown = [
-        word
-        for word in WORDS
-        if word in ("confirmed", "contradicted", "equivalent", "undecided") or total.words.get(word)
-    ]
-    tiles = [(f"{total.asked} of {total.claims}", "claims of the five papers asked by a study", "")]
-    tiles += [(str(total.words.get(word, 0)), word, word if total.words.get(word) else "") for word in shown]
-    tiles.append((str(total.words.get(OPEN, 0)), "still open", ""))
-    lead: list[Any] = [Tiles(tuple(tiles)), Text(READING)]
-    if atlas.claims:
-        rows = []
-        for claim in atlas.claims:
-            studies = tuple(
-                link(f"#study-{one.study}", one.study)
-                + f": {one.word} ({one.tested})"
-                + (f"; differs: {one.claim.differs}" if one.claim.differs else "")
-                for one in claim.studies
-            )
-            source = (f"{label(claim.paper)}, {claim.stated.source}",)
-            mark = claim.word if claim.word in ("confirmed", "contradicted", "equivalent", "undecided") else ""
-            rows.append(TableRow(claim.stated.says, (TableCell(claim.word, mark=mark), TableCell("", studies)), source))
+    claims = asked_claims(studies)
+    words = Counter(claim.word for claim in claims)
+    every = sum(len(stated_claims(paper)) for paper in PAPERS)
+    tiles = [(f"{len(claims)} of {every}", "claims of the five papers asked by a study", "")]
+    shown = (word for word in WORDS if word in MARKS or words[word])
+    tiles += [(str(words[word]), word, word if words[word] else "") for word in shown]
+    lead: list[Any] = [Tiles((*tiles, (str(words[OPEN]), "still open", ""))), Text(READING)]
+    if claims:
         columns = (TableColumn("verdict", numeric=False), TableColumn("studies that name it", numeric=False))
-        lead += [ShownTable(columns, tuple(rows), "claim"), Text(CLAIMS_READING, "key")]
-    counts = (
-        [label(one.paper), str(one.claims), str(one.asked), *(str(one.words.get(word, 0)) for word in (*WORDS, OPEN)),
-         str(one.elsewhere)]
-        for one in atlas.paper_counts
-    )  # fmt: skip
-    headings = ["paper", "claims", "asked", *WORDS, OPEN, "studies of other claims"]
-    lead.append(Fold("Claims by paper", (simple_table(headings, counts),)))
-    sections = [study_section(study) for study in atlas.studies]
+        lead += [ShownTable(columns, tuple(map(_claim_row, claims)), "claim"), Text(CLAIMS_READING, "key")]
+    sections = tuple(study_section(study) for study in studies)
     title = "When does each idea help, and by how much?"
-    return ReportPage("Rewardsmith atlas", title, tuple(lead), tuple(sections), "Rewardsmith · atlas")
+    return ReportPage("Rewardsmith atlas", title, tuple(lead), sections, "Rewardsmith · atlas")
 
 
 def write_atlas(root: Path, out: Path) -> Path:

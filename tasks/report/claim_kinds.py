@@ -1,29 +1,97 @@
 """The kinds of statement that a claim is made of: the fields of each and the comparisons that follow from it.
 
 A comparison says that one number is above another, below it, or beside it (within a margin). `KINDS` is the one table
-of kinds; a new one is a dataclass of its fields, a function and a line there. Fields are checked by their names:
-`ROW_FIELDS` are rows of the paper's row map, `METRIC_FIELDS` metrics.
+of kinds; a new one is a dataclass of its fields and a line there.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.verdicts import ClaimSide
-from tasks.report.claim_numbers import Numbers
-from tasks.report.measurements import BySeed
-from tasks.report.outputs import StageOutput
+from rlhf_core.published.row_map import data_set, recipe_row
+from tasks.report.games import Matches, match_of
+from tasks.report.numbers import Measurements, TableRuns, broken, measurements
+from tasks.report.outputs import BySeed, Outputs, ResultTree, StageOutput
 
 #: (position, height) by position.
 Curve = Sequence[tuple[float, float]]
-#: Fields of parts that hold names of rows, and of metrics.
-ROW_FIELDS = ("rows", "than", "over", "row", "peak")
-METRIC_FIELDS = ("metric", "than_metric", "best", "end", "along")
+#: Fields of parts that hold names of rows.
+ROW_FIELDS = ("rows", "than", "over", "row")
+
+
+@dataclass(frozen=True)
+class ClaimsFile:
+    """The top level of a claims file.
+
+    Args:
+        numbers_sentence: what the numbers are; `{verdicts}` is replaced by 'true' or 'judged': true rewards or a
+            judge decide win rates.
+        alike_sentence: when two of them count as alike; `{margin}` is replaced by the margin.
+        needs: what has to be run for any claim to have a verdict.
+        metric: of parts that name none; the page calls it by the row's name alone.
+        claims: {id: {says, source, parts}}.
+        margin: of parts that give none.
+        titles: what the page calls a metric.
+        sft_by_prefix: the SFT model of rows by the prefix of their names; the longest that fits holds.
+        rival_groups: rows that are each other's `others` in a match, by the name of their task.
+    """
+
+    numbers_sentence: str
+    needs: str
+    metric: str
+    claims: Mapping[str, Any]
+    alike_sentence: str = ""
+    margin: float = 0.0
+    titles: Mapping[str, str] = field(default_factory=dict)
+    sft_by_prefix: Mapping[str, str] = field(default_factory=dict)
+    rival_groups: Mapping[str, Any] = field(default_factory=dict)
+
+    def title(self, metric: str) -> str:
+        """Returns the page's name of a metric."""
+        return self.titles.get(metric, metric)
+
+    def label(self, row: str, metric: str) -> str:
+        """Returns the page's name of a metric of a row."""
+        return row if metric == self.metric else f"{row}, {self.title(metric)}"
+
+    def model_of(self, row: str) -> str | None:
+        """Returns the SFT model that a row starts from; None where the file does not say."""
+        fitting = [prefix for prefix in self.sft_by_prefix if row.startswith(prefix)]
+        return self.sft_by_prefix[max(fitting, key=len)] if fitting else None
+
+
+class Numbers:
+    """The measured numbers of a paper's rows, and what its claims file says of all of them.
+
+    Attributes:
+        broken: rows that are below their own SFT model even at their best evaluation.
+    """
+
+    def __init__(self, paper: str, file: ClaimsFile, rows: Sequence[str], tree: ResultTree) -> None:
+        self.file = file
+        places = {row: recipe_row(paper, row) for row in rows}
+        self.outputs: Outputs = {row: tree.of(place) for row, place in places.items()}
+        models = {name: tree.of(recipe_row(paper, name)) for name in file.sft_by_prefix.values()}
+        sft_outputs = {row: models[name] for row in rows if (name := file.model_of(row))}
+        self.runs = TableRuns(self.outputs, sft_outputs, tree.alpaca_calibrations(data_set(paper)), paper, tree)
+        task_of = {row: task for task, members in file.rival_groups.items() for row in members}
+        self.matches = Matches(self.outputs, tree.root, task_of)
+        self._known: dict[str, Measurements] = {}
+        self.broken = {row for row in rows if places[row].kind == "policy" and broken(self.outputs[row])}
+
+    def of(self, row: str, metric: str) -> BySeed:
+        """Returns a metric of a row by seed; empty where it was not measured."""
+        match = match_of(metric)
+        if match is not None:
+            return self.matches.measured(row, match)
+        if metric not in self._known:
+            self._known[metric] = measurements(self.runs, metric)
+        return self._known[metric].get(row, {})
 
 
 @dataclass(frozen=True)
@@ -65,28 +133,22 @@ class Rows:
     def __post_init__(self) -> None:
         if self.than is None and self.than_metric is None:
             raise RecipeError("a row needs 'than' (rows or a number) or 'than_metric' to be compared with")
-        if isinstance(self.than, tuple) and not self.than_metric and (same := set(self.rows) & set(self.than)):
-            raise RecipeError(f"than: '{min(same)}' is compared with itself")
 
-
-def compare_rows(part: Rows, numbers: Numbers, side: ClaimSide) -> list[ClaimComparison]:
-    """Compares each row with each other row, with a number, or with its own other metric."""
-    file, found = numbers.file, []
-    margin = file.margin if part.margin is None else part.margin
-    for metric, row in itertools.product(part.metric or (file.metric,), part.rows):
-        own, label, other_metric = numbers.of(row, metric), file.label(row, metric), part.than_metric or metric
-        if part.than is None:
-            label, right = f"{row}, {file.title(metric)}", file.title(other_metric)
-            found.append(ClaimComparison(label, own, side, right, numbers.of(row, other_metric), margin))
-        elif isinstance(part.than, tuple):
-            for other in part.than:
-                right = other if other_metric == metric else file.label(other, other_metric)
-                found.append(
-                    ClaimComparison(label, own, side, right, numbers.of(other, other_metric), margin, (row, other))
-                )
-        else:
-            found.append(ClaimComparison(label, own, side, f"{part.than:g}", float(part.than), margin))
-    return found
+    def comparisons(self, numbers: Numbers, side: ClaimSide) -> Iterator[ClaimComparison]:
+        """Yields each row beside each other row, a number, or its own other metric."""
+        file, margin = numbers.file, numbers.file.margin if self.margin is None else self.margin
+        for metric, row in itertools.product(self.metric or (file.metric,), self.rows):
+            own, label, other_metric = numbers.of(row, metric), file.label(row, metric), self.than_metric or metric
+            if self.than is None:
+                label, right = f"{row}, {file.title(metric)}", file.title(other_metric)
+                yield ClaimComparison(label, own, side, right, numbers.of(row, other_metric), margin)
+            elif isinstance(self.than, tuple):
+                for other in self.than:
+                    right, theirs = file.label(other, other_metric), numbers.of(other, other_metric)
+                    right = other if other_metric == metric else right
+                    yield ClaimComparison(label, own, side, right, theirs, margin, (row, other))
+            else:
+                yield ClaimComparison(label, own, side, f"{self.than:g}", float(self.than), margin)
 
 
 @dataclass(frozen=True)
@@ -96,55 +158,12 @@ class Order:
     rows: tuple[str, ...]
     metric: tuple[str, ...] = ()
 
-
-def compare_order(part: Order, numbers: Numbers) -> list[ClaimComparison]:
-    """Compares each row with the one before it."""
-    pairs = itertools.product(part.metric or (numbers.file.metric,), itertools.pairwise(part.rows))
-    return [
-        ClaimComparison(
-            numbers.file.label(high, metric),
-            numbers.of(high, metric),
-            "above",
-            low,
-            numbers.of(low, metric),
-            rows=(high, low),
-        )
-        for metric, (low, high) in pairs
-    ]
-
-
-@dataclass(frozen=True)
-class PeakInside:
-    """Fields of peak_inside: rows in the order of a dial, and the one between the ends that is above both."""
-
-    rows: tuple[str, ...]
-    peak: str
-    metric: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.peak not in self.rows[1:-1]:
-            raise RecipeError(f"peak is '{self.peak}'; it must be one of 'rows' between the first and the last")
-
-
-def compare_peak(part: PeakInside, numbers: Numbers) -> list[ClaimComparison]:
-    """Compares the peak with both ends of the dial."""
-    return compare_rows(
-        Rows((part.peak,), (part.rows[0], part.rows[-1]), (part.metric or numbers.file.metric,)), numbers, "above"
-    )
-
-
-@dataclass(frozen=True)
-class Collapse:
-    """Fields of collapse: rows that end with worse weights than at their best evaluation."""
-
-    rows: tuple[str, ...]
-    best: str = "peak_win_rate_vs_sft"
-    end: str = "win_rate_vs_sft"
-
-
-def compare_collapse(part: Collapse, numbers: Numbers) -> list[ClaimComparison]:
-    """Compares each row's best evaluation with its end."""
-    return compare_rows(Rows(part.rows, None, (part.best,), part.end), numbers, "above")
+    def comparisons(self, numbers: Numbers, side: ClaimSide) -> Iterator[ClaimComparison]:
+        """Yields each row beside the one before it."""
+        for metric in self.metric or (numbers.file.metric,):
+            for low, high in itertools.pairwise(self.rows):
+                left, own, theirs = numbers.file.label(high, metric), numbers.of(high, metric), numbers.of(low, metric)
+                yield ClaimComparison(left, own, side, low, theirs, rows=(high, low))
 
 
 @dataclass(frozen=True)
@@ -162,24 +181,13 @@ class Wins:
     by: str
     margin: float | None = None
 
-
-def compare_wins(part: Wins, numbers: Numbers, side: ClaimSide) -> list[ClaimComparison]:
-    """Compares the row's win rate over each other row with 50 %."""
-    margin = numbers.file.margin if part.margin is None else part.margin
-    judge = numbers.file.title(f"wins/{part.by}")
-    return [
-        ClaimComparison(
-            f"{part.row} over {other} {judge}",
-            numbers.of(part.row, metric),
-            side,
-            "50",
-            50.0,
-            margin,
-            (part.row, other),
-        )
-        for other in part.over
-        for metric in (f"wins/{part.by}/{other}",)
-    ]
+    def comparisons(self, numbers: Numbers, side: ClaimSide) -> Iterator[ClaimComparison]:
+        """Yields the row's win rate over each other row beside 50 %."""
+        margin = numbers.file.margin if self.margin is None else self.margin
+        for other in self.over:
+            left = f"{self.row} over {other} {numbers.file.title(f'wins/{self.by}')}"
+            rates = numbers.of(self.row, f"wins/{self.by}/{other}")
+            yield ClaimComparison(left, rates, side, "50", 50.0, margin, (self.row, other))
 
 
 @dataclass(frozen=True)
@@ -197,20 +205,13 @@ class Selected:
     metric: str
     side: str
 
-    def __post_init__(self) -> None:
-        if self.side not in ("above", "below"):
-            raise RecipeError(f"side is '{self.side}'; it must be 'above' or 'below'")
-
-
-def compare_selected(part: Selected, numbers: Numbers) -> list[ClaimComparison]:
-    """Compares the chosen aspect with each other aspect of the selection."""
-    side: ClaimSide = "above" if part.side == "above" else "below"
-    own = numbers.of(part.row, f"{part.metric}/{part.aspect}")
-    label = f"{numbers.file.title(part.metric)} {part.aspect}"
-    return [
-        ClaimComparison(label, own, side, other, numbers.of(part.row, f"{part.metric}/{other}"))
-        for other in part.others
-    ]
+    def comparisons(self, numbers: Numbers, _: ClaimSide) -> Iterator[ClaimComparison]:
+        """Yields the chosen aspect beside each other aspect of the selection."""
+        own, label = numbers.of(self.row, f"{self.metric}/{self.aspect}"), numbers.file.title(self.metric)
+        side: ClaimSide = "above" if self.side == "above" else "below"
+        for other in self.others:
+            theirs = numbers.of(self.row, f"{self.metric}/{other}")
+            yield ClaimComparison(f"{label} {self.aspect}", own, side, other, theirs)
 
 
 @dataclass(frozen=True)
@@ -233,8 +234,28 @@ class Frontier:
         if self.pieces < 1:
             raise RecipeError(f"pieces is {self.pieces}; it must be at least 1")
 
+    def comparisons(self, numbers: Numbers, side: ClaimSide) -> Iterator[ClaimComparison]:
+        """Yields the row's curve beside each other curve, in every piece of the range that both reach in a world.
 
-def curve_of(output: StageOutput, metric: str, along: str) -> Curve:
+        The pieces are cut in each world by its own curves, so that a world's numbers do not depend on other worlds.
+        """
+        metric, place = self.metric or numbers.file.metric, numbers.file.title(self.along)
+        for other in self.over:
+            own, theirs = (
+                {seed: _curve(output, metric, self.along) for seed, output in numbers.outputs[name].items()}
+                for name in (self.row, other)
+            )
+            cut = {seed: _shared_pieces([own[seed], theirs[seed]], self.pieces) for seed in own.keys() & theirs.keys()}
+            for number in range(self.pieces):
+                left, right = (
+                    {seed: mean_height(curves[seed], *pieces[number]) for seed, pieces in cut.items() if pieces}
+                    for curves in (own, theirs)
+                )
+                label = f"{self.row}, piece {number + 1} of {self.pieces} of the shared {place}"
+                yield ClaimComparison(label, left, side, other, right, rows=(self.row, other))
+
+
+def _curve(output: StageOutput, metric: str, along: str) -> Curve:
     """Returns (position, height) of every evaluation of a run and of its last weights, by position."""
     rows = [*output.rows("checkpoints.jsonl"), output.metrics]
     return sorted((float(row[along]), float(row[metric])) for row in rows if along in row and metric in row)
@@ -251,53 +272,29 @@ def mean_height(curve: Curve, start: float, end: float) -> float:
     return area / (end - start)
 
 
-def shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, float]]:
+def _shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, float]]:
     """Returns equal pieces of the range that all curves reach; none where there is no such range."""
-    if not curves or not all(curves):
+    if not all(curves):
         return []
     low, high = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     width = (high - low) / pieces
     return [(low + i * width, low + (i + 1) * width) for i in range(pieces)] if low < high else []
 
 
-def compare_frontier(part: Frontier, numbers: Numbers) -> list[ClaimComparison]:
-    """Compares the row's curve with each other curve, in every piece of the range that both reach in a world.
-
-    The pieces are cut in each world by its own curves, so that a world's numbers do not depend on other worlds.
-    """
-    metric, place, found = part.metric or numbers.file.metric, numbers.file.title(part.along), []
-    for other in part.over:
-        own, theirs = (
-            {seed: curve_of(output, metric, part.along) for seed, output in numbers.outputs[name].items()}
-            for name in (part.row, other)
-        )
-        cut = {seed: shared_pieces([own[seed], theirs[seed]], part.pieces) for seed in own.keys() & theirs.keys()}
-        for number in range(part.pieces):
-            left, right = (
-                {seed: mean_height(curves[seed], *pieces[number]) for seed, pieces in cut.items() if pieces}
-                for curves in (own, theirs)
-            )
-            label = f"{part.row}, piece {number + 1} of {part.pieces} of the shared {place}"
-            found.append(ClaimComparison(label, left, "above", other, right, rows=(part.row, other)))
-    return found
-
-
 class Kind(NamedTuple):
-    """The fields of a kind and the function that makes its comparisons."""
+    """The fields of a kind, and the side on which the paper has the first number of its comparisons."""
 
     fields: type[Any]
-    comparisons: Callable[[Any, Numbers], list[ClaimComparison]]
+    side: ClaimSide
 
 
 KINDS: dict[str, Kind] = {
-    "greater": Kind(Rows, partial(compare_rows, side="above")),
-    "less": Kind(Rows, partial(compare_rows, side="below")),
-    "within": Kind(Rows, partial(compare_rows, side="beside")),
-    "order": Kind(Order, compare_order),
-    "peak_inside": Kind(PeakInside, compare_peak),
-    "collapse": Kind(Collapse, compare_collapse),
-    "wins": Kind(Wins, partial(compare_wins, side="above")),
-    "ties": Kind(Wins, partial(compare_wins, side="beside")),
-    "selected": Kind(Selected, compare_selected),
-    "frontier": Kind(Frontier, compare_frontier),
+    "greater": Kind(Rows, "above"),
+    "less": Kind(Rows, "below"),
+    "within": Kind(Rows, "beside"),
+    "order": Kind(Order, "above"),
+    "wins": Kind(Wins, "above"),
+    "ties": Kind(Wins, "beside"),
+    "selected": Kind(Selected, "above"),
+    "frontier": Kind(Frontier, "above"),
 }

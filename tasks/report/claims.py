@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -26,17 +26,15 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.verdicts import ClaimWord, TestedComparison, claim_verdict
 from rlhf_core.evaluation.worlds import ALPHA
 from rlhf_core.published import printed_tables
-from rlhf_core.published.row_map import metrics_of_paper, row_names
+from rlhf_core.published.row_map import row_names
 from rlhf_core.typed import typed
 from tasks.params.pages import read_settings
-from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, ClaimComparison, Selected, Wins
-from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
+from tasks.report.claim_kinds import KINDS, ROW_FIELDS, ClaimComparison, ClaimsFile, Numbers
 from tasks.report.figure_data import FigureData
-from tasks.report.matches import OTHERS
+from tasks.report.numbers import win_rate_source
 from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import EXPLORATORY
 from tasks.report.significance import Comparison, compare, compare_constant, exploratory
-from tasks.report.win_rates import win_rate_source
 
 FOLDER = printed_tables.FOLDER / "claims"
 
@@ -47,6 +45,14 @@ class ClaimPart:
 
     kind: str
     fields: Any
+
+    @property
+    def rows(self) -> list[str]:
+        """Returns the rows that it names."""
+        named = [getattr(self.fields, name, None) for name in ROW_FIELDS]
+        return [
+            row for one in named for row in ((one,) if isinstance(one, str) else one if isinstance(one, tuple) else ())
+        ]
 
 
 @dataclass(frozen=True)
@@ -77,16 +83,8 @@ class PaperClaims:
     @property
     def rows(self) -> list[str]:
         """Returns the rows named by the claims and by the file's groups of rivals, each once."""
-        named = {row for claim in self.claims for part in claim.parts for _, row in _named(part.fields, ROW_FIELDS)}
+        named = {row for claim in self.claims for part in claim.parts for row in part.rows}
         return sorted({*named, *(row for rows in self.file.rival_groups.values() for row in rows)})
-
-
-def _named(part: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields (field, text) for every text in the named fields of a part."""
-    for name in names:
-        value = getattr(part, name, None)
-        texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
-        yield from ((name, str(text)) for text in texts)
 
 
 @cache
@@ -99,68 +97,34 @@ def read_claims(path: Path, paper: str) -> PaperClaims:
     """Parses a claims file.
 
     Raises:
-        RecipeError: an unknown field, kind, row or metric, with the nearest known one.
+        RecipeError: an unknown field, kind or row, with the nearest known one.
     """
     where = f"claims/{path.name}"
-    file = typed(ClaimsFile, read_settings(path), where)
-    members = [("rival_groups", row) for rows in file.rival_groups.values() for row in rows]
-    _check_rows([*(("sft_by_prefix", name) for name in file.sft_by_prefix.values()), *members], paper, where)
-    # a title is of a metric or of a family: `greedy_wins` has one for each aspect, `wins/<by>` one for each row
-    families = {name: f"{name}/{OTHERS}" for name in file.titles}
-    _check_metrics([("titles", name) for name, family in families.items() if not _has(paper, family)], paper, where)
-    _check_metrics([("metric", file.metric)], paper, where)
-    found = []
+    file, found = typed(ClaimsFile, read_settings(path), where), []
     for name, raw in file.claims.items():
         place = f"{where}: claim '{name}'"
         parts = raw.pop("parts", None) if isinstance(raw, dict) else None
         if not isinstance(parts, list) or not parts:
             raise RecipeError(f"{place}: 'parts' is missing; list the comparisons that the claim is made of")
-        stated = tuple(_part(one, paper, file, f"{place}, part {number}") for number, one in enumerate(parts, 1))
+        stated = tuple(_part(one, paper, f"{place}, part {number}") for number, one in enumerate(parts, 1))
         found.append(typed(Claim, {"id": name, **raw, "parts": stated}, place))
     return PaperClaims(paper, file, tuple(found))
 
 
-def _has(paper: str, metric: str) -> bool:
-    return has_metric(paper, metric, row_names(paper))
-
-
-def _check_rows(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
-    """Refuses a (field, row) whose row is not in the paper's row map."""
-    known = row_names(paper)
-    for name, row in named:
-        if row not in known:
-            raise RecipeError(
-                f"{where}: {name}: '{row}' is not a row of row_map/{paper}.yaml{printed_tables.suggestion(row, known)}"
-            )
-
-
-def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
-    """Refuses a (field, metric) whose metric is neither in the paper's row map nor in `DERIVED`."""
-    for name, metric in named:
-        if not _has(paper, metric):
-            hint = printed_tables.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
-            raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of row_map/{paper}.yaml{hint}")
-
-
-def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimPart:
-    """Parses one part and looks up its rows and metrics."""
+def _part(raw: Any, paper: str, where: str) -> ClaimPart:
+    """Parses one part and looks up its rows."""
     kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
     if kind not in KINDS:
         raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{printed_tables.suggestion(kind, KINDS)}")
-    cls = KINDS[kind].fields
+    cls, known = KINDS[kind].fields, row_names(paper)
     lists = [one.name for one in fields(cls) if "tuple" in str(one.type)]
     values = {name: [v] if name in lists and isinstance(v, str) else v for name, v in raw.items() if name != "kind"}
-    made = typed(cls, values, where)
-    _check_rows(_named(made, ROW_FIELDS), paper, where)
-    metrics = _named(made, METRIC_FIELDS)
-    if isinstance(made, Wins):
-        metrics = (("by", f"wins/{made.by}/{other}") for other in made.over)
-    elif isinstance(made, Selected):
-        metrics = iter([("metric", f"{made.metric}/{made.aspect}")])
-    _check_metrics(metrics, paper, where)
-    if kind in ("within", "ties") and not (file.margin if made.margin is None else made.margin) > 0:
-        raise RecipeError(f"{where}: kind '{kind}' needs a margin; set 'margin' to a number above 0")
-    return ClaimPart(kind, made)
+    part = ClaimPart(kind, typed(cls, values, where))
+    for row in part.rows:
+        if row not in known:
+            hint = printed_tables.suggestion(row, known)
+            raise RecipeError(f"{where}: '{row}' is not a row of row_map/{paper}.yaml{hint}")
+    return part
 
 
 def _measured(comparison: ClaimComparison) -> Comparison | None:
@@ -194,7 +158,7 @@ def _comparison_verdict(tested: TestedComparison, p_contradicted: float | None) 
 
 def with_verdicts(claim: Claim, numbers: Numbers) -> dict[str, Any]:
     """Returns a claim as plain data, with the effect, p-value and verdict of each comparison."""
-    comparisons = [one for part in claim.parts for one in KINDS[part.kind].comparisons(part.fields, numbers)]
+    comparisons = [one for part in claim.parts for one in part.fields.comparisons(numbers, KINDS[part.kind].side)]
     measured = [_measured(comparison) for comparison in comparisons]
     tested = [
         TestedComparison(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.params.metric_names import NAMES
 from tasks.report.charts import panels_svg
 from tasks.report.colour import coloured_tokens, scale_legend
 from tasks.report.figure_data import FigureData, Panel, Series, curve_series, spread_note
 from tasks.report.page import Bullets, Passage, Passages, Picture, ReportPage, Section, Text, write_page
-from tasks.report.paper_tables import PERCENT_RANGE, cannot_decide, format_number
+from tasks.report.paper_tables import PERCENT_RANGE, cannot_decide
 from tasks.report.rows_compared import (
     FIRST_CHOICES,
     ONE_WORLD,
@@ -18,13 +19,13 @@ from tasks.report.rows_compared import (
     ComparedRow,
     RowRuns,
     RowsCompared,
-    SameText,
+    SamePrompt,
     compare_rows,
     same_prompts,
     same_rollouts,
     side_of,
 )
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, print_tables, simple_table
+from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, print_tables, simple_table
 
 WIN_RATE = "win_rate_vs_sft"
 #: Metric, file, panel's title, unit.
@@ -207,27 +208,31 @@ def numbers(found: RowsCompared) -> list[object]:
     ]
 
 
-def _passage(text: SameText, scale: float) -> Passage:
-    """Returns an answer; with tokens coloured by what each was paid, on the scale of its row."""
-    true = "" if text.true_reward is None else f"true reward {format_number(text.true_reward, 2)}"
-    if not text.tokens:
-        return Passage(text.title, text.text, true)
-    return Passage(text.title, coloured_tokens(text.tokens, text.rewards, scale=scale), true, scale_legend(scale))
-
-
-def _texts(found: Sequence[tuple[str, list[SameText]]]) -> list[Passages]:
-    by_row = zip(*(texts for _, texts in found), strict=True)
-    scales = [max((abs(paid) for text in row for paid in text.rewards), default=0.0) or 1.0 for row in by_row]
-    return [
-        Passages(prompt, tuple(_passage(text, scale) for text, scale in zip(texts, scales, strict=True)))
-        for prompt, texts in found
+def _texts(rows: Sequence[RowRuns], found: Sequence[SamePrompt]) -> list[Passages]:
+    """Returns the rows' answers side by side; those with rewards coloured by what each token was paid, on one scale for
+    each row."""
+    paid = [
+        [abs(one) for answer in answers for one in answer.get("rewards", ())]
+        for answers in zip(*(of for _, of in found), strict=True)
     ]
+    scales = [max(own, default=0.0) or 1.0 for own in paid]
+    return [
+        Passages(prompt, tuple(_passage(row.title, *each) for row, *each in zip(rows, answers, scales, strict=True)))
+        for prompt, answers in found
+    ]
+
+
+def _passage(title: str, answer: Mapping[str, Any], scale: float) -> Passage:
+    reward = answer.get("true_reward")
+    true = "" if reward is None else f"true reward {format_number(reward, 2)}"
+    if not answer.get("tokens"):
+        return Passage(title, str(answer["response"]), true)
+    return Passage(title, coloured_tokens(answer["tokens"], answer["rewards"], scale=scale), true, scale_legend(scale))
 
 
 def comparison_page(found: RowsCompared) -> ReportPage:
     """Returns the page of some rows: numbers, curves, the same prompts answered by each, what each reward pays for."""
     rows = [row.row for row in found.rows]
-    answers, rollouts = same_prompts(rows, PROMPTS), same_rollouts(rows, PROMPTS)
     drawn = Text(
         "Drawn evenly over how far apart the answers' true rewards are, where they are known, from the first world "
         "that all rows have."
@@ -236,20 +241,16 @@ def comparison_page(found: RowsCompared) -> ReportPage:
         "Rollouts of the last step to the same prompts. Blue tokens are paid, orange ones cost; each row's colours "
         "have one scale, that of the rewards shown of it."
     )
-    sections = [
-        Section("Learning curves", "curves", (shown,), short="Curves") if (shown := curves(found)) else None,
-        Section("The same test prompts", "answers", (drawn, *_texts(answers)), short="Answers") if answers else None,
-        Section("What each reward pays for", "rollouts", (paid, *_texts(rollouts)), short="Rewards")
-        if rollouts
-        else None,
-    ]
+    sections: list[Section] = []
+    if (shown := curves(found)) is not None:
+        sections.append(Section("Learning curves", "curves", (shown,), short="Curves"))
+    if answers := _texts(rows, same_prompts(rows, PROMPTS)):
+        sections.append(Section("The same test prompts", "answers", (drawn, *answers), short="Answers"))
+    if rollouts := _texts(rows, same_rollouts(rows, PROMPTS)):
+        sections.append(Section("What each reward pays for", "rollouts", (paid, *rollouts), short="Rewards"))
     names = [row.title for row in rows]
-    return ReportPage(
-        f"Rewardsmith · {', '.join(names)}",
-        " · ".join(names),
-        tuple(numbers(found)),
-        tuple(section for section in sections if section is not None),
-    )
+    title = f"Rewardsmith · {', '.join(names)}"
+    return ReportPage(title, " · ".join(names), tuple(numbers(found)), tuple(sections))
 
 
 def write_comparison(found: RowsCompared, out: Path) -> Path:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rlhf_core.published import printed_tables
-from rlhf_core.published.row_map import RecipeRow
-from tasks.report.outputs import StageOutput, mean_and_standard_error
+from rlhf_core.published.row_map import RecipeRow, recipe_row
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 
 #: Largest distance in characters from the end of one token to the start of the next token's text.
 LOOK_AHEAD = 8
@@ -88,7 +88,7 @@ class FigureData:
 
     def needs(self, name: str, outputs: Mapping[int, StageOutput]) -> Mapping[int, StageOutput]:
         """Returns the runs of a row that the figure shows; notes the row as missing where there are none."""
-        if not outputs:
+        if not outputs and name not in self.missing:
             self.missing.append(name)
         return outputs
 
@@ -100,6 +100,40 @@ class FigureData:
         """Returns plain data; panels without a series are left out, `status` says whether anything was measured."""
         self.panels = [panel for panel in self.panels if panel.series]
         return {**asdict(self), "status": "measured" if self.drawn else "not run"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a figure, with its label and colour."""
+
+    name: str
+    label: str
+    colour: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """A figure to draw.
+
+    Attributes:
+        paper: its key.
+        tree: the results.
+        lines: the figure's rows.
+        labels: of all rows of the paper's file, in the order of their colours.
+        verdicts: what decides win rates, 'true' or 'judged'.
+        spec: the figure as the file has it (`tasks.report.figures.FigureSpec`).
+    """
+
+    paper: str
+    tree: ResultTree
+    lines: Sequence[Line]
+    labels: Mapping[str, str]
+    verdicts: str
+    spec: Any
+
+    def runs(self, name: str) -> dict[int, StageOutput]:
+        """Returns the runs of a row of the paper by seed."""
+        return self.tree.of(recipe_row(self.paper, name))
 
 
 def published_figure(name: str, caption: str, kind: str = "panels") -> FigureData:

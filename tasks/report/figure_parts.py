@@ -10,8 +10,8 @@ from markupsafe import Markup
 from tasks.report.charts import panels_svg
 from tasks.report.colour import coloured_tokens, scale_legend, strongest_reward
 from tasks.report.page import Bullets, Fold, Passage, Passages, Picture, Section, Text, counted
-from tasks.report.paper_tables import effect_text, format_number, p_value
-from tasks.report.table import MARKS, ShownTable, TableCell, TableColumn, TableRow
+from tasks.report.paper_tables import effect_text, p_value
+from tasks.report.table import MARKS, ShownTable, TableCell, TableColumn, TableRow, format_number, number_cell
 
 SIGNS = {"above": "›", "below": "‹", "beside": "≈"}
 
@@ -67,11 +67,8 @@ def _values(figure: Mapping[str, Any]) -> Iterator[Any]:
     for block in figure["blocks"]:
         decimals, rows = block.get("decimals", 3), []
         for row in block["rows"]:
-            cells = []
-            for cell in row["cells"]:
-                error = () if not cell or cell["se"] is None else (f"±{format_number(cell['se'], decimals)}",)
-                text = format_number(cell["mean"], decimals) if cell else "—"
-                cells.append(TableCell(text, error, absent=not cell, value=cell["mean"] if cell else None))
+            means = ((cell["mean"], cell["se"]) if cell else (None, None) for cell in row["cells"])
+            cells = (number_cell(*mean, decimals) for mean in means)
             note = (row["note"],) if row.get("note") else ()
             rows.append(TableRow(row["name"], tuple(cells), note, (row.get("group") or "",)))
         yield ShownTable(tuple(map(TableColumn, block["columns"])), tuple(rows), block.get("head", "model"))

@@ -25,11 +25,10 @@ from tasks.params.scales import scale_entries
 from tasks.params.yaml_files import write_whole
 from tasks.report.charts import PALETTE, panels_svg, spark_svg, theme_colour
 from tasks.report.figure_data import FigureData, Panel, Series, Style
-from tasks.report.hacking_runs import SIGNIFICANCE_LEVEL, HackingRow, read_hacking_run, sft_use
-from tasks.report.outputs import stage_record
+from tasks.report.hacking_runs import HackingRow, read_hacking_run, sft_use
+from tasks.report.outputs import provenance, stage_record
 from tasks.report.page import FactList, Picture, ReportPage, Section, Text, write_page
-from tasks.report.paper_tables import format_number
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow
+from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, number_cell, signed
 from tasks.running.artifacts import read_object
 from tasks.running.stage import run_main
 
@@ -106,21 +105,6 @@ class Laboratory:
         reasons = {cell.name: cell.reason for cell in reversed(cells)}
         return {name: reasons[name] for name in self.mitigations if name in reasons and name not in with_row}
 
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """Returns commits, devices, first and last day, and minutes of training."""
-        days = sorted(str(record["started"])[:10] for record in self.records if record.get("started"))
-        commits = (
-            f"{one['commit'][:12]}{'+' if one.get('dirty') else ''}" for one in self.records if one.get("commit")
-        )
-        return {
-            "commits": list(dict.fromkeys(commits)),
-            "devices": list(dict.fromkeys(str(one["device"]) for one in self.records if one.get("device"))),
-            "first": days[0] if days else "",
-            "last": days[-1] if days else "",
-            "minutes": sum(float(one.get("seconds", 0)) for one in self.records) / 60,
-        }
-
     def to_json(self) -> dict[str, Any]:
         """Returns plain values: every run with its measures, evaluations and clause types."""
         rewards = [
@@ -142,7 +126,7 @@ class Laboratory:
             }
             for reward in self.rewards
         ]
-        return {"scale": self.scale, "seeds": self.seeds, "rewards": rewards, "provenance": self.provenance}
+        return {"scale": self.scale, "seeds": self.seeds, "rewards": rewards, "provenance": provenance(self.records)}
 
 
 def describe(root: Path, scale: str, name: str) -> str:
@@ -195,16 +179,6 @@ def compare(
     return Laboratory(scale, list(seeds), titles, found, [record for record in records if record], list(every))
 
 
-def verdict(cell: HackingRow) -> str:
-    """Returns the word of a cell: 'hacked' if it was hacked in at least half of its worlds, else 'won' or nothing."""
-    if not cell.runs:
-        return ""
-    if 2 * cell.times_hacked >= len(cell.runs):
-        return "hacked"
-    won = [run.measures["final"] > 50 and run.measures.get("p", 1.0) < SIGNIFICANCE_LEVEL for run in cell.runs]
-    return "won" if 2 * sum(won) > len(won) else ""
-
-
 def _span(curves: Sequence[Sequence[tuple[float, float]]], place: int) -> tuple[float, float]:
     """Returns the least and largest step (place 0) or value (1) of several curves; (0, 1) without a point."""
     values = [point[place] for curve in curves for point in curve]
@@ -212,9 +186,7 @@ def _span(curves: Sequence[Sequence[tuple[float, float]]], place: int) -> tuple[
 
 
 def _number(cell: HackingRow, measure: str, decimals: int) -> TableCell:
-    mean, error = cell.mean(measure), cell.standard_error(measure)
-    lines = () if error is None else (f"±{format_number(error, decimals)}",)
-    return TableCell("—" if mean is None else format_number(mean, decimals), lines, absent=mean is None, value=mean)
+    return number_cell(cell.mean(measure), cell.standard_error(measure), decimals)
 
 
 def _outcome(reward: RewardResults, cell: HackingRow, slot: int) -> TableCell:
@@ -225,16 +197,17 @@ def _outcome(reward: RewardResults, cell: HackingRow, slot: int) -> TableCell:
     curves = (cell.proxy_gain_by_step, cell.curve("win_rate"), _span(proxies, 0), _span(proxies, 1))
     rate = _number(cell, "final", 1)
     gain, loss, onset, kl = (cell.mean(name) for name in ("proxy_gain", "loss_after_peak", "onset", "onset_kl"))
-    lines = [verdict(cell)] if verdict(cell) else []
-    lines += [] if gain is None else [f"proxy {gain:+.1f}"]
-    lines += [] if loss is None else [f"{format_number(-loss, 1)} after peak"]
-    at = "" if kl is None else f" · KL {kl:.1f}"
-    lines.append("no onset" if onset is None else f"onset {onset:.0f}{at}")
-    if grown := cell.inflated[:2]:
-        lines.append(", ".join(f"{kind.replace('_', ' ')} +{more:.1f}" for kind, more in grown))
+    grown = ", ".join(f"{kind.replace('_', ' ')} +{more:.1f}" for kind, more in cell.inflated[:2])
+    lines = (
+        cell.verdict,
+        "" if gain is None else f"proxy {signed(gain, 1)}",
+        "" if loss is None else f"{format_number(-loss, 1)} after peak",
+        "no onset" if onset is None else f"onset {onset:.0f}{'' if kl is None else f' · KL {kl:.1f}'}",
+        grown,
+    )
     spark = spark_svg(f"{cell.title}: proxy reward and win rate over training", slot, *curves)
     text = Markup("{}<b>{}</b>").format(spark, " ".join([rate.text, *rate.lines]))
-    return TableCell(text, tuple(lines), tip=_tip(cell), value=rate.value, shade=verdict(cell))
+    return TableCell(text, tuple(filter(None, lines)), tip=_tip(cell), value=rate.value, shade=cell.verdict)
 
 
 def _tip(cell: HackingRow) -> str:
@@ -257,42 +230,33 @@ def _curves(reward: RewardResults, key: str, slots: Mapping[str, int]) -> Pictur
             style: Style = "dashed" if rate else "line"
             series.append(Series(cell.title, x, y, style=style, colour=slots[cell.name], right=rate))
     panel = Panel("", "training step", "proxy reward less SFT's", series, right_label="win rate over SFT, %")
-    figure = FigureData(key, f"{reward.name}: proxy reward and win rate", "", panels=[panel])
-    return Picture(panels_svg(figure))
+    return Picture(panels_svg(FigureData(key, f"{reward.name}: proxy reward and win rate", "", panels=[panel])))
+
+
+def _model_text(model: Mapping[str, float]) -> str:
+    """Returns how good a reward model is, in a sentence."""
+    bound = model.get("bayes_ceiling")
+    ceiling = "" if bound is None else f" (nobody can with more than {100 * bound:.1f} %)"
+    return (
+        f" It agrees with {100 * model['accuracy']:.1f} % of the held-out labels{ceiling}; its rewards correlate with "
+        f"the true rewards of clauses by {model.get('fidelity_pearson', 0.0):.2f}."
+    )
 
 
 def _reward_section(reward: RewardResults, key: str, slots: Mapping[str, int]) -> Section:
     """Returns a reward's mitigations in numbers, their curves, and the clauses that their policies write."""
     text = f"{reward.description[:1].upper()}{reward.description[1:]}."
-    if "accuracy" in reward.model:
-        bound = reward.model.get("bayes_ceiling")
-        ceiling = "" if bound is None else f" (nobody can with more than {100 * bound:.1f} %)"
-        text += (
-            f" It agrees with {100 * reward.model['accuracy']:.1f} % of the held-out labels{ceiling}; its rewards "
-            f"correlate with the true rewards of clauses by {reward.model.get('fidelity_pearson', 0.0):.2f}."
-        )
+    text += _model_text(reward.model) if "accuracy" in reward.model else ""
     if not reward.measured:
         return Section(reward.name, reward.name, (Text(text), Text("Not run.", "absent")))
-    shades = {cell.name: theme_colour(slots[cell.name]) for cell in reward.measured}
-    measures = [
-        TableRow(
-            cell.title,
-            (*(_number(cell, name, decimals) for _, name, decimals in MEASURED),
-             TableCell(f"{cell.times_hacked} of {len(cell.runs)}")),
-            shade=shades[cell.name],
-        )
-        for cell in reward.measured
-    ]  # fmt: skip
-    columns = (*(TableColumn(heading) for heading, _, _ in MEASURED), TableColumn("hacked"))
-    clauses = [
-        TableRow("SFT", tuple(TableCell(f"{reward.sft.per_response[kind]:.2f}") for kind in reward.kinds), main=True)
-    ]
+    measures, clauses = [], [TableRow("SFT", _counts(reward, reward.sft), main=True)]
     for cell in reward.measured:
-        grown = {kind for kind, _ in cell.inflated}
-        counts = (
-            TableCell(f"{cell.use.per_response[k]:.2f}", shade="hacked" if k in grown else "") for k in reward.kinds
-        )
-        clauses.append(TableRow(cell.title, tuple(counts), shade=shades[cell.name]))
+        shade = theme_colour(slots[cell.name])
+        numbers = (_number(cell, name, decimals) for _, name, decimals in MEASURED)
+        hacked = TableCell(f"{cell.times_hacked} of {len(cell.runs)}")
+        measures.append(TableRow(cell.title, (*numbers, hacked), shade=shade))
+        clauses.append(TableRow(cell.title, _counts(reward, cell.use, dict(cell.inflated)), shade=shade))
+    columns = (*(TableColumn(heading) for heading, _, _ in MEASURED), TableColumn("hacked"))
     kinds = tuple(TableColumn(kind.replace("_", " ")) for kind in reward.kinds)
     parts = (
         Text(text),
@@ -303,11 +267,19 @@ def _reward_section(reward: RewardResults, key: str, slots: Mapping[str, int]) -
     return Section(reward.name, reward.name, parts)
 
 
+def _counts(reward: RewardResults, use: ClauseUse, grown: Mapping[str, float] | None = None) -> tuple[TableCell, ...]:
+    """Returns the clauses of each type in a response; types that grew are shaded."""
+    return tuple(
+        TableCell(f"{use.per_response[kind]:.2f}", shade="hacked" if kind in (grown or {}) else "")
+        for kind in reward.kinds
+    )
+
+
 def laboratory_page(comparison: Laboratory) -> ReportPage:
     """Returns the page: every mitigation under every reward, then each reward by itself."""
     first = comparison.order.index("par") if "par" in comparison.order else 0  # has the colour of a paper's own method
     slots = {name: (place - first) % len(PALETTE) for place, name in enumerate(comparison.order)}
-    made, nowhere = comparison.provenance, comparison.nowhere
+    made, nowhere = provenance(comparison.records), comparison.nowhere
     facts = {
         "scale": comparison.scale,
         "seeds": ", ".join(map(str, comparison.seeds)),

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse, grown_types
-from tasks.report.outputs import mean_and_standard_error, stage_record
-from tasks.running.artifacts import read_jsonl, read_object
+from tasks.report.outputs import StageOutput, mean_and_standard_error
 from tasks.running.result_digests import exists_or_raise_if_lost
 
 #: Measures of a run, each with its metric of metrics.json.
@@ -55,7 +54,6 @@ class HackingRun:
         measures: those of `MEASURES` that it has.
         points: its evaluations while training, as hacking.jsonl has them.
         clauses, clauses_sft: types of clauses that the policy writes, and that its SFT model writes.
-        seconds: that the stage took; None without a record.
     """
 
     seed: int
@@ -64,11 +62,15 @@ class HackingRun:
     points: list[dict[str, Any]]
     clauses: ClauseUse
     clauses_sft: ClauseUse
-    seconds: float | None
 
     @property
     def hacked(self) -> bool:
         return is_hacked(self.measures)
+
+    @property
+    def won(self) -> bool:
+        """Returns whether the win rate ends above 50 % beyond noise."""
+        return self.measures["final"] > 50 and self.measures.get("p", 1.0) < SIGNIFICANCE_LEVEL
 
 
 def is_hacked(measures: Mapping[str, float]) -> bool:
@@ -79,10 +81,10 @@ def is_hacked(measures: Mapping[str, float]) -> bool:
 
 @dataclass(frozen=True)
 class HackingRow:
-    """One row over worlds: a mitigation under one reward of the laboratory, or a row of the demo.
+    """A mitigation under one reward of the laboratory, over worlds.
 
     Attributes:
-        name: of the mitigation, or of the demo's row.
+        name: of the mitigation.
         title: for people.
         status: whether it was measured.
         reason: why it was left out.
@@ -113,6 +115,13 @@ class HackingRow:
         return sum(run.hacked for run in self.runs)
 
     @property
+    def verdict(self) -> str:
+        """Returns 'hacked' if it was hacked in at least half of its worlds, else 'won' or nothing."""
+        if self.runs and 2 * self.times_hacked >= len(self.runs):
+            return "hacked"
+        return "won" if 2 * sum(run.won for run in self.runs) > len(self.runs) else ""
+
+    @property
     def inflated(self) -> list[tuple[str, float]]:
         """Returns the clause types that the policies write more of than their SFT policies, by at least 0.25 clauses
         per response in the mean over worlds, each with that growth."""
@@ -124,7 +133,7 @@ class HackingRow:
     @property
     def use(self) -> ClauseUse:
         """Returns the mean clause use over worlds."""
-        return mean_use([run.clauses for run in self.runs])
+        return _mean_use([run.clauses for run in self.runs])
 
     @property
     def proxy_gain_by_step(self) -> list[tuple[float, float]]:
@@ -143,7 +152,7 @@ class HackingRow:
         return [(step, sum(world[step] for world in by_world) / len(by_world)) for step in steps]
 
 
-def mean_use(uses: Sequence[ClauseUse]) -> ClauseUse:
+def _mean_use(uses: Sequence[ClauseUse]) -> ClauseUse:
     """Returns the mean of several clause uses, of the types that all have."""
     kinds = [kind for kind in uses[0].shares if all(kind in use.shares for use in uses)] if uses else []
     return ClauseUse(
@@ -154,15 +163,15 @@ def mean_use(uses: Sequence[ClauseUse]) -> ClauseUse:
 
 def sft_use(runs: Sequence[HackingRun]) -> ClauseUse:
     """Returns the mean clause use of the SFT policies that runs started from, each world once."""
-    return mean_use(list({run.seed: run.clauses_sft for run in runs}.values()))
+    return _mean_use(list({run.seed: run.clauses_sft for run in runs}.values()))
 
 
 def _use(metrics: Mapping[str, float], suffix: str) -> ClauseUse:
-    share, per_response = f"clauses{suffix}/", f"clauses_per_response{suffix}/"
-    return ClauseUse(
-        {name.removeprefix(share): value for name, value in metrics.items() if name.startswith(share)},
-        {name.removeprefix(per_response): value for name, value in metrics.items() if name.startswith(per_response)},
+    share, per_response = (
+        {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
+        for start in (f"clauses{suffix}/", f"clauses_per_response{suffix}/")
     )
+    return ClauseUse(share, per_response)
 
 
 def read_hacking_run(out: Path, seed: int) -> HackingRun | None:
@@ -171,25 +180,15 @@ def read_hacking_run(out: Path, seed: int) -> HackingRun | None:
     Raises:
         DataError: a result without the measures of hacking.
     """
-    result = out / "result"
-    if not exists_or_raise_if_lost(result / "metrics.json"):
+    output = StageOutput(out, seed)
+    if not exists_or_raise_if_lost(output.result / "metrics.json"):
         return None
-    metrics = read_object(result / "metrics.json")
-    if MEASURES["final"] not in metrics:
-        file = str(result / "metrics.json")
-        raise DataError("the win rate is missing", file=file, field=MEASURES["final"], remedy="Run its stage again")
-    if not exists_or_raise_if_lost(result / "hacking.jsonl"):
+    points, metrics = output.rows("hacking.jsonl"), output.metrics
+    if not points or MEASURES["final"] not in metrics:
         raise DataError(
             "this run has no measures of hacking",
-            file=str(result),
+            file=str(output.result),
             remedy="Set measure_hacking: true in its policy settings",
         )
-    return HackingRun(
-        seed=seed,
-        path=out.as_posix(),
-        measures={name: metrics[key] for name, key in MEASURES.items() if key in metrics},
-        points=read_jsonl(result / "hacking.jsonl"),
-        clauses=_use(metrics, ""),
-        clauses_sft=_use(metrics, "_sft"),
-        seconds=stage_record(out).get("seconds"),
-    )
+    measures = {name: metrics[key] for name, key in MEASURES.items() if key in metrics}
+    return HackingRun(seed, out.as_posix(), measures, points, _use(metrics, ""), _use(metrics, "_sft"))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
-from rlhf_core.evaluation.benchmark_names import OFFICIAL_QUESTIONS
-from rlhf_core.evaluation.harness.choice import LEADERBOARD
 from rlhf_core.evaluation.verdicts import Direction, RowWord, direction_verdict, verdicts_of
 from rlhf_core.evaluation.worlds import Effect
 from rlhf_core.published.printed_tables import Column, Printed, Table
 from rlhf_core.published.row_map import (
     MappedRow,
-    Primary,
     also_measured,
     data_set,
     mapped_rows,
@@ -22,20 +20,12 @@ from rlhf_core.published.row_map import (
     row_keys,
 )
 from tasks.params.scales import is_rehearsal
-from tasks.report.matches import ITSELF, OTHERS, Match, Matches, match_of, matched, table_matches
-from tasks.report.measurements import Measurements, broken, has_itself, measurements
+from tasks.report.cell_notes import blank_reason, judge_notes, length_note, partial_text, undecided_prompts
+from tasks.report.games import ITSELF, OTHERS, match_of, matched, table_matches
+from tasks.report.numbers import Measurements, TableRuns, broken, has_itself, measurements, verdicts_word
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 from tasks.report.paper_tables import ELSEWHERE
 from tasks.report.significance import Comparison, compare, exploratory
-from tasks.report.win_rates import (
-    Outputs,
-    TableRuns,
-    blank_reason,
-    judge_notes,
-    length_note,
-    undecided_prompts,
-    verdicts_word,
-)
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 #: Status of a cell where the paper has a dash and this project no row.
@@ -111,99 +101,6 @@ class ComparedCell:
     main: float | None
 
 
-def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool) -> Cell:
-    printed = mapped.published.values.get(column.key)
-    cell = Cell(published=str(printed) if printed else None, status="not run")
-    if column.key in mapped.elsewhere:
-        cell.status = ELSEWHERE
-        return cell
-    if mapped.recipe is None and cell.published == "-":
-        cell.status = NOT_PRINTED
-        return cell
-    if mapped.recipe is None or not was_run:
-        return cell
-    own = values.get(mapped.recipe.name, {})
-    if not own:
-        cell.status = "not measured"
-        return cell
-    cell.status = "measured"
-    cell.mean, cell.se = mean_and_standard_error([own[seed] for seed in sorted(own)])
-    cell.seeds = {str(seed): own[seed] for seed in sorted(own)}
-    return cell
-
-
-def _compared(mapped: MappedRow, values: Measurements) -> Comparison | None:
-    """Returns a row against its table's main row; None on the main row and where one of them was not measured."""
-    if mapped.recipe is None or mapped.main is None or mapped.is_main:
-        return None
-    name, main = mapped.recipe.name, mapped.main
-    return compare(name, values.get(name, {}), main, values.get(main, {}))
-
-
-def _printed(row: MappedRow | None, column: str) -> float | None:
-    cell = row.published.values.get(column) if row else None
-    return cell.mean if cell else None
-
-
-def _same_evaluator(rows: Sequence[MappedRow], row: MappedRow) -> MappedRow | None:
-    """Returns the main row of a row's table as it is printed under the row's own evaluator."""
-    mains = [other for other in rows if other.recipe and other.recipe.name == row.main]
-    evaluator = row.published.extra.get("evaluator")
-    return next((other for other in mains if other.published.extra.get("evaluator") == evaluator), None)
-
-
-def _cells(
-    table: Table,
-    rows: Sequence[MappedRow],
-    columns: Sequence[tuple[Column, str]],
-    values: Mapping[str, Measurements],
-    runs: Outputs,
-    matches: Matches,
-) -> list[dict[str, Cell]]:
-    """Returns the cells of every row by column; those of the primary column are decided together."""
-    judged = verdicts_word(runs) == "judged"
-    primary = primary_of(table, judged=judged)
-    made: list[dict[str, Cell]] = []
-    tested: list[ComparedCell] = []
-    for row in rows:
-        cells: dict[str, Cell] = {}
-        for column, pattern in columns:
-            metric = row_metric(table, row, column, pattern, judged=judged)
-            match = match_of(metric)
-            if match is not None and match.other != OTHERS:
-                cells[column.key] = _matched_cell(row, column, matches, match)
-                continue
-            measured = values.get(metric, {})
-            cell = cells[column.key] = _cell(row, column, measured, bool(row.recipe and runs.get(row.recipe.name)))
-            by_definition = row.recipe == row.reference and has_itself(metric) and _order(primary, row, column) is None
-            found = None if column.key in row.elsewhere or by_definition else _compared(row, measured)
-            if found is not None:
-                cell.compare(found)
-                if primary.holds(column.key, row.published):
-                    order = primary.order or column.key
-                    ordered = (_printed(row, order), _printed(_same_evaluator(rows, row), order))
-                    tested.append(ComparedCell(cell, found.effect, *(ordered if column.direction else (None, None))))
-        made.append(cells)
-    decide(tested, primary.margin)
-    return made
-
-
-def _order(primary: Primary, row: MappedRow, column: Column) -> Printed | None:
-    """Returns the printed cell that a cell's verdict is held against; of other columns, their own."""
-    key = primary.order if primary.order and primary.holds(column.key, row.published) else column.key
-    return row.published.values.get(key)
-
-
-def _matched_cell(row: MappedRow, column: Column, matches: Matches, match: Match) -> Cell:
-    """Returns the cell of a row against another row on the same prompts: descriptive."""
-    printed = row.published.values.get(column.key)
-    asked, against_half = matched(matches, row, match)
-    cell = Cell(published=str(printed) if printed else None, **asked)
-    if against_half is not None:
-        cell.compare(against_half)
-    return cell
-
-
 def decide(tested: Sequence[ComparedCell], margin: float | None = None) -> None:
     """Fills in the verdicts of a table's primary cells, corrected over all of them, those of several main rows
     included."""
@@ -215,33 +112,176 @@ def decide(tested: Sequence[ComparedCell], margin: float | None = None) -> None:
         cell.verdict = direction_verdict(one.printed, one.main, verdict.word)
 
 
-def _annotate(cell: Cell, row: MappedRow, metric: str, behind: TableRuns) -> None:
-    """Adds to a judged cell the prompts that lack a verdict, the reason of a blank, and the source of difficulties."""
-    runs = behind.outputs.get(row.recipe.name, {}) if row.recipe else {}
-    if not runs or cell.status not in ("measured", "not measured"):
-        return
-    unparsable, one_sided = undecided_prompts(behind, row.recipe.name if row.recipe else "", metric)
-    cell.unparsable, cell.one_sided = unparsable or cell.unparsable, one_sided or cell.one_sided
-    if cell.status == "measured":
-        cell.note = length_note(behind, row.recipe.name if row.recipe else "", metric)
-    else:
-        cell.why = cell.why or blank_reason(runs, metric, any(behind.calibrations.values()))
+def _mean(printed: Printed | None) -> float | None:
+    return printed.mean if printed else None
 
 
-def row_metric(table: Table, row: MappedRow, column: Column, pattern: str, *, judged: bool = False) -> str:
-    """Returns the metric behind a row's cell: the column's, with the row's evaluator in it where the map says so."""
-    printed = any(own.key == column.key for own in table.columns)
-    return metric_name(table, column.key, row.published, judged=judged) if printed else pattern
+class _TableMaker:
+    """A published table, the runs behind it, and its cells.
 
+    Args:
+        table: the published table.
+        tree: the stage outputs to read.
+    """
 
-def _values(behind: TableRuns, matches: Matches, metric: str) -> Measurements:
-    """Returns a metric of every row of a table, by seed; matches between two rows are asked row by row."""
-    match = match_of(metric)
-    if match is None:
-        return measurements(behind, metric)
-    if match.other != OTHERS:
-        return {}
-    return {name: matches.against_others(name, match.by) for name in behind.outputs}
+    def __init__(self, table: Table, tree: ResultTree) -> None:
+        self.table, self.tree = table, tree
+        self.rows = mapped_rows(table)
+        self.outputs = {row.recipe.name: tree.of(row.recipe) for row in self.rows if row.recipe}
+        self.judged = verdicts_word(self.outputs) == "judged"
+        self.primary = primary_of(table, judged=self.judged)
+        columns = [(column, metric_name(table, column.key, judged=self.judged)) for column in table.columns]
+        columns += [(column, column.key) for column in also_measured(table, judged=self.judged)]
+        self.columns = columns
+        sft_outputs = {row.recipe.name: tree.of(row.reference) for row in self.rows if row.recipe and row.reference}
+        calibrations = tree.alpaca_calibrations(data_set(table.paper))
+        self.behind = TableRuns(self.outputs, sft_outputs, calibrations, table.paper, tree)
+        self.matches = table_matches(table.paper, self.rows, self.outputs, tree)
+        self._values: dict[str, Measurements] = {}
+
+    @cached_property
+    def printed(self) -> set[str]:
+        """Returns the keys of the columns that the paper prints."""
+        return {column.key for column in self.table.columns}
+
+    def runs(self, row: MappedRow) -> Mapping[int, StageOutput]:
+        return self.outputs.get(row.recipe.name, {}) if row.recipe else {}
+
+    def metric(self, row: MappedRow, column: Column, pattern: str) -> str:
+        """Returns the metric behind a row's cell: the column's, with the row's evaluator where the map says so."""
+        if column.key not in self.printed:
+            return pattern
+        return metric_name(self.table, column.key, row.published, judged=self.judged)
+
+    def values(self, metric: str) -> Measurements:
+        """Returns a metric of every row by seed."""
+        if metric not in self._values:
+            match = match_of(metric) if self.table.is_result else None
+            if match is not None:
+                self._values[metric] = {name: self.matches.against_others(name, match.by) for name in self.outputs}
+            else:
+                self._values[metric] = measurements(self.behind, metric) if self.table.is_result else {}
+        return self._values[metric]
+
+    def cells(self) -> list[dict[str, Cell]]:
+        """Returns the cells of every row by column; those of the primary column are decided together."""
+        tested: list[ComparedCell] = []
+        made = [
+            {
+                column.key: self._cell(row, column, self.metric(row, column, pattern), tested)
+                for column, pattern in self.columns
+            }
+            for row in self.rows
+        ]
+        decide(tested, self.primary.margin)
+        return made
+
+    def _cell(self, row: MappedRow, column: Column, metric: str, tested: list[ComparedCell]) -> Cell:
+        """Returns a cell, compared with the main row's; adds those that have a verdict to `tested`."""
+        printed, match = row.published.values.get(column.key), match_of(metric)
+        cell = Cell(published=str(printed) if printed else None, status="not run")
+        if match is not None and match.other != OTHERS:
+            fields, against_half = matched(self.matches, row, match)
+            for name, value in fields.items():
+                setattr(cell, name, value)
+            if against_half is not None:
+                cell.compare(against_half)
+            return cell
+        own = self.values(metric).get(row.recipe.name, {}) if row.recipe else {}
+        if column.key in row.elsewhere:
+            cell.status = ELSEWHERE
+        elif row.recipe is None:
+            cell.status = NOT_PRINTED if cell.published == "-" else "not run"
+        elif self.runs(row):
+            cell.status = "measured" if own else "not measured"
+        if cell.status != ELSEWHERE and (found := self._difference(row, column, metric)) is not None:
+            cell.compare(found)
+            if self.primary.holds(column.key, row.published):
+                order = self.primary.order or column.key
+                main = self._main_under_same_evaluator(row)
+                ordered = (
+                    _mean(one.published.values.get(order)) if one and column.direction else None for one in (row, main)
+                )
+                tested.append(ComparedCell(cell, found.effect, *ordered))
+        if cell.status == "measured":
+            cell.mean, cell.se = mean_and_standard_error([own[seed] for seed in sorted(own)])
+            cell.seeds = {str(seed): own[seed] for seed in sorted(own)}
+        return cell
+
+    def _difference(self, row: MappedRow, column: Column, metric: str) -> Comparison | None:
+        """Returns a row's difference to its table's main row; None on the main row, where one of them was not measured,
+        and of a number that the SFT model has by definition and the paper does not print."""
+        if row.recipe is None or row.main is None or row.is_main:
+            return None
+        held = self.primary.order and self.primary.holds(column.key, row.published)
+        order = row.published.values.get(self.primary.order if held and self.primary.order else column.key)
+        if row.recipe == row.reference and has_itself(metric) and order is None:
+            return None
+        values = self.values(metric)
+        return compare(row.recipe.name, values.get(row.recipe.name, {}), row.main, values.get(row.main, {}))
+
+    def _main_under_same_evaluator(self, row: MappedRow) -> MappedRow | None:
+        """Returns the main row of a row's table as it is printed under the row's own evaluator."""
+        evaluator = row.published.extra.get("evaluator")
+        mains = (other for other in self.rows if other.recipe and other.recipe.name == row.main)
+        return next((other for other in mains if other.published.extra.get("evaluator") == evaluator), None)
+
+    def row(self, row: MappedRow, key: str | None, cells: Mapping[str, Cell]) -> dict[str, Any]:
+        """Returns a row as plain data: its recipe row, runs and cells with their notes."""
+        runs, stopped = self.runs(row), self.tree.stopped(row.recipe) if row.recipe else {}
+        metrics = {column.key: self.metric(row, column, pattern) for column, pattern in self.columns}
+        blank = _blank(runs, cells, metrics)
+        partial = {name: text for name, metric in metrics.items() if (text := partial_text(metric, runs.values()))}
+        if is_rehearsal(self.tree.root.name):
+            partial = dict.fromkeys(cells, "rehearsal")
+        for name, cell in cells.items():
+            if stopped and cell.status == "not run":
+                cell.status = "stopped"
+            if self.table.is_result and row.recipe and runs and cell.status in ("measured", "not measured"):
+                self._annotate(cell, row.recipe.name, metrics[name])
+        rang = {str(seed): alarm_text(alarms_of(output.result)) for seed, output in runs.items()}
+        alarms = {seed: text for seed, text in rang.items() if text}
+        return {
+            "condition": row.condition,
+            "backbone": row.published.backbone,
+            "extra": dict(row.published.extra),
+            "name": row.recipe.name if row.recipe else None,
+            "key": key,
+            "group": row.recipe.group if row.recipe else None,
+            "kind": row.recipe.kind if row.recipe else None,
+            "main": row.main,
+            "is_main": row.is_main,
+            "broken": bool(row.reference and not row.is_main and broken(runs)),
+            **({"alarms": alarms} if alarms else {}),
+            "runs": {str(seed): out.path.as_posix() for seed, out in runs.items()},
+            "cells": {
+                name: {**asdict(cell), **({"partial": partial[name]} if name in partial else {})}
+                for name, cell in cells.items()
+            },
+            **({"stopped": {str(seed): reason for seed, reason in stopped.items()}} if stopped else {}),
+            **({"blank": blank} if blank else {}),
+        }
+
+    def _annotate(self, cell: Cell, name: str, metric: str) -> None:
+        """Adds to a judged cell the prompts that lack a verdict, the reason of a blank, and the source of
+        difficulties."""
+        unparsable, one_sided = undecided_prompts(self.behind, name, metric)
+        cell.unparsable, cell.one_sided = unparsable or cell.unparsable, one_sided or cell.one_sided
+        if cell.status == "measured":
+            cell.note = length_note(self.behind, name, metric)
+        elif not cell.why:
+            first = next(iter(self.outputs[name].values()))
+            cell.why = blank_reason(first, metric, calibrated=any(self.behind.calibrations.values()))
+
+    def column(self, column: Column, metric: str) -> dict[str, Any]:
+        """Returns a column as plain data."""
+        return {
+            **asdict(column),
+            "metric": metric,
+            "published": column.key in self.printed,
+            "primary": column.key in self.primary.columns,
+            "decimals": decimals(row.published.values.get(column.key) for row in self.rows),
+        }
 
 
 def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
@@ -251,74 +291,19 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         table: the published table.
         tree: the stage outputs to read.
     """
-    rows = mapped_rows(table)
-    keys = row_keys(rows)
-    outputs = {row.recipe.name: tree.of(row.recipe) for row in rows if row.recipe}
-    judged = verdicts_word(outputs) == "judged"
-    columns = [(column, metric_name(table, column.key, judged=judged)) for column in table.columns]
-    columns += [(column, column.key) for column in also_measured(table, judged=judged)]
-    sft_outputs = {row.recipe.name: tree.of(row.reference) for row in rows if row.recipe and row.reference}
-    behind = TableRuns(outputs, sft_outputs, tree.alpaca_calibrations(data_set(table.paper)), table.paper, tree)
-    matches = table_matches(table.paper, rows, outputs, tree)
-    asked = {row_metric(table, row, *column, judged=judged) for row in rows for column in columns if table.is_result}
-    values = {metric: _values(behind, matches, metric) for metric in sorted(asked)}
-    rendered = []
-    for row, key, cells in zip(rows, keys, _cells(table, rows, columns, values, outputs, matches), strict=True):
-        runs = outputs.get(row.recipe.name, {}) if row.recipe else {}
-        stopped = tree.stopped(row.recipe) if row.recipe else {}
-        blank = _blank(runs, cells, {column.key: row_metric(table, row, column, name) for column, name in columns})
-        marks = {
-            column.key: {"partial": text}
-            for column, pattern in columns
-            if (text := partial_text(row_metric(table, row, column, pattern, judged=judged), runs.values()))
-        }
-        if is_rehearsal(tree.root.name):
-            marks = {key: {"partial": "rehearsal"} for key in cells}
-        for cell in cells.values() if stopped else ():
-            cell.status = "stopped" if cell.status == "not run" else cell.status
-        for column, pattern in columns if table.is_result else ():
-            _annotate(cells[column.key], row, row_metric(table, row, column, pattern, judged=judged), behind)
-        rendered.append(
-            {
-                "condition": row.condition,
-                "backbone": row.published.backbone,
-                "extra": dict(row.published.extra),
-                "name": row.recipe.name if row.recipe else None,
-                "key": key,
-                "group": row.recipe.group if row.recipe else None,
-                "kind": row.recipe.kind if row.recipe else None,
-                "main": row.main,
-                "is_main": row.is_main,
-                "broken": bool(row.reference and not row.is_main and broken(runs)),
-                **({"alarms": rang} if (rang := _alarms(runs)) else {}),
-                "runs": {str(seed): out.path.as_posix() for seed, out in runs.items()},
-                "cells": {key: {**asdict(cell), **marks.get(key, {})} for key, cell in cells.items()},
-                **({"stopped": {str(seed): reason for seed, reason in stopped.items()}} if stopped else {}),
-                **({"blank": blank} if blank else {}),
-            }
-        )
-    printed = {column.key for column in table.columns}
-    primary = primary_of(table, judged=judged)
+    made = _TableMaker(table, tree)
+    notes = judge_notes(made.outputs)
     return {
         "name": table.name,
         "id": table.id,
         "title": table.title,
         "kind": table.kind,
         "is_result": table.is_result,
-        "evaluator": primary.evaluator,
-        "exploratory": exploratory(seed for runs in outputs.values() for seed in runs),
-        **({"judges": notes} if (notes := judge_notes(outputs)) else {}),
-        "columns": [
-            {
-                **asdict(column),
-                "metric": metric,
-                "published": column.key in printed,
-                "primary": column.key in primary.columns,
-                "decimals": decimals(row.published.values.get(column.key) for row in rows),
-            }
-            for column, metric in columns
-        ],
-        "rows": rendered,
+        "evaluator": made.primary.evaluator,
+        "exploratory": exploratory(seed for runs in made.outputs.values() for seed in runs),
+        **({"judges": notes} if notes else {}),
+        "columns": [made.column(column, metric) for column, metric in made.columns],
+        "rows": [made.row(*each) for each in zip(made.rows, row_keys(made.rows), made.cells(), strict=True)],
     }
 
 
@@ -331,12 +316,6 @@ def _blank(runs: Mapping[int, StageOutput], cells: Mapping[str, Cell], metrics: 
                 lines.append(f"{metric} is blank at seed {seed}: {output.blank[metric]}")
                 cells[key].status = "blank" if cells[key].status == "not measured" else cells[key].status
     return lines
-
-
-def _alarms(runs: Mapping[int, StageOutput]) -> dict[str, str]:
-    """Returns the kinds and steps of the hacking alarms of a row's runs, by seed; empty without any."""
-    rang = {str(seed): alarm_text(alarms_of(output.result)) for seed, output in runs.items()}
-    return {seed: told for seed, told in rang.items() if told}
 
 
 def decimals(printed: Iterable[Printed | None]) -> int:
@@ -359,45 +338,3 @@ def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
                     continue
                 counts["measured" if cell["status"] == "measured" else "not run"] += 1
     return counts
-
-
-#: Metrics that are means over tasks or test sets.
-AVERAGES = ("average", "seen", "unseen")
-
-
-def partial_text(metric: str, outputs: Iterable[StageOutput]) -> str | None:
-    """Returns how a metric's benchmark differs from the published one, such as '722 of 805'; None if it does not.
-
-    Args:
-        metric: of a column; its benchmark is the one that its name begins with, AlpacaEval of win rates over the SFT
-            model, and of means every task and test set.
-        outputs: of the runs behind the cell.
-    """
-    found = dict.fromkeys(text for output in outputs for text in _partial_texts(metric, output.benchmarks))
-    return "; ".join(found) or None
-
-
-def _partial_texts(metric: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    if metric in AVERAGES:
-        named = [name for name in benchmarks if name in {*LEADERBOARD, *OFFICIAL_QUESTIONS}]
-        return [f"{name}: {text}" for name in named if (text := _partial_text(name, benchmarks[name]))]
-    named = sorted((name for name in benchmarks if f"{metric}_".startswith(f"{name}_")), key=len)
-    if not named and "win_rate_vs_sft" in metric and "alpaca" in benchmarks:
-        named = ["alpaca"]
-    text = _partial_text(named[-1], benchmarks[named[-1]]) if named else ""
-    return [text] if text else []
-
-
-def _partial_text(name: str, facts: Mapping[str, Any]) -> str:
-    rows, of = int(facts["rows"]), facts.get("of")
-    parts = [] if rows == of else [f"{rows:,} of {of:,}" if of else f"{rows:,} {facts.get('set', 'local rows')}"]
-    official = LEADERBOARD.get(name)
-    if official is not None and "task" in facts:
-        parts += [facts["task"]] if facts["task"] != official.task else []
-        parts += [f"{facts['shots']}-shot"] if facts["shots"] != official.shots else []
-        parts += ["in a chat template"] if facts["chat_template"] else []
-    if facts.get("window"):
-        parts.append(f"from {facts['window'][0] or 'the first'} to {facts['window'][1] or 'the last'}")
-    if facts.get("cut"):
-        parts.append(f"{facts['cut']:,} requests cut")
-    return ", ".join(parts)

@@ -19,11 +19,27 @@ from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
 
+#: Seed -> value.
+BySeed = Mapping[int, float]
+
 
 def stage_record(out: Path) -> dict[str, Any]:
     """Returns `record/record.json` of a stage's folder; empty where there is none."""
     path = out / "record" / "record.json"
     return read_object(path) if path.exists() else {}
+
+
+def provenance(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns commits (with a plus where files were changed), devices, first and last day, and minutes of records."""
+    days = sorted(str(record["started"])[:10] for record in records if record.get("started"))
+    commits = (f"{one['commit'][:12]}{'+' if one.get('dirty') else ''}" for one in records if one.get("commit"))
+    return {
+        "commits": list(dict.fromkeys(commits)),
+        "devices": list(dict.fromkeys(str(one["device"]) for one in records if one.get("device"))),
+        "first": days[0] if days else "",
+        "last": days[-1] if days else "",
+        "minutes": sum(float(one.get("seconds", 0)) for one in records) / 60,
+    }
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,10 @@ class StageOutput:
     @cached_property
     def history(self) -> list[dict[str, Any]]:
         return self.rows("history.jsonl")
+
+
+#: Row name -> seed -> output.
+Outputs = Mapping[str, Mapping[int, StageOutput]]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, print_tables
+from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, print_tables, signed
 from tasks.running.artifacts import read_object
 
 #: Status of a cell whose column belongs to another row behind the same printed one.
@@ -29,23 +29,12 @@ LEGEND = (
 MeasuredRow = Mapping[str, Any]
 
 
-def format_number(value: float, decimals: int) -> str:
-    """Returns a measured number with its column's decimals; -0.0 is 0.0."""
-    text = f"{value:.{decimals}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
-
-
-def _signed(value: float, decimals: int) -> str:
-    text = format_number(value, decimals)
-    return text if text.startswith("-") else f"+{text}"
-
-
 def effect_text(cell: Mapping[str, Any], decimals: int) -> str:
     """Returns a difference with its 95 % interval, such as '-7.0 [-9.1, -4.9]'."""
     bounds = (
-        "" if cell["interval"] is None else " [{}, {}]".format(*(_signed(one, decimals) for one in cell["interval"]))
+        "" if cell["interval"] is None else " [{}, {}]".format(*(signed(one, decimals) for one in cell["interval"]))
     )
-    return _signed(cell["difference"], decimals) + bounds
+    return signed(cell["difference"], decimals) + bounds
 
 
 def p_value(p: float | None) -> str:

@@ -4,8 +4,6 @@ run behind each number.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,8 +27,9 @@ from tasks.report.charts import panels_svg
 from tasks.report.comparison import curves, numbers
 from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.figure_parts import figure_section
+from tasks.report.figures import recorded_figures
 from tasks.report.measured import verdict_counts
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, stage_record
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, provenance, stage_record
 from tasks.report.page import (
     Bullets,
     FactList,
@@ -46,7 +45,6 @@ from tasks.report.page import (
     link,
 )
 from tasks.report.paper_tables import (
-    format_number,
     paper_table,
     printed_alone,
     printed_lines,
@@ -55,7 +53,7 @@ from tasks.report.paper_tables import (
     table_notes,
 )
 from tasks.report.rows_compared import RowsCompared, compare_rows
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, simple_table
+from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, number_cell, simple_table
 from tasks.running.artifacts import read_object
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.tracking.searches import Search, run_search, table_search
@@ -151,18 +149,10 @@ def read_papers(results: Path) -> list[PaperResults]:
         if (folder := made_tables(results, key)) is not None:
             content = read_object(folder / "tables.json")
             figures = read_object(folder / "figures.json")["figures"]
-            figures += recorded_figures(key, results, content["seeds"])
+            recorded = recorded_figures(key, ResultTree(results, tuple(content["seeds"])))
+            figures += [figure.to_json() for figure in recorded]
             found.append(PaperResults(key, content, figures))
     return found
-
-
-def recorded_figures(paper: str, results: Path, seeds: Iterable[int]) -> list[dict[str, Any]]:
-    """Returns figures of how results were made, such as the time they took, which the tables stage does not read."""
-    module = f"tasks.report.figures_{paper}"
-    if importlib.util.find_spec(module) is None:
-        return []
-    make = getattr(importlib.import_module(module), "recorded_figures", None)
-    return [figure.to_json() for figure in make(ResultTree(results, tuple(seeds)))] if make else []
 
 
 def policy_rows(results: Path) -> dict[str, list[PolicyRow]]:
@@ -278,19 +268,16 @@ def _lead(
 
 def _facts(results: Path, papers: list[PaperResults], runs: Iterable[Run]) -> dict[str, str]:
     """Returns where the results are from, and the facts of their data."""
-    records = [record for run in runs if (record := run.record)]
-    days = sorted(str(record["started"])[:10] for record in records if record.get("started"))
-    commits = [f"{each['commit'][:12]}{'+' if each.get('dirty') else ''}" for each in records if each.get("commit")]
-    devices = dict.fromkeys(str(record["device"]) for record in records if record.get("device"))
+    made = provenance([run.record for run in runs])
     data_sets = results / "shared" / "data"
     files = sorted([*data_sets.glob("*/result/data.json"), *data_sets.glob("*/[0-9]*/result/data.json")])
     data = flat_facts({data_name(path.parent): read_object(path) for path in files})
     return {
         "scale": results.name,
         **{f"seeds, {label(paper.key)}": ", ".join(map(str, paper.content["seeds"])) for paper in papers},
-        "commit": ", ".join(dict.fromkeys(commits)) or "not recorded",
-        "run on": ", ".join(devices) or "not recorded",
-        "date": " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not recorded",
+        "commit": ", ".join(made["commits"]) or "not recorded",
+        "run on": ", ".join(made["devices"]) or "not recorded",
+        "date": " to ".join(filter(None, dict.fromkeys((made["first"], made["last"])))) or "not recorded",
         "time of all stages": clock(sum(kind.seconds for kind in by_kind(results))),
         **{name: format_number(value, 3) if isinstance(value, float) else str(value) for name, value in data.items()},
     }
@@ -328,20 +315,11 @@ def _demo_section(demo: RowsCompared) -> Section:
 def _across_section(across: Mapping[str, list[PolicyRow]]) -> Section:
     columns = (*(TableColumn(heading) for heading, _ in ACROSS.values()), TableColumn("worlds"))
     rows = []
-    for model, own in across.items():
-        for row in own:
-            anchor = f"#{run_anchor(row.group, 'policy', row.name, str(next(iter(row.runs))))}"
-            cells = []
-            for metric, (_, decimals) in ACROSS.items():
-                mean, error = row.values[metric] or (None, None)
-                lines = () if error is None else (f"±{format_number(error, decimals)}",)
-                text = "" if mean is None else format_number(mean, decimals)
-                cells.append(TableCell(text, lines, link=anchor, value=mean))
-            rows.append(
-                TableRow(
-                    row.title, (*cells, TableCell(str(len(row.runs)))), (f"{row.group}/{row.name}",), (f"from {model}",)
-                )
-            )
+    for model, row in ((model, row) for model, own in across.items() for row in own):
+        anchor = f"#{run_anchor(row.group, 'policy', row.name, str(next(iter(row.runs))))}"
+        means = ((row.values[metric] or (None, None), decimals) for metric, (_, decimals) in ACROSS.items())
+        cells = (*(number_cell(*mean, decimals, anchor) for mean, decimals in means), TableCell(str(len(row.runs))))
+        rows.append(TableRow(row.title, cells, (f"{row.group}/{row.name}",), (f"from {model}",)))
     reading = (
         "Every policy beside every other that started from the same SFT model, whatever paper or study it is from: the "
         "same gold judge, in each world the same prompts, the best true win rate first. 50 is the SFT model itself."
@@ -386,8 +364,8 @@ def _overview(paper: PaperResults) -> ShownTable:
     rows = []
     for table in paper.results:
         counts = verdict_counts([table])
-        anchor = f"#{_anchor(paper.key, table['id'])}"
-        rows.append(TableRow(table["id"], tuple(TableCell(str(counts[name])) for name in names), link=anchor))
+        cells = tuple(TableCell(str(counts[name])) for name in names)
+        rows.append(TableRow(table["id"], cells, link=f"#{_anchor(paper.key, table['id'])}"))
     return ShownTable(tuple(map(TableColumn, names)), tuple(rows), "table")
 
 

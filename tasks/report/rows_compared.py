@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_PAPER, demo_elsewhere, papers_of_repository, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
+from tasks.report.numbers import true_rewards
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, stage_record
 from tasks.report.paper_tables import EXPLORATORY
 from tasks.report.significance import Comparison, compare, exploratory
-from tasks.report.win_rates import true_rewards
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 #: Stage whose result a row of each kind is compared by; `policy` of all others.
@@ -72,8 +71,8 @@ class RowRuns:
     @property
     def alarms(self) -> dict[int, str]:
         """Returns the kinds and steps of the hacking alarms by seed, of the runs with any."""
-        rang = {seed: alarm_text(alarms_of(run.result)) for seed, run in self.runs.items()}
-        return {seed: told for seed, told in rang.items() if told}
+        texts = {seed: alarm_text(alarms_of(run.result)) for seed, run in self.runs.items()}
+        return {seed: text for seed, text in texts.items() if text}
 
 
 @dataclass(frozen=True)
@@ -175,13 +174,12 @@ def compare_rows(
     asked = {name.rpartition("/")[2] for name in names}
     rows = [row for row in rows if row.runs or row.address.rpartition("/")[2] in asked]
     where = f"scale {scale}" + "".join(f", seed {seed}" for seed in seeds)
-    if missing := [row.address for row in rows if not row.runs]:
-        told = [address + _has_seeds(root, scale, address) for address in missing]
-        command = _run_commands(missing, scale, seeds) + demo_elsewhere(root)
-        raise RecipeError(f"no results of {', '.join(told)} at {where}: {command}")
-    if not rows:
-        command = _run_commands(names[:1], scale, seeds) + demo_elsewhere(root)
-        raise RecipeError(f"no row of {', '.join(names)} has results at {where}: {command}")
+    missing = [row.address for row in rows if not row.runs]
+    if missing or not rows:
+        command = _run_commands(missing or names[:1], scale, seeds) + demo_elsewhere(root)
+        named = ", ".join(address + _has_seeds(root, scale, address) for address in missing)
+        what = f"no results of {named}" if missing else f"no row of {', '.join(names)} has results"
+        raise RecipeError(f"{what} at {where}: {command}")
     return beside_first(rows, _metric(rows, metric))
 
 
@@ -267,132 +265,74 @@ def _prompts(generations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {str(row["id"]): str(row["prompt"]) for row in generations if row["benchmark"] == BENCHMARK}
 
 
-@dataclass(frozen=True)
-class SameText:
-    """One row's answer to a prompt that all of them have.
-
-    Attributes:
-        title: of the row.
-        text: the answer.
-        true_reward: None where the data has none.
-        tokens, rewards: of the text with what the row's own reward paid for each; empty where it was not kept.
-    """
-
-    title: str
-    text: str
-    true_reward: float | None
-    tokens: tuple[str, ...] = ()
-    rewards: tuple[float, ...] = ()
+#: A prompt, and each row's answer to it.
+SamePrompt = tuple[str, list[Mapping[str, Any]]]
 
 
-def same_prompts(rows: Sequence[RowRuns], count: int) -> list[tuple[str, list[SameText]]]:
+def same_prompts(rows: Sequence[RowRuns], count: int) -> list[SamePrompt]:
     """Returns prompts with every row's answer, of the first seed that all have: test prompts evenly drawn over how far
-    apart the answers' true rewards are, or over their order where there are none.
-
-    Args:
-        rows: all of them.
-        count: how many prompts.
-    """
-    seeds = shared_seeds(rows)
-    if not seeds:
-        return []
-    answers = [
-        {str(row["prompt"]): row for row in each.runs[seeds[0]].generations if row["benchmark"] == BENCHMARK}
-        for each in rows
-    ]
-    shared = [prompt for prompt in answers[0] if all(prompt in other for other in answers)]
-    if all("true_reward" in answers[0][prompt] for prompt in shared):
-        shared.sort(key=lambda prompt: _apart([float(of[prompt].get("true_reward") or 0.0) for of in answers]))
-    step = max(1, len(shared) // max(1, count))
-    texts = []
-    for prompt in shared[step // 2 :: step][:count]:
-        own = [of[prompt] for of in answers]
-        told = [
-            SameText(each.title, str(row["response"]), row.get("true_reward"))
-            for each, row in zip(rows, own, strict=True)
-        ]
-        texts.append((prompt, told))
-    return texts
+    apart the answers' true rewards are, or over their order where there are none."""
+    found = _on_shared(rows, lambda run: [row for row in run.generations if row["benchmark"] == BENCHMARK])
+    if all("true_reward" in answers[0] for _, answers in found):
+        found.sort(key=lambda each: _spread([float(row.get("true_reward") or 0.0) for row in each[1]]))
+    step = max(1, len(found) // max(1, count))
+    return found[step // 2 :: step][:count]
 
 
-def same_rollouts(rows: Sequence[RowRuns], count: int) -> list[tuple[str, list[SameText]]]:
+def same_rollouts(rows: Sequence[RowRuns], count: int) -> list[SamePrompt]:
     """Returns prompts of the last rollouts that every row kept, each token with what the row's own reward paid."""
+
+    def last(run: StageOutput) -> list[dict[str, Any]]:
+        rollouts = run.rows("rollouts.jsonl")
+        end = max((int(row["step"]) for row in rollouts), default=0)
+        return [row for row in rollouts if int(row["step"]) == end]
+
+    return _on_shared(rows, last)[:count]
+
+
+def _on_shared(rows: Sequence[RowRuns], answers: Callable[[StageOutput], list[dict[str, Any]]]) -> list[SamePrompt]:
+    """Returns the prompts that all rows have answered at the first seed that all have."""
     seeds = shared_seeds(rows)
-    if not seeds:
-        return []
-    kept: list[dict[str, Mapping[str, Any]]] = []
-    for each in rows:
-        rollouts = each.runs[seeds[0]].rows("rollouts.jsonl")
-        last = max((int(row["step"]) for row in rollouts), default=0)
-        kept.append({str(row["prompt"]): row for row in rollouts if int(row["step"]) == last})
-    shared = [prompt for prompt in kept[0] if all(prompt in other for other in kept)][:count]
-    return [
-        (
-            prompt,
-            [
-                SameText(
-                    each.title,
-                    str(of[prompt]["response"]),
-                    of[prompt].get("true_reward"),
-                    tuple(of[prompt]["tokens"]),
-                    tuple(of[prompt]["rewards"]),
-                )
-                for each, of in zip(rows, kept, strict=True)
-            ],
-        )
-        for prompt in shared
-    ]
+    by_row = [{str(row["prompt"]): row for row in answers(each.runs[seeds[0]])} for each in rows] if seeds else []
+    first = by_row[0] if by_row else {}
+    return [(prompt, [of[prompt] for of in by_row]) for prompt in first if all(prompt in of for of in by_row)]
 
 
-def _apart(rewards: Sequence[float]) -> float:
+def _spread(rewards: Sequence[float]) -> float:
     return max(rewards) - min(rewards)
 
 
 def _caveats(rows: Sequence[RowRuns], compared: Sequence[ComparedRow], metric: str) -> list[str]:
     lines = []
-    for what, of in (("data", _data), ("an SFT model", _sft), ("a judge", partial(_judge, metric=metric))):
-        differing = _differing(rows, of)
-        if differing:
+    made_from: dict[str, Callable[[RowRuns], str]] = {
+        "data": lambda row: _input(row, "data"),
+        "an SFT model": lambda row: _input(row, "sft"),
+        "a judge": lambda row: _judge(row, metric),
+    }
+    for what, of in made_from.items():
+        found = {row.address: of(row) for row in rows}
+        if len({*found.values()}) > 1:
+            differing = "; ".join(f"{address}: {value}" for address, value in found.items())
             lines.append(f"Rows have {what} of their own ({differing}): differences are of that, too.")
     missing = [row.difference.missing for row in compared if row.difference and row.difference.missing]
     apart = [row.row.address for row in compared[1:] if row.difference is None]
-    lines += [f"Not the same worlds: {told}." for told in dict.fromkeys(missing)]
+    lines += [f"Not the same worlds: {text}." for text in dict.fromkeys(missing)]
     lines += [f"{address} shares no world with {rows[0].address}: no difference." for address in apart]
     if any(row.difference and row.difference.effect.worlds == 1 for row in compared):
         lines.append("One world says nothing about how much worlds differ: no interval. More: --seed on run.")
-    if exploratory(seed for row in rows for seed in row.runs):
-        lines.append(_why_exploratory(rows))
+    seeds = {seed for row in rows for seed in row.runs}
+    if exploratory(seeds):
+        # of the user's own rows, nobody knows how their settings were made
+        made_here = any(row.address.partition("/")[0] in SETTINGS_MADE_HERE for row in rows)
+        chosen = f"Exploratory: {len(seeds)} seed{'s' * (len(seeds) != 1)} of your choice, not a registered study."
+        lines.append(f"{EXPLORATORY[:1].upper()}{EXPLORATORY[1:]}." if made_here else chosen)
     return lines
 
 
-def _why_exploratory(rows: Sequence[RowRuns]) -> str:
-    """Returns why rows are exploratory; of the user's own rows, nobody knows how their settings were made."""
-    if any(row.address.partition("/")[0] in SETTINGS_MADE_HERE for row in rows):
-        return f"{EXPLORATORY[:1].upper()}{EXPLORATORY[1:]}."
-    seeds = sorted({seed for row in rows for seed in row.runs})
-    return f"Exploratory: {len(seeds)} seed{'s' * (len(seeds) != 1)} of your choice, not a registered study."
-
-
-def _differing(rows: Iterable[RowRuns], of: Callable[[RowRuns], str]) -> str:
-    """Returns what each row has, in words, where not all have the same; empty where they do."""
-    found = {row.address: of(row) for row in rows}
-    return "" if len(set(found.values())) < 2 else "; ".join(f"{address}: {value}" for address, value in found.items())
-
-
 def _input(row: RowRuns, mark: str) -> str:
-    names: dict[str, None] = {}
-    for run in row.runs.values():
-        inputs: Mapping[str, Any] = stage_record(run.path).get("inputs", {})
-        names |= {Path(name).parts[Path(name).parts.index(mark) + 1]: None for name in inputs if f"/{mark}/" in name}
-    return ", ".join(names) or "not recorded"
-
-
-def _data(row: RowRuns) -> str:
-    return _input(row, "data")
-
-
-def _sft(row: RowRuns) -> str:
-    return _input(row, "sft")
+    """Returns the names of the data or models that a row's runs are made from."""
+    inputs = [Path(name).parts for run in row.runs.values() for name in stage_record(run.path).get("inputs", {})]
+    return ", ".join(dict.fromkeys(parts[parts.index(mark) + 1] for parts in inputs if mark in parts)) or "not recorded"
 
 
 def _judge(row: RowRuns, metric: str) -> str:

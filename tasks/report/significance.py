@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlhf_core.evaluation.worlds import ByWorld, Effect, against_constant, paired
-from tasks.report.measurements import BySeed
+from tasks.report.outputs import BySeed
 from tasks.studies.registration import FIRST_REGISTERED
 
 

@@ -131,6 +131,26 @@ class ShownTable:
         return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
 
 
+def format_number(value: float, decimals: int) -> str:
+    """Returns a measured number with its column's decimals; -0.0 is 0.0."""
+    text = f"{value:.{decimals}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def signed(value: float, decimals: int) -> str:
+    """Returns a number with its sign."""
+    text = format_number(value, decimals)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def number_cell(mean: float | None, error: float | None, decimals: int, link: str = "") -> TableCell:
+    """Returns a mean with its standard error below it; a dash without one."""
+    if mean is None:
+        return TableCell("—", absent=True)
+    lines = () if error is None else (f"±{format_number(error, decimals)}",)
+    return TableCell(format_number(mean, decimals), lines, link=link, value=mean)
+
+
 def simple_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, text: Iterable[int] = ()) -> ShownTable:
     """Returns a table of texts.
 

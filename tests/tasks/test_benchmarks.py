@@ -22,7 +22,7 @@ from tasks.evaluating.benchmarks import graded_answers
 from tasks.graph.check import Check
 from tasks.params.data import data_spec
 from tasks.prepare import make_sets
-from tasks.report.measured import _partial_text, partial_text
+from tasks.report.cell_notes import _partial_text, partial_text
 from tasks.report.outputs import StageOutput
 from tests.rlhf_core.evaluation.test_harness import arc_questions, gsm8k
 from tests.rlhf_core.evaluation.test_livecodebench import row as live_row

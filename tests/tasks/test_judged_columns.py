@@ -24,8 +24,6 @@ from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
-from tasks.report import figures_par
-from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import table_notes
 from tasks.running.artifacts import read_json, read_jsonl
 from tests.tasks.report.fixture_results import cell_text
@@ -237,16 +235,10 @@ def test_length_control_says_where_its_difficulties_come_from(built: dict[str, A
     assert any("judged by local-judge: prompt 'pairwise', both orders summed, ties half" in note for note in notes)
 
 
-def test_the_curves_of_figure_5_are_the_judges(small: Path) -> None:
-    found = {figure.key: figure for figure in figures_par.figures(ResultTree(small, (0,)))}["figure-5"]
-    wins = [series for series in found.panels[0].series if series.right]
-    assert [series.label for series in wins] == ["PAR", "Vanilla"]
-    assert wins[0].x == [1, 2, 3]
-    assert all(0 <= value <= 100 for value in wins[0].y)
-    assert "judged win rate" in found.caption
-    evaluations = read_jsonl(result(small, "par") / "checkpoints.jsonl")
-    assert [row["n"] for row in evaluations] == [HELD_OUT] * 3, "the prompts of the curve are the test split's"
-    assert "hacking_alarms" in read_json(result(small, "par") / "metrics.json")
+def test_a_blank_cell_says_why(built: dict[str, Any]) -> None:
+    found = cell(built, "Table 1", "par", "mt_overall")
+    assert (found["status"], found["mean"]) == ("not measured", None)
+    assert cell_text(found, 1) == "5.063 / not measured: the data has no benchmark 'mtbench'"
 
 
 def test_judge_dates_protocol_and_replies_are_recorded(small: Path) -> None:

@@ -7,10 +7,8 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,11 +23,10 @@ from rlhf_core.published import printed_tables
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration
 from tasks.graph import names
-from tasks.report.length_controlled_runs import Judged, calibration_of, length_controlled
+from tasks.report.length_control import Judged, calibration_of, length_controlled
 from tasks.report.measured import measured_table
 from tasks.report.outputs import ResultTree
-from tasks.report.paper_tables import format_number, paper_table, print_table, shown_columns, table_notes
-from tasks.report.table import rich_tables
+from tasks.report.paper_tables import print_table, table_notes
 from tasks.running.artifacts import read_json
 from tests.tasks.report.fixture_results import cell_text, make_results
 
@@ -81,36 +78,9 @@ def test_a_number_of_a_partial_benchmark_says_so_in_its_cell(tmp_path: Path) -> 
     )
 
 
-def test_rows_that_were_not_run_stay_empty(built: Path) -> None:
-    found = cell(built, "segment/1", "sentence", "alpaca_wr")
-    assert found["status"] == "not run"
-    assert found["mean"] is None
-    assert found["verdict"] is None
-    assert found["published"] == "32.92"
-
-
-def test_a_metric_that_a_run_lacks_is_not_measured(built: Path) -> None:
-    assert cell(built, "segment/1", "phi3-mini", "kl")["status"] == "not measured"
-
-
 def test_the_sft_model_stands_at_50_against_itself_and_is_compared_only_where_the_paper_prints_it(built: Path) -> None:
     found = cell(built, "segment/1", "phi3-mini", "win_rate_vs_sft")
     assert (found["status"], found["mean"], found["difference"]) == ("measured", 50.0, None)
-
-
-def test_only_the_primary_column_has_verdicts(built: Path) -> None:
-    for table in read_json(built / "tables.json")["tables"]:
-        primary = {column["key"] for column in table["columns"] if column["primary"]}
-        for row in table["rows"]:
-            for key, found in row["cells"].items():
-                decided = [found[name] for name in ("word", "verdict", "p", "smallest_visible", "reason")]
-                if key not in primary or found["difference"] is None:
-                    assert decided == [None] * 5, (table["name"], row["name"], key)
-                else:
-                    assert found["word"] is not None
-    other = cell(built, "segment/1", "bandit", "alpaca_wr")
-    assert isinstance(other["difference"], float)
-    assert other["worlds"] == len(SEEDS)
 
 
 def test_the_verdicts_of_a_table_are_by_worlds_and_corrected_over_its_rows(built: Path) -> None:
@@ -159,14 +129,6 @@ def test_a_row_below_its_own_sft_model_is_broken_and_spent_seeds_are_exploratory
     ]
 
 
-def test_joint_metrics_are_listed_per_row_and_seed(built: Path) -> None:
-    metrics = read_json(built / "metrics.json")
-    seeds = cell(built, "segment/1", "bandit", "alpaca_lc")["seeds"]
-    assert {str(seed): metrics[f"table-1/bandit/{seed}/alpaca_lc"] for seed in SEEDS} == seeds
-    assert metrics["table-1/bandit/alpaca_lc"] == pytest.approx(mean(seeds.values()))
-    assert "table-1/bandit/0/alpaca_wr" not in metrics, "a run's own metrics hold it"
-
-
 def test_flat_metrics_and_curves(built: Path) -> None:
     flat = read_json(built / "metrics.json")
     assert flat["table-1/bandit/alpaca_wr"] == cell(built, "segment/1", "bandit", "alpaca_wr")["mean"]
@@ -179,17 +141,10 @@ def test_flat_metrics_and_curves(built: Path) -> None:
 
 
 def test_the_result_is_the_same_twice(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.report.length_controlled_runs._rates", {})  # as in another process
+    monkeypatch.setattr("tasks.report.length_control._rates", {})  # as in another process
     tables.build(built.parents[2], "segment", SEEDS, tmp_path / "again")
     for name in ("tables.json", "figures.json", "metrics.json", "curves.csv"):
         assert (tmp_path / "again" / "result" / name).read_bytes() == (built / name).read_bytes()
-
-
-def test_one_world_has_no_error_and_no_test(built: Path, tmp_path: Path) -> None:
-    tables.build(built.parents[2], "segment", (0,), tmp_path / "one")
-    found = cell(tmp_path / "one" / "result", "segment/1", "bandit", "lc_win_rate_vs_sft")
-    assert (found["se"], found["interval"], found["p"]) == (None, None, None)
-    assert (found["word"], found["reason"], found["verdict"]) == ("not decided", "one world", "undecided")
 
 
 def test_bad_arguments_are_refused(built: Path, tmp_path: Path) -> None:
@@ -223,27 +178,6 @@ def test_seeds_so_far_are_those_with_a_result(built: Path) -> None:
     assert names.seeds_so_far(results, "par") == []
 
 
-def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(built / "tables.json", "segment/1")
-    text = capsys.readouterr().out
-    assert "31.05" in text
-    assert "not run" in text
-    assert "exploratory: settings were made while looking at these seeds." in " ".join(text.split())
-    print_table(built / "nowhere.json", "alarm/1")
-    assert "Published only" in capsys.readouterr().out
-
-
-def test_the_primary_column_is_beside_the_printed_ones_with_effect_verdict_and_what_is_visible(built: Path) -> None:
-    (table,) = [one for one in read_json(built / "tables.json")["tables"] if one["name"] == "segment/1"]
-    first = rich_tables(paper_table(table, shown_columns(table)[0]), 200)[0]
-    (primary,) = [column for column in first.columns if "True LC vs SFT" in str(column.header)]
-    shown = [str(shown) for shown in primary.cells]
-    assert (
-        sum(bool(re.search(r"\n-\d+\.\d+ \[-\d+\.\d+, -\d+\.\d+\]\nbelow \(sees \d+\.\d+\)", text)) for text in shown)
-        == 3
-    )
-
-
 def test_a_table_in_a_narrow_terminal_loses_no_digit(
     built: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,13 +190,6 @@ def test_a_table_in_a_narrow_terminal_loses_no_digit(
         assert max(map(len, text.splitlines())) <= int(columns)
         assert "Arena-Hard" in text, "two columns are called WR"
     assert shown["60"] == shown["200"]
-
-
-@pytest.mark.parametrize(
-    ("value", "decimals", "text"), [(45.678, 1, "45.7"), (-0.001, 1, "0.0"), (1795.2, 1, "1795.2")]
-)
-def test_numbers(value: float, decimals: int, text: str) -> None:
-    assert format_number(value, decimals) == text
 
 
 def test_length_control_takes_away_what_length_alone_wins() -> None:
@@ -314,47 +241,3 @@ def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> 
     other_item = {"id": "alpaca_eval-test-000041"}
     with pytest.raises(DataError, match=r"for 1 of 41 instructions, the first is 'alpaca_eval-test-000041'"):
         alpaca_calibration(str(tmp_path / "df_gamed.csv"), [*items, other_item], first=1)
-
-
-def test_too_few_preferences_are_not_measured() -> None:
-    assert length_controlled("few", Judged(["a"], [2.0], [1.0], [1.0]), {"a": 0.0}) is None
-
-
-def test_a_rate_is_fitted_once_to_the_same_numbers_and_anew_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    fits = []
-
-    def fit(*given: Any, **more: Any) -> Any:
-        fits.append(given)
-        return length_controlled_win_rate(*given, **more)
-
-    monkeypatch.setattr("rlhf_core.evaluation.length_controlled.length_controlled_win_rate", fit)
-    generator = np.random.default_rng(2)
-    prompts, wins = [f"p{i}" for i in range(40)], (1 + generator.uniform(size=40)).tolist()
-    own, easy = generator.integers(200, 900, 40).tolist(), dict.fromkeys(prompts, 0.0)
-    judged = Judged(prompts, wins, own, [500.0] * 40)
-    rate = length_controlled("model", judged, easy)
-    assert length_controlled("again", Judged(list(prompts), list(wins), list(own), [500] * 40), dict(easy)) == rate
-    assert len(fits) == 1
-    variants = [
-        {
-            "id": prompt,
-            "variant": name,
-            "preference": 1 + generator.uniform(),
-            "model_chars": chars,
-            "baseline_chars": 9,
-        }
-        for prompt in prompts
-        for name, chars in (("brief", 5), ("long", 20))
-    ]
-    difficulty, rows = calibration_of(variants)
-    for others in (
-        (replace(judged, preferences=wins[::-1]), easy, None),
-        (replace(judged, own_length=own[::-1]), easy, None),
-        (replace(judged, opponent_length=[*range(1, 41)]), easy, None),
-        (judged, easy | {"p0": 1.0}, None),
-        (judged, difficulty, rows),
-        (judged, difficulty, rows.assign(preference=rows["preference"].to_numpy()[::-1])),
-    ):
-        before = len(fits)
-        length_controlled("model", *others)
-        assert len(fits) == before + 1

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.params.evaluation import PARTS
 from tasks.params.metric_names import BEGINNINGS, NAMES, is_metric, needed_parts
-from tasks.report.measurements import JOINT_METRICS
+from tasks.report.numbers import JOINT_METRICS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError
-from tasks.report.colour import colour_scale, coloured_text, coloured_tokens, pieces
+from tasks.report.colour import coloured_text, coloured_tokens, pieces
 
 texts = st.lists(st.text(max_size=6), min_size=1, max_size=12)
 
@@ -30,15 +30,6 @@ def test_the_terminal_shows_the_text_with_segments_divided() -> None:
     assert coloured_text(["a", " b", " c"], [0.1, 0.1, -0.2], [(0, 2, 0.1)]).plain == "a b▏ c"
 
 
-def test_marked_tokens_are_underlined_whatever_they_are_paid() -> None:
-    page = str(coloured_tokens(["a", "b", "c"], [0.1, -0.2, None], marked=[False, True, True]))
-    assert re.findall(r'class="([^"]+)" title="[^"]+"[^>]*>(\w)', page) == [
-        ("piece", "a"), ("piece marked", "b"), ("piece marked", "c"),
-    ]  # fmt: skip
-    terminal = coloured_text(["a", "b", "c"], [0.1, -0.2, None], marked=[False, True, True])
-    assert ["underline" in str(span.style) for span in terminal.spans] == [False, True, True]
-
-
 def test_a_script_in_a_generation_is_text() -> None:
     page = str(coloured_tokens(["<script>", "alert(1)", "</script>", '" onclick="x'], [0.1, -0.2, None, 0.3]))
     assert "<script" not in page
@@ -56,24 +47,7 @@ def test_segments_colour_as_one_piece_with_their_reward() -> None:
     assert "tokens 0 to 1: +0.700" in found[0].tooltip
 
 
-def test_the_scale_is_symmetric_and_never_zero() -> None:
-    assert colour_scale(pieces(["a", "b"], [-2.0, 1.0])) == 2.0
-    assert colour_scale(pieces(["a"], [0.0])) == 1.0
-    assert colour_scale(pieces(["a"], [None])) == 1.0
-
-
-def test_signs_have_different_colours() -> None:
-    good, bad = str(coloured_tokens(["a"], [1.0])), str(coloured_tokens(["a"], [-1.0]))
-    assert "rgba(0,114,178" in good
-    assert "rgba(213,94,0" in bad
-
-
 @pytest.mark.parametrize("segments", [[(0, 3, 1.0)], [(0, 2, 1.0), (1, 2, 0.5)], [(1, 1, 0.0)]])
 def test_segments_that_do_not_fit_are_refused(segments: list[tuple[int, int, float]]) -> None:
     with pytest.raises(DataError, match="does not fit"):
         pieces(["a", "b"], [0.0, 0.0], segments)
-
-
-def test_rewards_of_another_length_are_refused() -> None:
-    with pytest.raises(DataError, match="1 rewards for 2 tokens"):
-        pieces(["a", "b"], [0.0])

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tasks.report import figures_segment
 from tasks.report.charts import panels_svg
-from tasks.report.figure_data import FEW_POINTS, FigureData, Panel, Series, curve, spread_note, token_spans
+from tasks.report.figure_data import FEW_POINTS, FigureData, Panel, Series, spread_note, token_spans
+from tasks.report.figures import paper_figures
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.fixture_results import make_results
 
 
 @pytest.fixture(scope="module")
 def figures(results: Path) -> dict[str, FigureData]:
-    return {figure.key: figure for figure in figures_segment.figures(ResultTree(results, (0, 1)))}
+    return {figure.key: figure for figure in paper_figures("segment", ResultTree(results, (0, 1)))}
 
 
 def test_rows_that_were_not_run_are_named(figures: dict[str, FigureData]) -> None:
@@ -30,18 +30,10 @@ def test_without_outputs_nothing_is_drawn(tmp_path: Path) -> None:
     for place in ("reward_model", "normaliser"):
         for stage in (folder / "segment" / place).glob("*/*/result/metrics.json"):
             stage.unlink()
-    found = {f.key: f.to_json() for f in figures_segment.figures(ResultTree(folder, (0,)))}
+    found = {f.key: f.to_json() for f in paper_figures("segment", ResultTree(folder, (0,)))}
     for key in ("figure-2", "figure-3", "figure-6", "reward-models", "normaliser-fits"):
         assert found[key]["status"] == "not run"
         assert found[key]["missing"]
-
-
-def test_a_curve_keeps_to_steps_that_all_seeds_have(results: Path) -> None:
-    outputs = ResultTree(results, (0, 1)).outputs("segment", "policy", "segment")
-    outputs[1].history.pop()
-    x, y, error = curve(outputs, "kl")
-    assert x[0] == 1
-    assert len(x) == len(y) == len(error)
 
 
 @pytest.mark.parametrize(
@@ -99,21 +91,6 @@ def test_intervals_name_their_lines_from_top_to_bottom() -> None:
     assert ">the SFT model<" in drawn
 
 
-def test_an_svg_fits_into_a_page_twice() -> None:
-    series = Series("<b>bold</b>", [1, 2, 3], [1.0, None, 2.0], [0.1, None, 0.2], colour=0)
-    drawings = []
-    for key in ("one", "two"):
-        data = FigureData(key=key, title='A "title"', caption="", panels=[Panel("p", "x", "y", [series])])
-        drawings.append(panels_svg(data.to_json()))
-    first, second = drawings
-    assert "<b>" not in first
-    assert "currentColor" in first
-    assert "http" not in first.split(">", 1)[1].replace("http://www.w3.org/1999/xlink", "")
-    ids = [set(re.findall(r'\bid="([^"]+)"', svg)) for svg in (first, second)]
-    assert ids[0]
-    assert not ids[0] & ids[1]
-
-
 def test_a_drawing_has_a_title_for_each_point_with_every_text_escaped() -> None:
     name = 'it\'s "<b>bold</b>" & <script>'
     line = Series(name, [1, 2, 3], [1.0, None, 123456.0], [0.25, None, None])
@@ -129,16 +106,3 @@ def test_a_drawing_has_a_title_for_each_point_with_every_text_escaped() -> None:
     (left, low, _), (right, high, _) = titles
     assert float(left) < float(right)
     assert float(low) > float(high), "as in an SVG, heights are counted from the top"
-
-
-def test_bars_and_intervals_can_be_read_by_name() -> None:
-    bars = Series("Segment", ["easy", "hard"], [0.5, 0.25], [0.1, 0.1], style="bars")
-    ends = Series("at the end", [60.0, 40.0], ["PAR", "Vanilla"], [2.0, 3.0], style="intervals")
-    band = Series("within ±3", [-3.0, 3.0], [0, 0], style="band")
-    panels = [Panel("a", "", "accuracy", [bars]), Panel("b", "win rate", "", [ends, band])]
-    drawn = panels_svg(FigureData("f", "t", "", panels=panels))
-    assert re.findall(r"<title>([^<]*)</title>", drawn) == [
-        "Segment\neasy: 0.5 ± 0.1", "Segment\nhard: 0.25 ± 0.1",
-        "at the end\nPAR: 60 ± 2", "at the end\nVanilla: 40 ± 3",
-    ]  # fmt: skip
-    assert ">within ±3<" in drawn

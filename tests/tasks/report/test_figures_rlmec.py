@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.report.figures_rlmec import error_distances, figures
+from tasks.report.figures import paper_figures
+from tasks.report.figures_numbers import error_distances
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import write_jsonl
 
@@ -51,7 +52,7 @@ def test_figures_draw_what_was_run_and_name_what_was_not(tmp_path: Path) -> None
     grm |= {"fidelity/auc": 0.95, "fidelity/precision": 0.6}
     result(tmp_path, "generative_reward_model", "math", grm)
     result(tmp_path, "teacher", "rlmec-math", {"ground_truth_edit_distance": 6.0})
-    drawn = {figure.key: figure.to_json() for figure in figures(ResultTree(tmp_path, (0,)))}
+    drawn = {figure.key: figure.to_json() for figure in paper_figures("rlmec", ResultTree(tmp_path, (0,)))}
     (curve,) = drawn["figure-3"]["panels"]
     assert curve["series"][0]["y"] == [40.0, 60.0]
     assert "qa-rlmec" in drawn["figure-3"]["missing"]
@@ -85,23 +86,12 @@ def test_figures_draw_what_was_run_and_name_what_was_not(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_a_method_keeps_its_colour_in_every_figure(tmp_path: Path) -> None:
-    wrong = answer(1, right=False, first_error=0)
-    for name in ("math-rlmec", "math-rft", "math-ppo-a2c"):
-        history = [{"step": 1, "train_accuracy": 40.0}]
-        result(tmp_path, "policy", name, {"credit_auc": 0.9}, generations=[wrong], history=history)
-    drawn = [series for figure in figures(ResultTree(tmp_path, (0,))) for p in figure.panels for series in p.series]
-    for label in ("RLMEC", "RFT", "PPO A2C"):
-        assert len({series.colour for series in drawn if series.label == label}) == 1
-    assert len({series.colour for series in drawn}) == 3
-
-
 def test_a_right_answer_by_a_wrong_step_is_coloured_by_its_steps_and_comes_last(tmp_path: Path) -> None:
     before = [answer(n, right=False, first_error=0) for n in (1, 2)]
     after = [answer(1, right=True, first_error=1), answer(2, right=True, first_error=None)]
     result(tmp_path, "sft", "rlmec-math", {}, generations=before)
     result(tmp_path, "policy", "math-rlmec", {}, generations=after)
-    blocks = next(f for f in figures(ResultTree(tmp_path, (0,))) if f.key == "table-10").blocks
+    blocks = next(f for f in paper_figures("rlmec", ResultTree(tmp_path, (0,))) if f.key == "table-10").blocks
     assert [block["title"] for block in blocks] == ["gsm8k, 2", "gsm8k, 1"]
     assert [block["models"][1]["rewards"] for block in blocks] == [[1.0, 1.0], [1.0, -1.0]]
 
@@ -125,7 +115,7 @@ def test_rewrites_that_keep_a_wrong_step_are_counted_where_their_answer_is_right
     rows.append({**rows[0], "question_id": "real"})
     result(tmp_path, "generative_reward_model", "math", {}, grm_rewrites=rows)
     result(tmp_path, "teacher", "rlmec-math", {}, rewrites=rows[:1])
-    figure = next(f for f in figures(ResultTree(tmp_path, (0,))) if f.key == "kept-wrong-steps")
+    figure = next(f for f in paper_figures("rlmec", ResultTree(tmp_path, (0,))) if f.key == "kept-wrong-steps")
     assert [(row["name"], row["cells"][0]["mean"]) for row in figure.blocks[0]["rows"]] == [
         ("teacher rlmec-math", 0.0),
         ("generative reward model math", 1 / 3),

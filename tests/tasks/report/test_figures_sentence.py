@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.report import figures_sentence
 from tasks.report.figure_data import FigureData
+from tasks.report.figures import paper_figures, recorded_figures
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.fixture_results import write
 
@@ -49,13 +49,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FigureData]:
     write(explored / "metrics.json", {"accuracy": 0.6})
     write(explored / "examples.jsonl", [EXAMPLE])
     tree = ResultTree(root, (0,))
-    made = [*figures_sentence.figures(tree), *figures_sentence.recorded_figures(tree)]
+    made = [*paper_figures("sentence", tree), *recorded_figures("sentence", tree)]
     return {figure.key: figure for figure in made if figure.to_json()["status"] in ("measured", "not run")}
-
-
-def test_every_figure_but_the_schematic_is_there(figures: dict[str, FigureData]) -> None:
-    numbers = ("2", "3a", "3b", "3c", *map(str, range(4, 12)))
-    assert {f"figure-{number}" for number in numbers} <= set(figures)
 
 
 def test_best_of_n_is_drawn_over_the_sizes_in_order(figures: dict[str, FigureData]) -> None:
@@ -81,8 +76,3 @@ def test_answers_stand_side_by_side_and_the_time_comes_from_the_records(figures:
     (series,) = figures["figure-6-time"].panels[0].series
     assert (series.x, series.y) == (["sat-3l"], [30.0])
     assert figures["figure-6-time"].missing == ["sat-1l", "sat-9l"]
-
-
-def test_what_was_not_run_is_named(figures: dict[str, FigureData]) -> None:
-    assert figures["figure-8"].missing == ["second-judge"]
-    assert "bench-da" in figures["figure-5"].missing

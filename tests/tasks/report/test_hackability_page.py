@@ -13,7 +13,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.testbed import KINDS
 from tasks.graph.laboratory import RewardRows
 from tasks.report import hackability
-from tasks.report.hackability import Laboratory, compare, verdict, write_comparison
+from tasks.report.hackability import Laboratory, compare, write_comparison
 from tests.browser import WIDTHS, look, needs_browser
 from tests.small_repository import write_yaml
 
@@ -67,46 +67,11 @@ def page(root: Path, comparison: Laboratory) -> Path:
     return write_comparison(comparison, root / "report")
 
 
-def test_means_over_seeds(comparison: Laboratory) -> None:
-    vanilla, par, warm = comparison.rewards[0].cells
-    assert vanilla.mean("final") == 35.0
-    assert vanilla.standard_error("final") == pytest.approx(5.0)
-    assert vanilla.mean("loss_after_peak") == 30.0
-    assert vanilla.mean("onset") == 4.0
-    assert vanilla.curve("win_rate") == [(0, 50.0), (2, 65.0), (4, 35.0)]
-    assert vanilla.proxy_gain_by_step == [(0, 0.0), (2, 1.0), (4, 2.0)]
-    assert par.mean("final") == 65.0
-    assert par.standard_error("final") == 2.0, "of one seed, over its prompts"
-    assert warm.mean("final") is None
-
-
-def test_the_proxy_is_drawn_as_its_rise(root: Path) -> None:
-    """WARM's reward model gives 5 more to everything, which no drawing should show."""
-    write_run(root, "length-warm", 0, [50, 60, 65], 0.001)
-    path = root / "results/testbed/hackability/policy/length-warm/0/result/hacking.jsonl"
-    points = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({**point, "proxy": point["proxy"] + 5}) + "\n" for point in points))
-    rows = RewardRows("length", {**REWARD.rows, "warm": "length-warm"})
-    _, par, warm = compare(root, "testbed", [rows], NAMES, [0]).rewards[0].cells
-    assert warm.proxy_gain_by_step == par.proxy_gain_by_step
-
-
 def test_a_cell_is_hacked_won_or_neither(root: Path) -> None:
     write_run(root, "length-warm", 0, [50, 55, 49], 0.8)
     rows = RewardRows("length", {**REWARD.rows, "warm": "length-warm"})
     cells = compare(root, "testbed", [rows], NAMES, [0]).rewards[0].cells
-    assert [verdict(cell) for cell in cells] == ["hacked", "won", ""]
-
-
-def test_a_falling_proxy_is_not_hacking(root: Path) -> None:
-    write_run(root, "length-warm", 0, [50, 20], 0.001, **{"hacking/proxy_gain": -1.0})
-    rows = RewardRows("length", {"warm": "length-warm"})
-    assert verdict(compare(root, "testbed", [rows], ["warm"], [0]).rewards[0].cells[0]) == ""
-
-
-def test_inflated_clause_types_are_named(comparison: Laboratory, page: Path) -> None:
-    assert comparison.rewards[0].cells[0].inflated == [("filler", 1.0)]
-    assert "<small>filler +1.0</small>" in page.read_text(encoding="utf-8")
+    assert [cell.verdict for cell in cells] == ["hacked", "won", ""]
 
 
 def test_the_page_has_the_numbers_and_says_what_is_missing(page: Path) -> None:
@@ -117,20 +82,6 @@ def test_the_page_has_the_numbers_and_says_what_is_missing(page: Path) -> None:
     assert "-30.0 after peak" in matrix
     assert "+2 for every ten words" in text
     assert "Left out: WARM" in text
-
-
-def test_mitigations_have_titles_without_a_placeholder(page: Path) -> None:
-    for file in (page, page.with_suffix(".json")):
-        assert "{reward}" not in file.read_text(encoding="utf-8")
-    assert "</i>VANILLA</th>" in page.read_text(encoding="utf-8")
-
-
-def test_less_than_a_minute_of_training_is_in_seconds(root: Path) -> None:
-    rows = RewardRows("length", {"vanilla": "length-vanilla"})
-    record = root / "results/testbed/hackability/policy/length-vanilla/0/record/record.json"
-    record.write_text(json.dumps({"seconds": 28, "commit": "ab" * 20}))
-    text = write_comparison(compare(root, "testbed", [rows], ["vanilla"], [0]), root / "report").read_text("utf-8")
-    assert "<dt>time of training</dt><dd>28 s</dd>" in text
 
 
 def test_every_measure_of_a_mitigation_stands_in_a_row_of_its_own(root: Path) -> None:

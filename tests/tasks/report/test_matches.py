@@ -7,13 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.verdicts import verdicts_of
-from rlhf_core.evaluation.worlds import Effect, against_constant
-from tasks.report.matches import Match, Matches, matched
-from tasks.report.measured import Cell, ComparedCell, decide
+from tasks.report.games import Match, Matches, matched
 from tests.tasks.report.fixture_results import cell_text
 
 
@@ -50,22 +45,11 @@ def played(own: list[str], other: list[str], seeds: int = 1, **settings: Any) ->
     return made, judge
 
 
-def test_a_judge_of_translations_is_told_the_task_where_the_prompts_do_not_say_it() -> None:
-    told = "Translate this Spanish sentence into English: "
-    matches, judge = played(["good"], ["bad"], instruction=told)
-    assert matches.win_rates("own", "other", "judge") == {0: 100.0}
-    assert set(judge.prompts) == {f"{told}Hola 0."}
-    matches, judge = played(["good"], ["bad"])
-    assert matches.win_rates("own", "other", "judge") == {0: 100.0}
-    assert set(judge.prompts) == {"Hola 0."}
-
-
 def test_prompts_without_a_verdict_count_for_nobody_and_are_counted() -> None:
     same = ["same"] * 8
     matches, _ = played(["good", "broken", "bad", *same], ["bad", "bad", "good", *same], seeds=2)
     assert matches.win_rates("own", "other", "judge") == {0: 50.0, 1: 50.0}
-    assert matches.lacking("other", "own") == {"unparsable": 2, "one_sided": 0}
-    assert matches.record("own", "other", "judge").ties == 16
+    assert matches.lacking("other", "own", "judge") == {"unparsable": 2, "one_sided": 0}
 
 
 def test_a_judge_that_answers_nonsense_measures_nothing() -> None:
@@ -104,35 +88,10 @@ def test_rows_without_a_shared_prompt_measure_nothing() -> None:
     assert matches.outcome("own", "other", Match("mean-test", "holistic")) is None
 
 
-def test_a_win_rate_over_another_row_is_an_effect_over_worlds_against_a_half() -> None:
-    matches, _ = played(["good", "good", "bad"], ["bad", "bad", "good"], seeds=3)
-    for seed, response in enumerate(("good", "good", "bad")):
-        matches.outputs["own"][seed].generations[1]["response"] = response
-    row = cast(Any, SimpleNamespace(recipe=SimpleNamespace(name="own"), main="other"))
-    cell, found = matched(matches, row, Match("wins", "judge", "other"))
-    rates = [200 / 3, 200 / 3, 50.0]
-    assert list(cell["seeds"].values()) == pytest.approx(rates)
-    assert found is not None
-    assert found.effect == against_constant({"own": {0: rates[:1], 1: rates[1:2], 2: rates[2:]}}, "own", 50.0)
-
-
-def test_primary_cells_of_a_table_are_decided_together() -> None:
-    effects = [Effect(5.0, 0.5, 3, 4), Effect(-0.2, 1.0, 3, 4), Effect(1.0, None, None, 1, "one world")]
-    cells = [Cell("57", "measured"), Cell("43", "measured"), Cell("40", "measured")]
-    printed = [(57.0, 50.0), (43.0, 50.0), (40.0, 50.0)]
-    decide([ComparedCell(cell, effect, *order) for cell, effect, order in zip(cells, effects, printed, strict=True)])
-    assert [cell.word for cell in cells] == ["above", "sees only effects above", "not decided"]
-    assert [cell.verdict for cell in cells] == ["confirmed", "undecided", "undecided"]
-    expected = verdicts_of(effects)
-    assert [cell.p for cell in cells] == [verdict.p_corrected for verdict in expected]
-    assert [cell.smallest_visible for cell in cells] == [verdict.smallest_visible for verdict in expected]
-    assert cells[2].reason == "one world"
-
-
 def test_the_same_answer_is_a_tie_by_a_score_whatever_its_last_digit() -> None:
     matches, _ = played(["same", "good", "bad"], ["same", "bad", "good"])
     for name, noise in (("own", 1e-7), ("other", 0.0)):
         matches.outputs[name][0].scores.update(
             {str(i): {"holistic": value + noise} for i, value in enumerate((1.0, 2.0, 2.0))}
         )
-    assert matches.results_of("own", "other", "holistic", 0) == {"0": 0, "1": 1, "2": 1}
+    assert matches.results_of("own", "other", "holistic", 0).signs == {"0": 0, "1": 1, "2": 1}

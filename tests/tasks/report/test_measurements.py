@@ -13,10 +13,9 @@ from rlhf_core.errors import DataError
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import RecipeRow
 from tasks.report.measured import measured_table
-from tasks.report.measurements import broken, measurements
+from tasks.report.numbers import TableRuns, broken, measurements
 from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import table_notes
-from tasks.report.win_rates import TableRuns
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.doubtful_numbers import blank_numbers
 from tests.tasks.report.fixture_results import make_results
@@ -49,26 +48,6 @@ def test_a_runs_number_does_not_depend_on_the_tables_other_rows(results: Path, m
     beside = measurements(runs_of(results, "segment", "bandit", "token"), metric)["bandit"]
     assert set(alone) == {0, 1}
     assert alone == beside
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_a_runs_number_does_not_depend_on_other_worlds(results: Path, metric: str) -> None:
-    both = measurements(runs_of(results, "bandit"), metric)["bandit"]
-    outputs = {"bandit": {0: runs_of(results, "bandit").outputs["bandit"][0]}}
-    one = runs_of(results, "bandit")
-    assert measurements(TableRuns(outputs, one.sft_outputs, one.calibrations), metric)["bandit"] == {0: both[0]}
-
-
-def test_a_run_is_length_controlled_by_the_draw_of_its_own_seed(results: Path) -> None:
-    shared = measurements(runs_of(results, "bandit"), "alpaca_lc")["bandit"]
-    data = results / "shared" / "data" / "dialogue"
-    rows = read_jsonl(data / "result" / "alpaca_calibration.jsonl")
-    (data / "1" / "result").mkdir(parents=True)
-    longer = [{**row, "preference": 2.0 if row["variant"] == "verbose" else 1.0} for row in rows]
-    write_jsonl(data / "1" / "result" / "alpaca_calibration.jsonl", longer)
-    own = measurements(runs_of(results, "bandit"), "alpaca_lc")["bandit"]
-    assert own[0] == shared[0]
-    assert own[1] != shared[1]
 
 
 def test_a_draw_that_is_missing_is_not_taken_for_another(results: Path) -> None:
@@ -109,20 +88,6 @@ def test_a_number_of_too_few_valid_verdicts_is_blank_with_the_reason(results: Pa
     assert runs.outputs["bandit"][0].blank == {}
 
 
-@pytest.mark.parametrize("metric", ["alpaca_lc", "alpaca_wr"])
-def test_nine_valid_verdicts_of_ten_are_enough(results: Path, metric: str) -> None:
-    spoil(results, 9)
-    assert set(measurements(runs_of(results, "bandit"), metric)["bandit"]) == {0, 1}
-
-
-@pytest.mark.parametrize(("benchmark", "metric"), [("arena", "arena_wr"), ("mtbench", "mtbench")])
-def test_each_benchmark_has_verdicts_of_its_own(results: Path, benchmark: str, metric: str) -> None:
-    spoil(results, 40, benchmark)
-    runs = runs_of(results, "bandit")
-    assert set(measurements(runs, metric)["bandit"]) == {0}
-    assert set(measurements(runs, "alpaca_wr")["bandit"]) == {0, 1}
-
-
 def test_the_table_says_why_a_number_is_blank(results: Path) -> None:
     spoil(results, 96)
     table = measured_table(printed_tables.table("segment/1"), ResultTree(results, (1,)))
@@ -155,11 +120,6 @@ def test_the_win_rate_over_the_sft_model_by_a_judge_counts_its_unparsable_verdic
     assert set(blank_numbers(tmp_path)) == {"judged_win_rate_vs_sft"}
     write_json(tmp_path / "metrics.json", {"judged_win_rate_vs_sft": 50.0, "judged_unparsable": 3.0})
     assert blank_numbers(tmp_path) == {}
-
-
-def test_without_calibration_there_is_no_length_controlled_rate_against_the_baseline(results: Path) -> None:
-    found = runs_of(results, "bandit")
-    assert measurements(TableRuns(found.outputs, found.sft_outputs), "alpaca_lc") == {}
 
 
 def test_a_row_is_broken_that_is_below_the_sft_model_at_its_best(results: Path) -> None:

@@ -15,8 +15,8 @@ from tasks import tables
 from tasks.report.__main__ import write_report
 from tasks.report.page import Bullets, FactList, Fold, ReportPage, Section, Text, Tiles, Verbatim, html, link, markdown
 from tasks.report.report_page import policy_rows, report_page
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, simple_table
-from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
+from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow
+from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.tracking.searches import note_experiment
 from tests.browser import WIDTHS, browsing, look, needs_browser
 from tests.tasks.report.fixture_results import SCRIPT, sign
@@ -55,12 +55,6 @@ def test_every_kind_of_part_is_escaped_on_the_page_and_in_markdown() -> None:
         assert made.count("&lt;script&gt;alert") > 10
     assert "<b>bold</b>" in html(page)
     assert r"\| &amp; | " in markdown(page), "a pipe ends no cell"
-
-
-def test_a_table_is_rows_by_columns_in_markdown() -> None:
-    assert "\n".join(
-        markdown(ReportPage("", "", (simple_table(["row", "a"], [["x", "1"]]),), ())).splitlines()[2:]
-    ) == ("| row | a |\n| --- | --- |\n| x | 1 |")
 
 
 def test_generated_text_is_escaped_and_nothing_is_loaded(text: str) -> None:
@@ -112,22 +106,6 @@ def test_what_was_not_run_says_so_with_the_command_that_runs_it(tree: Path) -> N
     assert "&lt;b&gt;bold&lt;/b&gt; claims" in text.split(f"<summary>{absent} claim")[1].split("</details>")[0]
 
 
-def test_alarms_are_on_the_first_screen(tree: Path) -> None:
-    alarm = {"step": 7, "kind": "kl", "since": 2, "message": "kl is 9"}
-    shutil.copytree(tree / "segment/policy/bandit/0", tree / "mixed/policy/my-row/0")
-    write_jsonl(tree / "mixed/policy/my-row/0/result/alarms.jsonl", [alarm])
-    lead = written(tree).split('id="across"')[0]
-    assert "results/testbed/mixed/policy/my-row/0</a>: kl at step 7" in lead
-
-
-def test_only_primary_cells_show_an_effect_with_its_verdict(text: str) -> None:
-    table = part(text, "segment-table-1")
-    assert len(re.findall(r"<small>[-+]\d+\.\d+ \[", table)) == 6
-    words = r"<small>(?:above|below|sees only effects above \d|2 worlds cannot decide it)"
-    assert len(re.findall(words, table)) == 6
-    assert table.count("exploratory: settings were made while looking at these seeds.") == 1
-
-
 def test_published_numbers_have_columns_of_their_own(text: str) -> None:
     table = part(text, "segment-table-1", "</table>")
     row = table.split('<th scope="row">Segment (Ours)')[1].split("</tr>")[0]
@@ -156,14 +134,6 @@ def test_tables_and_runs_lead_to_mlflow(tree: Path) -> None:
         assert re.search(f'{re.escape(search)}tags.path[^"]*{query}', part(text, anchor, "</tr>"))
 
 
-def test_the_page_says_when_and_how_long_and_on_which_data(text: str, page: Path) -> None:
-    assert re.search(r'<th scope="row">policy</th>\s*<td class="n ">\d+</td>', part(text, "time", "</section>"))
-    facts = text.split("<summary>Scale, seeds")[1].split("</details>")[0]
-    assert "<dt>dialogue.bayes_ceiling.validation</dt><dd>0.800</dd>" in facts
-    assert "<dt>date</dt><dd>2026-03-01</dd>" in facts
-    assert "Where the time goes" in (page.parent / "report.md").read_text(encoding="utf-8")
-
-
 def test_rows_of_several_papers_are_side_by_side(tree: Path) -> None:
     """A row of another study joins those of the same SFT model, in the order of the true win rate."""
     best = tree / "mixed" / "policy" / "my-row" / "0"
@@ -184,30 +154,6 @@ def test_rows_of_several_papers_are_side_by_side(tree: Path) -> None:
     assert "&lt;b&gt;mine&lt;/b&gt;" in text
     assert 'href="#run-mixed-policy-my-row-0"' in text
     assert 'id="run-mixed-policy-my-row-0"' in text
-
-
-def test_rows_of_the_demo_are_beside_a_users_own(tree: Path) -> None:
-    own, demo = (tree / group / "policy" / "my-row" / "0" for group in ("my-study", "demo"))
-    for run in (own, demo):
-        shutil.copytree(tree / "segment" / "policy" / "segment" / "0", run)
-        record = read_json(run / "record" / "record.json")
-        record["inputs"] = {name.replace("phi3-mini", "demo"): value for name, value in record["inputs"].items()}
-        write_json(run / "record" / "record.json", record)
-    assert {row.group for row in policy_rows(tree)["demo"]} == {"my-study", "demo"}
-    shutil.rmtree(tree / "my-study")
-    assert "demo" not in policy_rows(tree), "alone they have a part of their own"
-
-
-def test_markdown_has_every_table_and_no_html(page: Path) -> None:
-    text = (page.parent / "report.md").read_text(encoding="utf-8")
-    for number in range(1, 8):
-        assert f"### Table {number}." in text
-    assert "<script" not in text
-
-
-def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no tables stage"):
-        report_page(tmp_path)
 
 
 def test_a_changed_cell_is_refused(tree: Path) -> None:

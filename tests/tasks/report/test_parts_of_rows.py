@@ -10,8 +10,7 @@ import pytest
 from rlhf_core.published import printed_tables
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.outputs import ResultTree
-from tasks.report.paper_tables import _verdict_lines, paper_table, printed_alone, printed_lines, shown_columns
-from tasks.report.table import rich_tables
+from tasks.report.paper_tables import _verdict_lines, printed_lines
 
 
 @pytest.fixture
@@ -49,16 +48,6 @@ def test_a_cell_that_the_paper_does_not_have_says_so(tree: ResultTree) -> None:
     assert counts["measured"] + counts["not run"] == printed
 
 
-def test_the_table_prints(tree: ResultTree) -> None:
-    published = printed_tables.table("rlmec/3")
-    table = measured_table(published, tree)
-    own, also = (paper_table(table, columns) for columns in shown_columns(table))
-    assert (len(own.rows), len(also.rows)) == (len(published.rows), 2 * len(published.rows))
-    alone = rich_tables(printed_alone(published), 300)
-    assert alone[0].row_count == len(published.rows)
-    assert list(alone[0].columns[0].cells)[-1] == "+ RLMEC · 13B"
-
-
 def test_the_parts_of_a_printed_row_stand_on_one_line(tree: ResultTree) -> None:
     table = measured_table(printed_tables.table("rlmec/3"), tree)
     own = [column for column in table["columns"] if column["published"]]
@@ -71,18 +60,6 @@ def test_the_parts_of_a_printed_row_stand_on_one_line(tree: ResultTree) -> None:
     first, second = printed_lines(scaling, scaling["columns"])
     assert (first.label, second.label) == ("7B GRM", "13B GRM")
     assert [row["is_main"] for row, _ in first.cells.values()] == [True, True, False, False]
-
-
-def test_columns_that_several_parts_measure_keep_a_line_for_each(tree: ResultTree) -> None:
-    table = measured_table(printed_tables.table("rlmec/3"), tree)
-    also = [column for column in table["columns"] if not column["published"]]
-    assert [line.label for line in printed_lines(table, also)] == [row["condition"] for row in table["rows"]]
-
-
-def test_rows_without_parts_are_lines_of_their_own(tree: ResultTree) -> None:
-    table = measured_table(printed_tables.table("segment/1"), tree)
-    lines = printed_lines(table, table["columns"])
-    assert [(line.label, line.rows) for line in lines] == [(row["condition"], [row]) for row in table["rows"]]
 
 
 @pytest.mark.parametrize(

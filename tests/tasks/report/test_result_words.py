@@ -34,23 +34,6 @@ def test_a_reward_model_says_what_it_predicts_and_what_the_labels_prefer(tmp_pat
     assert words == "right about 74 % of held-out labels, of which 38 % prefer the better answer"
 
 
-def test_without_true_rewards_the_labels_are_not_judged(tmp_path: Path) -> None:
-    write_labels(tmp_path, [{}])
-    assert (
-        result_in_words(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74}))
-        == "right about 74 % of held-out labels"
-    )
-
-
-def test_real_pairs_have_no_meta(tmp_path: Path) -> None:
-    (tmp_path / DATA).mkdir(parents=True)
-    write_jsonl(tmp_path / DATA / "preference.validation.jsonl", [{"chosen": "a"}, {"chosen": "b", "meta": None}])
-    assert (
-        result_in_words(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74}))
-        == "right about 74 % of held-out labels"
-    )
-
-
 def test_data_say_how_many_rows_are_in_quarantine_and_where(tmp_path: Path) -> None:
     prepared = stage(tmp_path, "prepare", None)
     facts = tmp_path / prepared.out / "result/data.json"
@@ -64,9 +47,3 @@ def test_data_say_how_many_rows_are_in_quarantine_and_where(tmp_path: Path) -> N
 def test_a_policy_says_win_rate_and_kl(tmp_path: Path) -> None:
     metrics = {"win_rate_vs_sft": 27.3, "kl": 7.4}
     assert result_in_words(tmp_path, stage(tmp_path, "policy", metrics)) == "win rate over SFT 27 %, KL 7.4"
-
-
-def test_other_kinds_stopped_stages_and_other_metrics_say_nothing(tmp_path: Path) -> None:
-    assert result_in_words(tmp_path, stage(tmp_path, "sft", {"accuracy": 1.0})) == ""
-    assert result_in_words(tmp_path, stage(tmp_path, "policy", None)) == ""
-    assert result_in_words(tmp_path, stage(tmp_path, "reward_model", {"loss": 1.0})) == ""

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks import tables
-from tasks.report import row_games
+from tasks.report import games
 from tasks.running.artifacts import read_json
 from tests.tasks.report.fixture_results import write
 
@@ -74,7 +74,7 @@ def cell(table: dict[str, Any], row: str, column: str) -> dict[str, Any]:
 
 def test_a_judge_decides_table_3_over_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """VA has 6 good answers and Response 3 of the 11 that can be read: 3 wins, 8 ties; Ours has 6 wins, 5 ties."""
-    monkeypatch.setattr(row_games.Judges, "get", lambda self, settings: GoodWins())
+    monkeypatch.setattr(games.Judges, "get", lambda self, settings: GoodWins())
     table = table_3(make(tmp_path, true=False), tmp_path / "tables")
     assert cell(table, "va-without-end", "alpaca_wr")["mean"] == pytest.approx(100 * (3 + 4) / 11)
     ours = cell(table, "sentence-without-end", "alpaca_wr")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from tasks.commands.rows import print_row_list, seeds_text
-from tasks.report import colour
 from tasks.report.comparison import meanings, print_rows, write_comparison
-from tasks.report.rows_compared import beats, compare_rows, find_rows, row_runs, same_prompts, same_rollouts
+from tasks.report.rows_compared import beats, compare_rows, row_runs, same_prompts, same_rollouts
 from tasks.running.artifacts import write_json, write_jsonl
 from tests.browser import WIDTHS, browsing, needs_browser
 from tests.small_repository import PROJECT
@@ -78,16 +76,6 @@ def test_differences_are_over_worlds(root: Path) -> None:
     assert [line.split(":")[0] for line in found.caveats] == ["Exploratory"]
 
 
-@pytest.mark.parametrize(
-    ("rate", "said"), [(80.0, "2 worlds cannot decide it"), (59.0, "these worlds see differences above")]
-)
-def test_no_effect_is_named_that_a_percentage_cannot_have(root: Path, rate: float, said: str) -> None:
-    run(root, "segment/segment-as-bandit", 0, 55.0)
-    run(root, "segment/segment-as-bandit", 1, rate)
-    found = compare_rows(root, "testbed", ["segment/segment", "segment-as-bandit"])
-    assert f"undecided: {said}" in meanings(found)[0]
-
-
 def test_what_else_differs_is_said(root: Path) -> None:
     run(root, "par/par", 0, 70.0, data="ultrafeedback")
     found = compare_rows(root, "testbed", ["segment/segment", "par/par"])
@@ -114,9 +102,9 @@ def test_the_same_prompts_and_rollouts_stand_side_by_side(root: Path) -> None:
     assert len(texts) == 3
     for prompt, (first, second) in texts:
         number = PROMPTS.index(prompt)
-        assert (first.text, second.text) == (f"segment {number}", f"bandit {number}")
+        assert (first["response"], second["response"]) == (f"segment {number}", f"bandit {number}")
     ((prompt, (first, _)),) = same_rollouts(rows, 3)
-    assert (prompt, first.tokens, first.rewards) == (PROMPTS[0], ("segment", "!"), (1.0, -60.0))
+    assert (prompt, first["tokens"], first["rewards"]) == (PROMPTS[0], ["segment", "!"], [1.0, -60.0])
 
 
 @pytest.mark.parametrize(
@@ -149,16 +137,6 @@ def test_a_metric_that_a_row_lacks_is_named(root: Path) -> None:
         compare_rows(root, "testbed", ["segment/segment", "par/par"], metric="gsm8k")
 
 
-def test_a_metric_may_be_named_by_its_heading(root: Path) -> None:
-    assert compare_rows(root, "testbed", ["segment/segment", "bandit"], metric="tokens").metric == "alpaca_tokens"
-
-
-def test_a_study_is_all_its_rows_with_results(root: Path) -> None:
-    run(root, "mixed/segment-par", 0, 70.0)
-    assert len(find_rows(root, ["mixed"])) > 1
-    assert [row.row.address for row in compare_rows(root, "testbed", ["mixed"]).rows] == ["mixed/segment-par"]
-
-
 @pytest.mark.parametrize("width", [60, 80])
 def test_the_terminal_keeps_to_its_width(
     root: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
@@ -186,15 +164,6 @@ def test_rows_are_listed_with_their_seeds(root: Path, capsys: pytest.CaptureFixt
     assert seeds_text(row_runs(root, "testbed", "segment", "segment")) == "0 to 2, 7"
 
 
-def test_a_page_that_cannot_be_read_is_named_beside_the_list(root: Path, capsys: pytest.CaptureFixture) -> None:
-    (root / "params").unlink()
-    shutil.copytree(PROJECT / "params", root / "params")
-    (root / "params/par/rows_own.yaml").write_text("own: {title: a}\n---\nother: {title: b}\n")
-    print_row_list(root, "testbed", "par")
-    assert "params/par/rows_own.yaml, line 2: not valid YAML" in (said := capsys.readouterr()).err
-    assert "par/vanilla" in said.out
-
-
 def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, tmp_path: Path) -> None:
     file = root / "results/testbed/segment/policy/bandit/0/result/generations.jsonl"
     file.write_text(file.read_text().replace("bandit 1", "<script>alert(1)</script>"))
@@ -210,25 +179,6 @@ def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, t
         "true reward 0.50",
     ):
         assert part in page, part
-
-
-def test_a_rows_colours_have_one_scale_on_all_prompts(root: Path, tmp_path: Path) -> None:
-    paid = {"segment": (4.0, 1.0), "bandit": (0.5, -0.25)}
-    for row, rewards in paid.items():
-        kept = [
-            {"step": 7, "id": prompt, "prompt": prompt, "response": f"{row}!", "tokens": [row, "!"],
-             "rewards": [0.0, reward], "true_reward": 0.5}
-            for prompt, reward in zip(PROMPTS, rewards, strict=False)
-        ]  # fmt: skip
-        write_jsonl(root / f"results/testbed/segment/policy/{row}/0/result/rollouts.jsonl", kept)
-    found = compare_rows(root, "testbed", ["segment/segment", "bandit"])
-    page = write_comparison(found, tmp_path / "report").read_text().partition('id="rollouts"')[2]
-    strengths = re.findall(r'title="token 1: ([^"]+)" style="background:rgba\(\d+,\d+,\d+,([\d.]+)\)"', page)
-    full = colour.STRONGEST
-    assert {float(reward): float(strength) for reward, strength in strengths} == {
-        4.0: full, 1.0: round(full / 4, 3), 0.5: full, -0.25: full / 2
-    }  # fmt: skip
-    assert re.findall(r"<span>\+([\d.]+)</span></span>", page) == ["4.00", "0.50"] * 2
 
 
 def test_rows_of_ones_own_are_exploratory_for_another_reason(tmp_path: Path) -> None:
@@ -251,15 +201,3 @@ def test_on_a_telephone_the_numbers_scroll_beside_their_rows(root: Path, tmp_pat
     with browsing(tmp_path, WIDTHS[1]) as tab:
         tab.open(page.as_uri())
         tab.keeps_names(".lead .scroll", 3)
-
-
-def test_a_title_is_no_markup(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    page = root / "params/segment/rows.yaml"
-    text = page.read_text().replace("title: Bandit (Sequence)", 'title: "Bandit [/b] [red]x"', 1)
-    (root / "params").unlink()
-    shutil.copytree(PROJECT / "params", root / "params")
-    page.write_text(text)
-    print_rows(root, "testbed", ["segment/segment", "bandit"])
-    print_row_list(root, "testbed")
-    assert capsys.readouterr().out.count("[/b] [red]x") >= 3

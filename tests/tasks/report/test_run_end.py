@@ -87,15 +87,6 @@ def test_a_run_ends_with_the_rows(status: int, root: Path, monkeypatch: pytest.M
     assert ("Next: rewardsmith run my-study/again --seed 0" in done.output) == (status < 2)
 
 
-def test_a_study_of_ones_own_has_its_first_row_as_baseline(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(root, "my-study/whole", 0, 60.0)
-    run(root, "my-study/again", 0, 50.0)
-    text = ended(root, capsys, "my-study", seeds=(0,))
-    assert cells(text, "again")[:3] == ["again", "50.0", "-10.0"]
-    assert "Repeat [/b]: below in the only world" in text
-    assert text.splitlines()[-1] == "Next: rewardsmith compare my-study/whole my-study/again --seed 0"
-
-
 def test_rows_without_results_are_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(root, "my-study/whole", 0, 60.0)
     lines = ended(root, capsys, "my-study").splitlines()
@@ -155,19 +146,6 @@ def test_a_single_row_is_compared_with_a_row_that_starts_from_the_same_sft_model
     run(root, "my-study/again", 1, 50.0)
     last = ended(root, capsys, "my-study", "whole", seeds=(1,)).splitlines()[-1]
     assert last == "Next: rewardsmith compare my-study/again my-study/whole --seed 1"
-
-
-def test_a_baseline_without_results_is_the_next_thing_to_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(root, "par/vanilla", 0, 40.0)
-    text = ended(root, capsys, "par", "vanilla")
-    assert cells(text, "vanilla") == ["vanilla", "40.0", "3.5", "20", "1"]
-    assert text.splitlines()[-1] == "Next: rewardsmith run par/par"
-
-
-def test_only_seeds_that_were_asked_for_count(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for seed, rate in ((0, 50.0), (1, 70.0)):
-        run(root, "segment/segment", seed, rate)
-    assert cells(ended(root, capsys, "segment", "segment", seeds=(1,)), "segment")[1] == "70.0"
 
 
 def test_headline_rows_of_several_papers_have_their_own_baselines(

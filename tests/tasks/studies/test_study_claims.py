@@ -15,8 +15,7 @@ from rlhf_core.published.printed_tables import PAPERS
 from rlhf_core.typed import typed
 from tasks.params import study_claims
 from tasks.params.studies import StudySpec
-from tasks.report.claim_kinds import KINDS
-from tasks.report.claim_numbers import Numbers
+from tasks.report.claim_kinds import KINDS, Numbers
 from tasks.report.claims import claims_of
 from tasks.report.outputs import ResultTree
 from tasks.studies.verdicts import StudiedClaim, StudyState, claim_word, load_study, studied_claim
@@ -113,7 +112,8 @@ def test_the_pairs_of_a_claim_are_those_that_the_report_compares(paper: str, tmp
         parts = [
             part for part in claim.parts if part.kind != "frontier" and not getattr(part.fields, "than_metric", None)
         ]
-        compared = [one for part in parts for one in KINDS[part.kind].comparisons(part.fields, numbers) if one.rows]
+        found = (one for part in parts for one in part.fields.comparisons(numbers, KINDS[part.kind].side))
+        compared = [one for one in found if one.rows]
         expected = {
             (*sorted(one.rows), "alike")
             if one.side == "beside"

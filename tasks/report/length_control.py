@@ -1,6 +1,6 @@
 """Length-controlled win rates of single runs, as tables and figures show them.
 
-The difficulties of instructions are given (`tasks.report.win_rates` says where they come from), not found by a run's
+The difficulties of instructions are given (`tasks.report.numbers` says where they come from), not found by a run's
 fit, which is in `rlhf_core.evaluation.length_controlled`.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import DataError
+from rlhf_core.evaluation.protocols import Tally
 from tasks.running.doubtful_numbers import too_few_valid
 
 #: Fewest valid preferences of a run for its fit (five folds of cross-validation).
@@ -36,6 +37,36 @@ class Judged:
     preferences: Sequence[float]
     own_length: Sequence[float]
     opponent_length: Sequence[float]
+
+
+def preferences_of(
+    tally: Tally, answers: Sequence[Mapping[str, Any]], opponents: Sequence[Mapping[str, Any]], benchmark: str
+) -> Judged:
+    """Returns verdicts as preferences from 1 (the opponent wins) to 2, NaN without a verdict, with the lengths of both
+    answers in characters."""
+    own, opponent = (
+        {str(row["id"]): float(row["n_chars"]) for row in rows if row["benchmark"] == benchmark}
+        for rows in (answers, opponents)
+    )
+    undecided = dict.fromkeys((*tally.unparsable, *tally.one_sided), math.nan)
+    preferred = {**{prompt: 1 + score for prompt, score in tally.scores.items()}, **undecided}
+    prompts = sorted(preferred)
+    return Judged(prompts, [preferred[p] for p in prompts], [own[p] for p in prompts], [opponent[p] for p in prompts])
+
+
+def fitted_difficulties(judged: Sequence[Judged], prompts: Sequence[str]) -> Difficulties:
+    """Returns the difficulty of each prompt, fitted jointly over policies against one opponent; 0 with one policy."""
+    from rlhf_core.evaluation.alpaca_calibration import fit_difficulty
+
+    known = dict.fromkeys(prompts, 0.0)
+    if len(judged) < 2:
+        return known
+    rows = [
+        (policy, *row)
+        for policy, one in enumerate(judged)
+        for row in zip(one.prompts, one.preferences, one.own_length, one.opponent_length, strict=True)
+    ]
+    return known | dict(fit_difficulty(*(list(column) for column in zip(*rows, strict=True))))
 
 
 def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibration: Any = None) -> float | None:
