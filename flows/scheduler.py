@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -141,36 +141,57 @@ def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
     cache_policy=NO_CACHE,
 )
 def stage_task(
-    root: Path,
-    stage: Stage,
-    grant: Grant,
-    results: StageResults | None,
-    running: RunningStages,
-    pool: WorkPool | None = None,
-    server: ForkServer | None = None,
+    place: ThisMachine | WorkPool, stage: Stage, grant: Grant, running: RunningStages
 ) -> Any:  # returns a State; Prefect gives the caller its data, the StageDone
     """Runs one stage and streams its log into Prefect's log; its state is named Alarm where it has signs of hacking.
 
     Args:
-        root: the repository.
+        place: where stages run.
         stage: the stage.
-        grant: the run's cores, GPUs and memory for it; on a platform other runs of the machine respect them.
-        results: the run's results in DVC; None where a pool has them.
+        grant: the run's slots for it.
         running: notes the stage's process group while it runs.
-        pool: the work pool that runs it; None for this machine.
-        server: forks the stage's process on this machine.
     """
-    log = get_run_logger()
-    if pool is not None:
-        done = pool.run(stage.address, running, log)
-    else:
-        assert results is not None
-        with shared(grant, lambda: running.cancelled) as own:
-            command = Command.of(stage, own.environment())
-            done = run_stage(root, command, results, running=running, log=log.info, server=server)
-    alarms = alarms_of(root / stage.out / "result")
+    done = place.run(stage, grant, running, get_run_logger())
+    alarms = alarms_of(place.root / stage.out / "result")
     name, message = (ALARM_STATE, alarm_text(alarms)) if alarms else (None, done.outcome)
     return Completed(name=name, message=message, data=done)
+
+
+class ThisMachine:
+    """This machine as the place of a run's stages.
+
+    Args:
+        root: the repository.
+        stale: the stages that run.
+        server: forks their processes.
+
+    Raises:
+        RewardsmithError: a stage needs more GPUs than there are.
+    """
+
+    def __init__(self, root: Path, stale: Mapping[str, Stage], server: ForkServer) -> None:
+        self.root, self.server = root, server
+        self.slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
+        for address, stage in stale.items():
+            self.slots.refuse_impossible(address, stage.needs)
+        server.begin([stage.kind for stage in stale.values()])
+        self.results = StageResults(root, stale)
+
+    def __str__(self) -> str:
+        return f"{self.slots.cores} core(s), {len(self.slots.gpus)} GPU(s)"
+
+    def run(self, stage: Stage, grant: Grant, running: RunningStages, log: Any) -> StageDone:
+        """Brings one stage up to date; on a platform other runs of the machine respect its slots."""
+        with shared(grant, lambda: running.cancelled) as own:
+            command = Command.of(stage, own.environment())
+            return run_stage(self.root, command, self.results, running=running, log=log.info, server=self.server)
+
+    def log_of(self, stage: Stage) -> str:
+        """Returns where the log of a stage is."""
+        return stage_log(stage.file_name)
+
+    def close(self) -> None:
+        self.results.close()
 
 
 class _Run:
@@ -178,19 +199,15 @@ class _Run:
 
     def __init__(
         self,
-        root: Path,
-        stale: dict[str, Stage],
-        slots: Slots,
+        place: ThisMachine | WorkPool,
+        stale: Mapping[str, Stage],
         expected: Mapping[str, float | None],
         display: Display,
-        pool: WorkPool | None = None,
-        summary: RunSummary | None = None,
+        summary: RunSummary,
         live: LiveTracker | None = None,
-        server: ForkServer | None = None,
-        results: StageResults | None = None,
     ) -> None:
-        self.root, self.stale, self.slots, self.expected, self.display = root, stale, slots, expected, display
-        self.pool, self.live, self.server, self.results = pool, live, server, results
+        self.root, self.place, self.slots = place.root, place, place.slots
+        self.stale, self.expected, self.display, self.summary, self.live = stale, expected, display, summary, live
         # each stage that has not started -> the stages that it waits for: the stale ones that it reads from
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
         self.priority = seconds_to_end(stale, expected)
@@ -199,7 +216,6 @@ class _Run:
         self.began: dict[str, float] = {}
         self.ended: queue.Queue[str] = queue.Queue()
         self.running = RunningStages()
-        self.summary = summary or RunSummary()
 
     def start_ready(self) -> None:
         """Starts the stages that can start."""
@@ -216,15 +232,7 @@ class _Run:
         self.display.started(address)
         self.grants[address] = grant
         self.began[address] = self.summary.stage_times.elapsed()
-        future = stage_task.submit(
-            self.root,
-            stage,
-            grant,
-            self.results,
-            self.running,
-            self.pool,
-            self.server,
-        )
+        future = stage_task.submit(self.place, stage, grant, self.running)
         self.futures[address] = future
         if self.live is not None:
             self.live.started(stage)
@@ -269,8 +277,7 @@ class _Run:
             return
         self.summary.failed[address] = str(result or state.message)
         log.error("%s", self.summary.failed[address])
-        where = stage_log(self.stale[address].file_name) if self.pool is None else self.pool.log_of(address)
-        self.display.finished(address, f"FAILED, log: {where}", None)
+        self.display.finished(address, f"FAILED, log: {self.place.log_of(self.stale[address])}", None)
         for reader in self._downstream(address):
             if self.waiting.pop(reader, None) is not None:
                 self.summary.skipped[reader] = f"reads from {address}, which failed"
@@ -300,7 +307,7 @@ class _Run:
                 reached.add(name)
         return [name for name in self.stale if name in reached and name != address]
 
-    def run(self, log: Any) -> RunSummary:
+    def run(self, log: Any) -> None:
         """Runs the stages until none waits or runs; an interrupted run ends its running stages."""
         cancelled = CancelWatch()
         try:
@@ -313,7 +320,6 @@ class _Run:
             for future in self.futures.values():
                 with suppress(TimeoutError):
                     future.wait(timeout=30)
-        return self.summary
 
 
 def run_stale(
@@ -352,23 +358,15 @@ def run_stale(
         chosen = read_state(root, files, rows, seeds, papers)
         stale = {address: stage for address, stage in chosen.items() if stage.state != "current"}
         expected = expected_seconds(root, stale.values())
-        slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
-        for address, stage in stale.items():
-            if not pool:
-                slots.refuse_impossible(address, stage.needs)
         with ExitStack() as held:
-            place = held.enter_context(closing(WorkPool(root, pool, remote, chosen, log))) if pool else None
-            if place is not None:
-                slots = place.slots()
-            where = f"pool '{pool}'" if pool else f"{slots.cores} core(s), {len(slots.gpus)} GPU(s)"
-            log.info("%d of %d stages are stale; %s", len(stale), len(chosen), where)
+            place = WorkPool(root, pool, remote, chosen) if pool else ThisMachine(root, stale, server)
+            held.callback(place.close)
+            log.info("%d of %d stages are stale; %s", len(stale), len(chosen), place)
             display = held.enter_context(progress(len(stale)))
-            here = closing(LiveTracker(root, live_experiment, log)) if live_experiment and not pool else None
-            live = None if here is None else held.enter_context(here)
-            if not pool:
-                server.begin([stage.kind for stage in stale.values()])
-            results = held.enter_context(closing(StageResults(root, stale))) if stale and not pool else None
-            _Run(root, stale, slots, expected, display, place, summary, live, server, results).run(log)
+            live = LiveTracker(root, live_experiment, log) if live_experiment and not pool else None
+            if live is not None:
+                held.callback(live.close)
+            _Run(place, stale, expected, display, summary, live).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
         ended = [chosen[address] for address in [*summary.current, *summary.done]]
         summary.stopped, summary.alarms = stopped_stages(root, ended), stages_with_alarms(root, ended)

@@ -101,14 +101,15 @@ class WorkPool:
             not writable.
     """
 
-    def __init__(self, root: Path, name: str, remote: str, stages: Mapping[str, Stage], log: Any) -> None:
+    def __init__(self, root: Path, name: str, remote: str, stages: Mapping[str, Stage]) -> None:
         from prefect.client.orchestration import get_client
 
         require_prefect_server()
-        self.root, self.name, self.stages, self.log = root, name, stages, log
+        self.root, self.name, self.stages = root, name, stages
         self.code = SameCode.of(root)
         self.client = get_client(sync_client=True)
         self.kind, self.places = self._find()
+        self.slots = PoolSlots(self.places)
         self._check_workers([s for s in stages.values() if s.state == "run"])
         self.results = StageResults(root, stages, remote)
         try:
@@ -125,11 +126,10 @@ class WorkPool:
         """Ends the use of the remote."""
         self.results.close()
 
-    def slots(self) -> Slots:
-        """Returns the places for stages in flight."""
-        return PoolSlots(self.places)
+    def __str__(self) -> str:
+        return f"pool '{self.name}'"
 
-    def run(self, address: str, running: RunningStages, log: Any) -> StageDone:
+    def run(self, stage: Stage, grant: Grant, running: RunningStages, log: Any) -> StageDone:
         """Brings one stage's result here: from the remote, else from a flow run in the pool.
 
         Args:
@@ -139,23 +139,22 @@ class WorkPool:
             StageFailed: the stage failed or its worker died, or the server or the remote is silent for LOST_SECONDS; it
                 is noted in this clone as a stage of this machine is.
         """
-        stage = self.stages[address]
         try:
-            done = self._result(address, running, log)
+            done = self._result(stage.address, running, log)
         except StageFailed as failure:
             if not running.cancelled:
-                given = {"address": address, "out": stage.out, "log": self.log_of(address)}
+                given = {"address": stage.address, "out": stage.out, "log": self.log_of(stage)}
                 try:
                     write_failure(self.root, stage.file_name, **given, failure=failure)
                 except OSError as error:
-                    log.warning("the failure of %s cannot be noted: %s", address, error)
+                    log.warning("the failure of %s cannot be noted: %s", stage.address, error)
             raise
         failure_note(self.root, stage.file_name).unlink(missing_ok=True)
         return done
 
-    def log_of(self, address: str) -> str:
+    def log_of(self, stage: Stage) -> str:
         """Returns where the log of a stage is, in words."""
-        return f"the flow run of {address} in pool '{self.name}'"
+        return f"the flow run of {stage.address} in pool '{self.name}'"
 
     def _result(self, address: str, running: RunningStages, log: Any) -> StageDone:
         """Brings one stage's result here."""

@@ -19,6 +19,7 @@ import yaml
 from prefect.client.schemas.objects import WorkQueue, WorkQueueStatus
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
+from flows.slots import Grant
 from flows.stage import PASSING, SameCode, check_clean, require_prefect_server
 from flows.stage_run import RunningStages, StageFailed, failure_note
 from flows.work_pool import ALL_GPUS, WorkPool, job_variables
@@ -164,14 +165,14 @@ def test_the_end_of_a_flow_run_says_whether_another_one_can_help(
     monkeypatch.setattr(pool, "_flow_run", lambda *_: ended)
     pool.results = SimpleNamespace(restored=lambda _: known.pop(0), push=lambda _: None)  # type: ignore[assignment]
     with pytest.raises(StageFailed, match=message) as failure:
-        pool.run("policy-a", RunningStages(), None)
+        pool.run(stale(0), Grant(1, (), 0.0), RunningStages(), None)
     assert failure.value.retry is retry
     noted = read_json(failure_note(pool.root, "policy-a"))
     assert noted["message"] == str(failure.value), "as of a stage of this machine: MLflow and the run's end read it"
     assert noted["log"] == "the flow run of policy-a in pool 'gpus'"
 
     ended.state, known[:] = Completed(), [None, "restored"]
-    pool.run("policy-a", RunningStages(), None)
+    pool.run(stale(0), Grant(1, (), 0.0), RunningStages(), None)
     assert not failure_note(pool.root, "policy-a").exists()
 
 
