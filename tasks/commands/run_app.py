@@ -109,6 +109,10 @@ def rehearse(
     rows: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of <name>.<split>.jsonl[.gz] with real rows.")
     ] = None,
+    replies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='What judges and teachers say: lines of {"template": ..., "reply": ...}.'),
+    ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of the forecast.")] = 8,
     gpu_memory: Annotated[float, typer.Option(help="GiB of each GPU of the forecast.")] = 80.0,
     deepspeed: Annotated[Path | None, typer.Option(help="DeepSpeed configuration of the forecast.")] = None,
@@ -128,18 +132,19 @@ def rehearse(
     from tasks.graph.check import refuse_rows
     from tasks.graph.scale_check import report as forecast
     from tasks.rehearsal.empty_cells import listing_of
-    from tasks.rehearsal.endpoint import endpoints
+    from tasks.rehearsal.endpoint import endpoints, read_replies
     from tasks.rehearsal.tree import environment, write_tree
 
     root = Path.cwd()
     paper, chosen = split_names(root, names or [])
     logging.disable_progress_bar()  # of stand-ins, each written in a moment
-    rehearsal = write_tree(root, scale, rows)
+    said = None if replies is None else read_replies(replies)
+    rehearsal = write_tree(root, scale, rows, replies)
     asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(chosen))
     refuse_rows(rehearsal.tree, rehearsal.name, asked)
     choice = {"paper": paper, "scale": rehearsal.name, "full": paper == SUITE, "rows": chosen}
     show_progress(verbose)
-    with endpoints() as served:
+    with endpoints(said) as served:
         surroundings = environment(rehearsal.tree, served)
         status = run_flow("paper", choice, verbose=verbose, folder=rehearsal.tree, environment=surroundings)
     found = listing_of(rehearsal, asked)

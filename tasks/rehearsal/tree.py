@@ -61,13 +61,14 @@ class Rehearsal:
         return f"{REHEARSAL}{self.scale}"
 
 
-def write_tree(project: Path, scale: str, given: Path | None) -> Rehearsal:
-    """Writes a rehearsal's tree; results stay where rows are those of the rehearsal before.
+def write_tree(project: Path, scale: str, given: Path | None, replies: Path | None = None) -> Rehearsal:
+    """Writes a rehearsal's tree; results stay where rows and replies are those of the rehearsal before.
 
     Args:
         project: the repository.
         scale: that is rehearsed.
         given: folder of real rows, None for made-up rows alone.
+        replies: file of the judges' replies, None for drawn verdicts.
 
     Raises:
         RecipeError: the testbed, which needs no rehearsal, or a model of unknown architecture.
@@ -76,7 +77,8 @@ def write_tree(project: Path, scale: str, given: Path | None) -> Rehearsal:
     if scale == DEFAULT_SCALE or is_rehearsal(scale):
         raise RecipeError(f"scale is '{scale}', which runs in minutes as it is; rehearse small or paper")
     tree = project / ".work" / "rehearsal" / scale
-    files = [] if given is None else [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(given.iterdir())]
+    read = [] if given is None else sorted(given.iterdir())
+    files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in (*read, *filter(None, [replies]))]
     made_of, note = f"{given} {files}", tree / "made_of.txt"
     if not note.exists() or note.read_text(encoding="utf-8") != made_of:
         shutil.rmtree(tree, ignore_errors=True)

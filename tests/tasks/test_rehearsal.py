@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import RECORD_TYPES
 from rlhf_core.data.sources import DirectorySource
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import TEMPLATES
@@ -23,7 +23,7 @@ from tasks.dvc.pipelines import asked_papers
 from tasks.graph.check import refuse_rows
 from tasks.graph.names import SUITE
 from tasks.rehearsal.empty_cells import EmptyCell, Listing, RehearsedPaper, fill
-from tasks.rehearsal.endpoint import REPLIES, endpoints
+from tasks.rehearsal.endpoint import REPLIES, endpoints, read_replies
 from tasks.rehearsal.rows import MADE_UP, SmallRows
 from tasks.rehearsal.stand_ins import StandIns
 from tasks.rehearsal.tree import small, write_tree
@@ -97,6 +97,28 @@ def test_no_setting_of_a_small_scale_is_refused(scale: str, tmp_path: Path, monk
 def test_the_testbed_is_not_rehearsed() -> None:
     with pytest.raises(RecipeError, match="rehearse small or paper"):
         write_tree(ROOT, "testbed", None)
+
+
+def test_replies_of_a_file_take_the_place_of_verdicts(tmp_path: Path) -> None:
+    said, file = ["**[[A>>B]]**", "I cannot tell."], tmp_path / "replies.jsonl"
+    file.write_text("".join(json.dumps({"template": "arena_hard", "reply": reply}) + "\n" for reply in said))
+    with endpoints(read_replies(file)) as served:
+        judge = EndpointJudge(EndpointConfig(served["REWARDSMITH_JUDGE_URL"], "any", None))
+        arena = [JudgeRequest("1", f"What is {number}?", ("one", "two"), "arena_hard") for number in range(20)]
+        assert set(judge.answer(arena)) == set(said)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"template": "arena_hrd", "reply": "x"}', r"row 2, field 'template'.*did you mean 'arena_hard'"),
+        ('{"template": "arena_hard", "reply": 5}', r"row 2, field 'reply': it is 5, not a text"),
+    ],
+)
+def test_a_wrong_line_of_replies_is_named(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "replies.jsonl").write_text('{"template": "pairwise", "reply": "Better: A"}\n' + line)
+    with pytest.raises(DataError, match=message):
+        read_replies(tmp_path / "replies.jsonl")
 
 
 def test_the_endpoint_answers_every_template_in_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
