@@ -161,4 +161,30 @@ ACROSS: list[Case] = [
     (ROWS, "vanilla.lora", {"targets": []}, "par/vanilla", (VANILLA, "targets is empty")),
     (POLICY, "par_online_dpo.sampling.top_k", 1, "par/online-dpo-par", (POLICY, "sampling.top_k is 1")),
     (STAGES, "samples.sampling.temperature", 0, "rlmec/math-rlmec", (STAGES, "samples is 5")),
+    (ROWS, "zz", {"kind": "second_judge", "backbone": "gemma2-2b", "policy": "par", "against": ["hh-vanilla"]},
+     "par/zz", ("par/rows.yaml:zz: ", "compare policies on the same data")),
+    (ROWS, "zz", {"kind": "reward_bench", "backbone": "phi3-mini", "reward_model": "standard"}, "par/zz",
+     ("par/rows.yaml:zz: ", "name the same backbone")),
+    ("rlmec/rows_zz.yaml", "zz",
+     {"title": "zz", "kind": "supervised", "backbone": "rlmec-qa", "optimiser": {"kind": "dpo"}}, "rlmec/zz",
+     ("rlmec/rows_zz.yaml:zz: optimiser is 'dpo', which needs preference pairs", "set pairs: samples")),
+]  # fmt: skip
+
+#: Numbers above what exists.
+AMOUNTS: list[Case] = [
+    (POLICY, "ppo.prompts", 99999, "segment/segment",
+     (f"{POLICY}:ppo: prompts is 99999, but there are 4096 training prompts (", f"{DATA}:dialogue, rows.prompts",
+      "set prompts to at most 4096")),
+    (POLICY, "ppo.checkpoint_prompts", 5000, "segment/segment",
+     ("checkpoint_prompts is 5000, but there are 512 prompts in the benchmark 'alpaca'",)),
+    (EVALUATION, "dialogue.rows", 20, "segment/segment",
+     ("there are 20 items of each benchmark (", f"{EVALUATION}:dialogue, rows)")),
+    (POLICY, "ppo.checkpoints", 999, "segment/segment", ("checkpoints is 999, but there are",)),
+    (POLICY, "ppo.checkpoint_every", 999, "segment/segment", ("checkpoint_every is 999, but there are",)),
+    (STAGES, "references.prompts", 99999, "par/par", ("references: prompts is 99999, but there are",)),
+    (STAGES, "normaliser.pairs", 99999, "segment/segment", ("99999, but there are 6000 training pairs",)),
+    (STAGES, "pool.prompts", 99999, "sentence/best-of-n-response", ("prompts is 99999, but there are",)),
+    (STAGES, "selection.prompts", 99999, "alarm/qa-alarm", ("prompts is 99999, but there are",)),
+    (BACKBONES, "phi3-mini.examples", 99999, "segment/segment", ("examples is 99999, but there are",)),
+    (EVALUATION, "dialogue.pair_rows", 99999, "segment/segment", ("pair_rows is 99999, but there are 512",)),
 ]  # fmt: skip

@@ -17,10 +17,8 @@ from tasks.graph.declared import check_declared
 from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
-from tasks.params.yaml_files import parse_mapping
-from tests.command_line import rewardsmith
 from tests.tasks.params.conftest import Set
-from tests.tasks.params.refused_settings import ACROSS, BACKBONES, ONE_FIELD, POLICY, ROWS, STAGES
+from tests.tasks.params.refused_settings import ACROSS, AMOUNTS, ONE_FIELD, ROWS, STAGES
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("torch", "transformers", "scipy", "sklearn", "pandas", "pandera", "datasets")
@@ -28,8 +26,8 @@ HEAVY = ("torch", "transformers", "scipy", "sklearn", "pandas", "pandera", "data
 
 @pytest.mark.parametrize(
     ("page", "place", "value", "row", "parts"),
-    [*ONE_FIELD, *ACROSS],
-    ids=[f"{case[1]}={case[2]}"[:60] for case in [*ONE_FIELD, *ACROSS]],
+    [*ONE_FIELD, *ACROSS, *AMOUNTS],
+    ids=[f"{case[1]}={case[2]}"[:60] for case in [*ONE_FIELD, *ACROSS, *AMOUNTS]],
 )
 def test_a_wrong_setting_is_refused_with_its_place(
     tree: Path, set_value: Set, page: str, place: str, value: Any, row: str, parts: tuple[str, ...]
@@ -55,13 +53,6 @@ def test_settings_are_refused_without_anything_heavy(tree: Path, set_value: Set)
     assert "par/rows.yaml:vanilla: credit is 'evensplit'; did you mean 'even_split'?" in done.stderr
     assert done.stdout.splitlines()[-2:] == ["2", "[]"]
     assert not (tree / "dvc.yaml").exists(), "nothing is written before the settings are valid"
-
-
-def test_a_plan_refuses(tree: Path, set_value: Set) -> None:
-    set_value(POLICY, "par_ppo.prompt_limit", 10**6)
-    done = rewardsmith("plan", "par", "vanilla", root=tree)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert f"params/{POLICY}:par_ppo: prompt_limit is 1000000" in done.stderr
 
 
 def test_a_row_that_is_not_valid_blocks_and_blames_no_other(
@@ -118,19 +109,11 @@ def test_an_engine_that_is_not_installed_is_refused_with_the_way_to_install_it(
         assert problem.endswith("use loop")
 
 
-def test_adapters_of_a_head_with_weights_of_its_own_are_accepted(tree: Path, set_value: Set) -> None:
-    set_value(ROWS, "vanilla.lora", {"targets": ["q_proj", "lm_head"]})
-    set_value(BACKBONES, "gemma2-2b.architecture.tie_word_embeddings", False)
-    assert check_rows(tree, "par", ["vanilla"], "testbed") == []
-
-
-def test_dpo_needs_pairs(tree: Path, set_value: Set) -> None:
-    row = {"title": "zz", "kind": "supervised", "backbone": "rlmec-qa", "optimiser": {"kind": "dpo"}}
-    set_value("rlmec/rows_zz.yaml", "zz", row)
-    (problem,) = check_rows(tree, "rlmec", ["zz"], "testbed")
-    assert "rlmec/rows_zz.yaml:zz: optimiser is 'dpo', which needs preference pairs" in problem
-    set_value("rlmec/rows_zz.yaml", "zz.optimiser.pairs", "samples")
-    assert check_rows(tree, "rlmec", ["zz"], "testbed") == []
+def test_a_demo_of_an_unknown_paper_is_named_with_the_nearest(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "params").symlink_to(tree / "params")
+    (tmp_path / "params.yaml").write_text((tree / "params.yaml").read_text().replace("  par:", "  parr:"))
+    with pytest.raises(RecipeError, match=r"params.yaml: demo_all names 'parr'.*did you mean 'par'"):
+        build(tmp_path)
 
 
 def test_what_no_row_reads_is_refused_by_the_check_of_all(tree: Path, set_value: Set) -> None:
@@ -157,20 +140,6 @@ def test_a_page_that_cannot_be_read_is_refused_by_name(tree: Path, set_value: Se
     (tree / "params" / page).write_text("base: [\n", encoding="utf-8")
     with pytest.raises((RecipeError, DataError), match=rf"{page}, line 2: not valid YAML"):
         refuse_rows(tree, "testbed", {"par": ["vanilla"]})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("? [a]\n: 1\n", r"page.yaml, line 1: a name must be text\. Write one name in quotes"),
-        ("x: {{a: b}: 1}\n", r"page.yaml, line 1: a name must be text\. Write one name in quotes"),
-        ("a: 1\n? \n: 1\n", r"page.yaml, line 2: a name must be text\. Write one name in quotes"),
-        ("1: 2\n", r"page.yaml, line 1, field '1': a name must be text\. Write one name in quotes"),
-    ],
-)
-def test_a_name_that_is_not_text_is_shown_as_a_reader_wrote_it(text: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        parse_mapping(text, "page.yaml")
 
 
 @pytest.mark.parametrize(
