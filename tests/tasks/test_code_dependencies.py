@@ -135,8 +135,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("file", "text", "stale"),
     [
-        ("own_rewards.py", "import own_scales\n\n\ndef brevity(batch):\n    return +batch\n", "brevity"),
-        ("own_scales.py", "SCALE = +1\n", "brevity"),
         ("lab/aspects/words.py", "WORDS = ('sorry',)\n", "polite"),
         ("my_data/pairs.train.jsonl", "{}\n", "data"),
         ("my_data/other.train.jsonl", "{}\n", None),
@@ -153,15 +151,6 @@ def test_a_change_makes_the_rows_stale_that_read_it_and_no_others(
     assert {name for name, stage in found.items() if stage.state != "current"} == ({stale} if stale else set())
     if stale:
         assert found[stale].reasons == (f"input {file} modified",)
-
-
-def test_an_import_that_is_new_makes_its_row_stale_by_itself(made: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(made, tmp_path / "copy", symlinks=True))
-    before = (root / "dvc.yaml").read_text()
-    (root / "lab" / "aspects" / "words.py").write_text("from lab.unused import USED\n")
-    write_graph(root)
-    assert "lab/unused.py" in (root / "dvc.yaml").read_text()
-    assert "lab/unused.py" not in before
 
 
 def test_another_version_of_an_installed_package_makes_its_row_stale(

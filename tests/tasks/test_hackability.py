@@ -18,20 +18,15 @@ from rlhf_core.testbed import World
 from tasks.command_line import commands
 from tasks.graph import dvc_files as graph
 from tasks.graph import laboratory as hackability
-from tasks.graph.check import check_rows
 from tasks.graph.laboratory import OwnReward
-from tasks.graph.rows import load_rows, row_addresses
-from tasks.graph.scale import Scale
 from tasks.params.data import WorldSpec, data_spec
-from tasks.params.pages import Address, entries, read_settings
-from tasks.params.reward_model import MergeSpec, RewardModelSpec
+from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
-from tasks.params.settings import typed
 from tasks.prepare import make_sets
 from tasks.report.hackability import compare, write_comparison
 from tests import small_repository
 from tests.small_repository import reward_model, reward_row, scale_entry, set_entry, write_yaml
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = scale_entries(ROOT, "testbed", "data")
@@ -70,41 +65,6 @@ def test_every_flaw_has_every_mitigation_and_nothing_is_written(laboratory: Path
     assert [found.reward for found in hackability.known_rows(laboratory)] == list(FLAWS)
 
 
-def test_a_mitigation_that_trains_the_reward_model_brings_its_models(laboratory: Path) -> None:
-    assert hackability.rows_of(laboratory, "length", ["warm", "odin"]).rows == {
-        "warm": "length-warm",
-        "odin": "length-odin",
-    }
-    assert settings_of(laboratory, "rows", "length-warm")["reward_model"] == "length-warm"
-    merged = settings_of(laboratory, "reward_models", "length-warm")
-    assert merged["merge"] == [f"length-warm-{i}" for i in range(1, 6)]
-    assert set(merged) == {"title", "backbone", "data", "references", "merge"}
-    flaw, member = (settings_of(laboratory, "reward_models", name) for name in ("length", "length-warm-2"))
-    assert member == flaw | {"title": member["title"], "learning_rate_share": 0.8, "seed_offset": 2000}
-    assert settings_of(laboratory, "reward_models", "length-odin")["loss"]["kind"] == "odin"
-    assert tuple(hackability.flaws(laboratory)) == FLAWS
-
-
-@pytest.mark.parametrize("flaw", FLAWS)
-def test_every_reward_model_of_a_flaw_learns_from_its_pairs(flaw: str) -> None:
-    scale, rows = Scale(ROOT, "testbed"), load_rows(ROOT, "hackability")
-    data = f"results/testbed/shared/data/{flaw}/result"
-    for name in hackability.mitigations(ROOT):
-        items = {item.name: item for item in scale.row(rows[f"{flaw}-{name}"], 0) if item.module == "reward_model"}
-        assert {item.arguments["data"] for item in items.values()} == {data}, name
-        for item in items.values():
-            values = read_settings(Address(str(item.arguments["spec"])).under(ROOT))
-            typed(MergeSpec if "merge" in values else RewardModelSpec, values, item.name)
-
-
-def test_models_of_several_data_sets_are_not_averaged(laboratory: Path) -> None:
-    shutil.copytree(ROOT / "params" / "scales", laboratory / "params" / "scales")
-    page = laboratory / hackability.FOLDER / "reward_models_mitigations.yaml"
-    page.write_text(page.read_text().replace("  warm-2:\n", "  warm-2:\n    data: keyword\n"))
-    with pytest.raises(RecipeError, match=r"data is flattery but 'flattery-warm-2' learns from keyword"):
-        load_rows(laboratory, "hackability")
-
-
 def test_a_function_has_the_rows_that_need_no_reference_rewards(laboratory: Path) -> None:
     own = OwnReward("own-brevity", function="own_rewards:brevity")
     found = hackability.rows_of(laboratory, own.name, list(hackability.mitigations(laboratory)), own)
@@ -124,14 +84,6 @@ def test_a_folder_with_a_reward_model_has_every_shaping(laboratory: Path) -> Non
     spec = settings_of(laboratory, "reward_models", "own-mine")
     assert spec["given"] == "mine/result"
     assert "own-mine" not in hackability.flaws(laboratory)
-
-
-def test_a_hugging_face_folder_is_a_reward_model_too(laboratory: Path) -> None:
-    (laboratory / "hub").mkdir()
-    (laboratory / "hub" / "config.json").write_text("{}")
-    own = OwnReward("own-hub", model=laboratory / "hub")
-    hackability.rows_of(laboratory, own.name, ["vanilla"], own)
-    assert settings_of(laboratory, "reward_models", "own-hub")["given"] == "hub"
 
 
 def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
@@ -239,22 +191,6 @@ def test_a_given_reward_model_is_not_trained(tmp_path: Path) -> None:
     assert made.stages["reward_bench-hackability-length-bench-0"].arguments["reward_model"] == "mine"
 
 
-def test_data_that_the_scale_does_not_have_is_named(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    with pytest.raises(KeyError):
-        laboratory_graph(root, {"data": "lenth"})
-    problems = check_rows(root, "hackability", row_addresses(root, "hackability"), "testbed")
-    assert "data is 'lenth', which no scale has" in "\n".join(problems)
-
-
-def test_entropies_with_data_of_its_own_are_refused(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    with pytest.raises(KeyError):
-        laboratory_graph(root, {"data": "x", "segmenter": {"kind": "entropy", "cutoff": "1.75"}})
-    problems = check_rows(root, "hackability", row_addresses(root, "hackability"), "testbed")
-    assert "leave 'data' out" in "\n".join(problems)
-
-
 # --- command
 
 
@@ -340,15 +276,3 @@ def test_a_run_has_its_measures_and_a_page(
     assert "the function lengthy:length" in page
     assert page.count("not run") >= 1
     assert "needs reference rewards" in page
-
-
-def test_measures_without_evaluations_are_refused(pipeline: Pipeline, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="measure_hacking compares evaluations while training"):
-        run_policy(pipeline, tmp_path, SETTINGS["segment"], tmp_path / "out", checkpoint_prompts=0)
-
-
-def test_an_unknown_part_of_an_evaluation_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
-    path = tmp_path / "evaluation.yaml"
-    path.write_text(yaml.safe_dump(changed(SETTINGS["evaluation"], "only", ["alpacca"])))
-    with pytest.raises(RecipeError, match=r"only\[0\] is 'alpacca'; did you mean 'alpaca'"):
-        pipeline.run("dpo", tmp_path / "out", settings={"evaluation": path})
