@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -69,7 +70,11 @@ def graph(
     The matrix of a paper (`pipelines/<scale>/<paper>/dvc.yaml`) is written when `run` or `plan` first asks for it, or
     here with `--matrix`.
     """
-    from tasks.graph.dvc_files import main as write_graph
+    from tasks.graph.dvc_files import check_graph, matrix_folders, update_graph
 
-    call = ["--matrix", matrix, "--scale", scale] if matrix else []
-    raise typer.Exit(write_graph([*call, *(["--check"] if check else [])]))
+    root = Path.cwd()
+    if not check:
+        update_graph(root, matrix_folders(scale, matrix) if matrix else ())
+    elif changed := check_graph(root):
+        print(f"not current: {', '.join(map(str, changed))}; run `rewardsmith graph`", file=sys.stderr)
+        raise typer.Exit(1)

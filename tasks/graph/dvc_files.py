@@ -1,8 +1,8 @@
 """The graph of stages: rows, reward models, scales and seeds resolved into the files that DVC reads.
 
-    python -m tasks.graph                     brings dvc.yaml and the matrices that are there up to date
-    python -m tasks.graph --matrix segment    writes a paper's matrix, pipelines/testbed/{shared,segment}/, too
-    python -m tasks.graph --check             exits with 1 when one of them is not current
+    rewardsmith graph                     brings dvc.yaml and the matrices that are there up to date
+    rewardsmith graph --matrix segment    writes a paper's matrix, pipelines/testbed/{shared,segment}/, too
+    rewardsmith graph --check             exits with 1 when one of them is not current
 
 A matrix is written when it is first asked for, and then stays: DVC's status and checkout take every dvc.yaml of the
 tree, so a matrix that nobody ran would appear there as missing.
@@ -20,7 +20,6 @@ of pages that its settings are made of (`params:`), so a changed value of a row 
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import shlex
@@ -30,7 +29,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError, hint, prints_errors
+from rlhf_core.errors import DataError, RecipeError, hint
 from tasks.graph.check import check_all
 from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
@@ -52,7 +51,7 @@ STAGES = (
 DISTRIBUTION = "rewardsmith"
 #: Arguments of stages that are not files.
 NOT_PATHS = ("seed", "seeds", "world", "paper", "results", "rows")
-HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
+HEADER = "# Written by `rewardsmith graph`; change params/ instead.\n"
 
 #: A stage's version in its module.
 _VERSION = re.compile(r"^VERSION(?:: [\w |]+)? = ([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
@@ -251,12 +250,6 @@ def stale(root: Path, texts: Mapping[Path, str], scales: Collection[str] | None 
     return [*changed, *sorted(there - set(texts))]
 
 
-def stale_files(root: Path) -> list[Path]:
-    """Returns the generated files that differ from what params/ and the stages' versions give now, or that nothing
-    gives."""
-    return stale(root, render(root))
-
-
 def put(root: Path, texts: Mapping[Path, str], changed: Collection[Path]) -> None:
     """Writes the changed files, and removes those that nothing gives."""
     for path in changed:
@@ -274,28 +267,20 @@ def write(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
     return changed
 
 
-@prints_errors
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tasks.graph", description=__doc__.split("\n")[0])
-    parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
-    parser.add_argument("--matrix", metavar="PAPER", help="also write this paper's matrix")
-    parser.add_argument("--scale", default=DEFAULT_SCALE, help="of the matrix (default: testbed)")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when not current")
-    options = parser.parse_args(arguments)
-    wanted = matrix_folders(options.scale, options.matrix) if options.matrix else ()
-    if options.check:
-        check_all(options.root)
-        stale = stale_files(options.root)
-        if stale:
-            print(f"not current: {', '.join(map(str, stale))}; run `python -m tasks.graph`", file=sys.stderr)
-        return 1 if stale else 0
-    for path in write(options.root, wanted):
+def check_graph(root: Path) -> list[Path]:
+    """Returns the generated files that are not current, and writes none.
+
+    Raises:
+        RecipeError: what any stage of any row would refuse, every problem in a line.
+    """
+    check_all(root)
+    return stale(root, render(root))
+
+
+def update_graph(root: Path, wanted: Collection[Path] = ()) -> None:
+    """Writes the generated files, says which, and warns of rows that are left out."""
+    for path in write(root, wanted):
         print(f"wrote {path}")
-    left_out = [wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()]
-    for problem in left_out:
-        print(f"warning: left out: {problem}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for paper in papers(root):
+        for problem in read_rows(root, paper)[1].values():
+            print(f"warning: left out: {problem}", file=sys.stderr)

@@ -260,7 +260,7 @@ def test_a_cron_schedule_with_a_timezone_runs_at_its_time(platform: Platform, du
     done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
     assert "params/segment/rows_own.yaml" in done.stdout, "adopted as a row"
     (platform.root / "params/segment/rows_own.yaml").unlink()
-    command(sys.executable, "-P", "-m", "tasks.graph.dvc_files", root=platform.root, PYTHONPATH=str(PROJECT))
+    command(sys.executable, "-P", "-m", "tasks.command_line", "graph", root=platform.root, PYTHONPATH=str(PROJECT))
 
 
 def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> None:

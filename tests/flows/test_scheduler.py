@@ -178,7 +178,7 @@ def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: p
     root = small_repository.create(tmp_path)
     needs = {"policy": {"cores": 1, "gpus": 1}}
     set_entry(root / "params/scales/testbed/stages.yaml", "resources", needs)
-    command("python", "-P", "-m", "tasks.graph.dvc_files", "--root", str(root), root=PROJECT, PYTHONPATH=str(PROJECT))
+    command("python", "-P", "-m", "tasks.command_line", "graph", root=root, PYTHONPATH=str(PROJECT))
     monkeypatch.setenv("REWARDSMITH_GPUS", "0,1")
     monkeypatch.setenv("STAND_IN_SECONDS", "1")
     run_flow(root)

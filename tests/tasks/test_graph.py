@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.published import printed_tables
 from tasks import sft
 from tasks.dvc.pipelines import refuse_asked
@@ -63,7 +63,7 @@ def named(stages: Iterable[str], module: str) -> set[str]:
 
 
 def test_committed_graph_files_are_current() -> None:
-    assert graph.stale_files(ROOT) == [], "run `python -m tasks.graph`"
+    assert graph.check_graph(ROOT) == [], "run `rewardsmith graph`"
 
 
 def test_the_demo_is_a_study_of_its_own_and_demo_all_has_a_part_of_each_paper() -> None:
@@ -211,10 +211,10 @@ def test_version_is_read_without_importing(tmp_path: Path) -> None:
 
 
 def test_a_version_step_changes_the_graph(root: Path) -> None:
-    assert graph.main(["--root", str(root), "--check"]) == 0
+    assert graph.check_graph(root) == []
     (root / "tasks" / "policy.py").write_text("VERSION = 2\n")
-    assert graph.main(["--root", str(root), "--check"]) == 1
-    assert graph.main(["--root", str(root)]) == 0
+    assert graph.check_graph(root) == [Path("dvc.yaml")]
+    graph.update_graph(root)
     assert stages_of(root)["policy-segment-bandit-0"]["cmd"].endswith("--stage-version 2")
 
 
@@ -271,15 +271,14 @@ def test_bad_rows_are_refused(root: Path, row: dict[str, object], message: str) 
     refused(root, message)
 
 
-def test_a_page_that_cannot_be_read_is_refused_and_files_stay_as_they_are(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_cannot_be_read_is_refused_and_files_stay_as_they_are(root: Path) -> None:
     graph.write(root)
     before = (root / "dvc.yaml").read_text()
     (root / "params/segment/rows_wrong.yaml").write_text("wrong: [reward\n")
-    assert graph.main(["--root", str(root)]) == graph.main(["--root", str(root), "--check"]) == 2
+    for update in (graph.update_graph, graph.check_graph):
+        with pytest.raises(DataError, match=r"rows_wrong\.yaml, line 2: not valid YAML"):
+            update(root)
     assert (root / "dvc.yaml").read_text() == before
-    assert "rows_wrong.yaml, line 2: not valid YAML" in capsys.readouterr().err
 
 
 def test_unknown_demo_row_is_refused(root: Path) -> None:
@@ -335,20 +334,20 @@ def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
 def test_a_matrix_stays_current_once_it_is_there(root: Path) -> None:
     write_matrix(root)
     (root / "tasks" / "policy.py").write_text("VERSION = 2\n")
-    assert graph.main(["--root", str(root)]) == 0
+    graph.write(root)
     assert stages_of(root / "pipelines/testbed/segment")["policy-segment-dpo-0"]["cmd"].endswith("--stage-version 2")
 
 
-def test_a_matrix_that_no_row_makes_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert graph.main(["--root", str(root), "--matrix", "other"]) == 2
-    assert "no row of other has a backbone at scale testbed" in capsys.readouterr().err
+def test_a_matrix_that_no_row_makes_is_refused(root: Path) -> None:
+    with pytest.raises(RecipeError, match="no row of other has a backbone at scale testbed"):
+        write_matrix(root, "other")
 
 
 def test_files_that_nothing_gives_any_more_are_removed(root: Path) -> None:
     left = root / "pipelines/testbed/gone/dvc.yaml"
     write_yaml(left, {"stages": {}})
     write_yaml(left.with_name("graph.yaml"), {})  # of a tree from before
-    assert graph.main(["--root", str(root), "--check"]) == 1
+    assert graph.check_graph(root)
     graph.write(root)
     assert not list(left.parent.iterdir())
 
