@@ -32,7 +32,7 @@ from typing import Any
 from rlhf_core.errors import DataError, RecipeError, hint
 from tasks.graph.check import check_all
 from tasks.graph.code_dependencies import Reads, reads
-from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
+from tasks.graph.items import SHARED, Graph, Item
 from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.results import HEADLINE_FILE, HEADLINES
 from tasks.graph.rows import papers, read_rows
@@ -178,10 +178,9 @@ def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
     run = "python -m" if is_checkout(root) else "python -P -m"
     versions = {stage: stage_version(root, stage) for stage in STAGES}
     needs = resources(root, graph.scale)
-    tables = {paper: _tables_item(graph, made) for paper, made in graph.tables.items()}
     items = sorted(graph.items(), key=lambda item: (STAGES.index(item.module), item.stage))
     stages, known = {}, dict[Address, Reads]()
-    for item in (*items, *tables.values()):
+    for item in (*items, *graph.tables.values()):
         own = Reads()
         for address in (*item.addresses, *item.reads):
             if address not in known:
@@ -191,17 +190,9 @@ def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
     depth = len(folder.parts)
     if depth:
         stages = {name: {"wdir": "/".join([".."] * depth), **stage} for name, stage in stages.items()}
-    results = [f"{'../' * depth}{item.out}/result" for item in tables.values()]
+    results = [f"{'../' * depth}{item.out}/result" for item in graph.tables.values()]
     plots = [{f"{result}/curves.csv": {"x": "step", "y": "value", "template": "curves"}} for result in results]
     return {"stages": stages, **({"plots": plots} if plots else {})}
-
-
-def _tables_item(graph: Graph, made: Tables) -> Item:
-    """Returns the stage that makes a paper's tables."""
-    seeds = tuple(map(str, made.seeds))
-    arguments: dict[str, Argument] = {"results": f"results/{graph.scale}", "paper": made.paper, "seeds": seeds}
-    arguments["rows"] = made.rows
-    return Item("tables", "", arguments, made.out, made.paper, after=made.deps)
 
 
 def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:

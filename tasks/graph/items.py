@@ -52,35 +52,13 @@ class Item:
         return [one for several in values for one in several if isinstance(one, Address)]
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables stage of a paper.
-
-    Attributes:
-        rows, seeds: what the tables are of.
-        deps: results that they read.
-        out: their output directory.
-    """
-
-    paper: str
-    rows: tuple[str, ...]
-    seeds: tuple[int, ...]
-    deps: tuple[str, ...]
-    out: str
-
-    @property
-    def stage(self) -> str:
-        """Returns DVC's name of the stage."""
-        return f"tables-{self.paper}"
-
-
 @dataclass
 class Graph:
-    """The stages of one dvc.yaml by DVC's name, and tables by paper."""
+    """The stages of one dvc.yaml by DVC's name, and the stages that make tables, by paper."""
 
     scale: str
     stages: dict[str, Item] = field(default_factory=dict)
-    tables: dict[str, Tables] = field(default_factory=dict)
+    tables: dict[str, Item] = field(default_factory=dict)
 
     def add(self, items: Iterable[Item]) -> None:
         """Adds stages; the same stage twice counts once.

@@ -305,12 +305,12 @@ def load_row(settings: TypedSettings | Path, paper: str, where: Address) -> RowS
     settings = typed_settings(settings) if isinstance(settings, Path) else settings
     row: AnyRow = settings.get(TYPES["policy", "row"], where)
     _refuse_unknown_backbone(settings, row.backbone, where, f"unknown backbone '{row.backbone}'")
-    if isinstance(row, RawRow):
-        return RowSpec(paper, where, row)
     if isinstance(row, MeasuringRow):
         return RowSpec(paper, where, row, (load_model(settings, where, paper, row.reward_model),))
     if isinstance(row, ComparingRow):
         return RowSpec(paper, where, row, policies=_compared(settings, paper, where, row))
+    if isinstance(row, RawRow):
+        return RowSpec(paper, where, row)
     models = tuple(load_model(settings, where, paper, name) for name in reward_models(row))
     selection = None if row.selection is None else load_selection(settings, where, paper, row.selection)
     if selection is not None and selection.backbone != row.backbone:
@@ -356,7 +356,7 @@ def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     scales = (scale_entries(root, scale, "backbones") for scale in (DEFAULT_SCALE, *scale_names(root)))
     nowhere = Address(f"params/scales/{DEFAULT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
-    return RowSpec(paper, where, RawRow("raw", backbone))
+    return RowSpec(paper, where, RawRow(kind="raw", backbone=backbone))
 
 
 def row_named(root: Path, paper: str, name: str, settings: TypedSettings | None = None) -> RowSpec:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from rlhf_core.data.preference_filters import PreferenceFilter
 from rlhf_core.data.sources import HubSet
-from rlhf_core.data.templates import chat_template
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.harness.choice import HarnessTask
@@ -22,7 +20,7 @@ from rlhf_core.testbed.calibration import check_annotator
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.responses import PADDINGS
 from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
-from tasks.params.questions import QuestionsSpec, WorldNumber, seed_of_world
+from tasks.params.questions import DataSpec, QuestionsSpec, WorldNumber, seed_of_world
 from tasks.params.settings import (
     CLAUSES,
     DIALOGUES,
@@ -38,7 +36,6 @@ from tasks.params.settings import (
 
 #: The largest tolerated share of bad rows of a file.
 BadShare = Annotated[float, between(0, 1, open_high=True)]
-Template = Annotated[str, accepted_by(chat_template)]
 
 
 def day(value: str | date) -> date:
@@ -56,25 +53,11 @@ def day(value: str | date) -> date:
 Day = Annotated[str | date, accepted_by(day)]
 
 
-class DataSpec(Protocol):
-    """A typed data spec: where data comes from, its chat template and limits."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def template(self) -> str: ...
-    @property
-    def limits(self) -> Mapping[str, Any]: ...
-
-
 @dataclass(frozen=True)
-class DrawnSpec(Checked):
+class DrawnSpec(DataSpec):
     """Settings that specs of generated data share; `Rows`, a dataclass, names the sizes of the sets.
 
     Args:
-        source: names the kind.
-        template: chat template.
-        limits: `Limits` in tokens.
         world_seed: of the world.
         seed: of the draws.
         annotator: `Annotator` of preference pairs; `temperature: calibrated` finds the temperature at which the Bayes
@@ -86,9 +69,6 @@ class DrawnSpec(Checked):
     Rows: ClassVar[type[Any]]
     provides: ClassVar[tuple[str, ...]] = (PAIRS, TRUE_REWARDS)
 
-    source: str
-    template: Template
-    limits: Mapping[str, Any]
     world_seed: Seed
     seed: Seed
     annotator: Mapping[str, Any]
@@ -97,7 +77,6 @@ class DrawnSpec(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        typed(Limits, self.limits, "limits")
         check_annotator(self.annotator)
         typed(self.Rows, self.rows, "rows")
 
@@ -180,13 +159,10 @@ class Filters(PreferenceFilter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadSpec(Checked):
+class ReadSpec(DataSpec):
     """Settings that specs of real data share.
 
     Args:
-        source: names the kind.
-        template: chat template.
-        limits: `Limits` in tokens.
         validation_share: share of the training rows (of dialogues, of the pairs), from the end, kept for validation.
         benchmark_rows: the most held-out items of a benchmark.
         directory: folder of the data; without one, the environment variable REWARDSMITH_DATA names it.
@@ -195,17 +171,10 @@ class ReadSpec(Checked):
 
     provides: ClassVar[tuple[str, ...]] = (PAIRS,)
 
-    source: str
-    template: Template
-    limits: Mapping[str, Any]
     validation_share: InnerShare
     benchmark_rows: Count
     directory: str | None = None
     max_bad_share: BadShare = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        typed(Limits, self.limits, "limits")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,14 +55,30 @@ class QuestionRows(Checked):
 
 
 @dataclass(frozen=True)
-class QuestionsSpec(Checked):
-    """Questions of the testbed, or of real sets in a folder.
+class DataSpec(Checked):
+    """Settings that all data has.
 
     Args:
-        source: 'testbed' or 'directory'.
-        task: 'mathematics' or 'multiple_choice'.
+        source: names the kind.
         template: chat template.
-        limits: `Limits` in tokens, of a question with its solution.
+        limits: `Limits` in tokens, of a prompt and of a row.
+    """
+
+    source: str
+    template: Annotated[str, accepted_by(chat_template)]
+    limits: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        typed(Limits, self.limits, "limits")
+
+
+@dataclass(frozen=True)
+class QuestionsSpec(DataSpec):
+    """Questions of the testbed, or of real sets in a folder; `source` is 'testbed' or 'directory'.
+
+    Args:
+        task: 'mathematics' or 'multiple_choice'.
         rows: sizes of the sets; of real data the most of each.
         world_seed, seed: of the testbed's facts and draws; `seed` is also of how real questions are split.
         difficulty: fields of `ReasoningConfig`, and `arithmetic` with those of `ArithmeticConfig`.
@@ -76,8 +92,6 @@ class QuestionsSpec(Checked):
 
     source: Annotated[str, one_of(("testbed", "directory"))]
     task: Annotated[str, one_of(tuple(TESTS))]
-    template: Annotated[str, accepted_by(chat_template)]
-    limits: Mapping[str, Any]
     rows: QuestionRows
     world_seed: Seed = 0
     seed: Seed = 0
@@ -91,7 +105,6 @@ class QuestionsSpec(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        typed(Limits, self.limits, "limits")
         if (self.source == "directory") != bool(self.train and self.tests):
             raise RecipeError(
                 f"source '{self.source}': 'train' and 'tests' name the sets of a directory, and only of one"

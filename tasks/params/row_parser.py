@@ -15,44 +15,44 @@ from rlhf_core.typed import Checked
 from tasks.params.settings import typed
 
 
-@dataclass(frozen=True)
-class MeasuringRow(Checked):
+@dataclass(frozen=True, kw_only=True)
+class RawRow(Checked):
+    """A backbone as it is, under a title of its own.
+
+    Args:
+        kind: of the row, one of `ROW_KINDS`.
+        backbone: whose data and responses are measured.
+        title, notes: for people.
+    """
+
+    kind: str
+    backbone: str
+    title: str = ""
+    notes: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuringRow(RawRow):
     """A row that measures a reward model.
 
     Args:
-        title: for people.
-        kind: a kind that measures.
-        backbone: whose data and responses the reward model is measured on.
         reward_model: its name; another paper's is `<paper>/<name>`.
-        notes: for people.
     """
 
-    kind: str
-    backbone: str
     reward_model: str
-    title: str = ""
-    notes: str = ""
 
 
-@dataclass(frozen=True)
-class ComparingRow(Checked):
+@dataclass(frozen=True, kw_only=True)
+class ComparingRow(RawRow):
     """A row that compares policies.
 
     Args:
-        title: for people.
-        kind: a kind that compares.
-        backbone: of the policies.
         policy: the row whose policy is judged.
         against: the rows of its opponents.
-        notes: for people.
     """
 
-    kind: str
-    backbone: str
     policy: str
     against: tuple[str, ...]
-    title: str = ""
-    notes: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,17 +62,7 @@ class ComparingRow(Checked):
             raise RecipeError(f"against names '{self.policy}', which is the 'policy' itself; name other rows")
 
 
-@dataclass(frozen=True)
-class RawRow(Checked):
-    """A backbone as it is, under a title of its own."""
-
-    kind: str
-    backbone: str
-    title: str = ""
-    notes: str = ""
-
-
-AnyRow = Recipe | MeasuringRow | ComparingRow | RawRow
+AnyRow = Recipe | RawRow
 
 
 @dataclass(frozen=True)
