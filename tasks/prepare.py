@@ -37,7 +37,6 @@ from tasks.data_specs.long_form import long_form_directory_sets, long_form_world
 from tasks.data_specs.questions import question_sets
 from tasks.data_specs.translation import translation_directory_sets, translation_world_sets
 from tasks.params.data import (
-    DataSpec,
     Filters,
     LongFormDirectorySpec,
     LongFormWorldSpec,
@@ -49,7 +48,7 @@ from tasks.params.data import (
     settings_of_world,
 )
 from tasks.params.pages import Address, read_settings
-from tasks.params.questions import QuestionsSpec
+from tasks.params.questions import DataSpec, QuestionsSpec
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import write_json, write_jsonl
 from tasks.running.stage import stage
