@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,12 @@ import pytest
 import yaml
 
 from rlhf_core.errors import RecipeError
-from tasks.graph.items import Graph, Item, data_name, result_of
-from tasks.graph.matrix import build
-from tasks.graph.rows import load_row, row_addresses
-from tasks.graph.scale import Scale
+from tasks.graph.items import data_name
 from tasks.params.data import data_spec, drawn_by_seed, settings_of_world
 from tasks.params.pages import Address
-from tasks.params.settings import DEFAULT_SCALE
 from tasks.prepare import make_sets, prepare
 from tasks.report.outputs import ResultTree, of_one_seed
 from tasks.running.artifacts import read_jsonl
-from tasks.running.loading import load_world
 from tests.tasks.golden_settings import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,11 +24,6 @@ DIGESTS = json.loads((ROOT / "reference/result_digests.json").read_text(encoding
 #: Files that tell draws apart: what is learnt by heart, asked and compared.
 FILES = ("sft.jsonl", "prompts.jsonl", "preference.train.jsonl")
 KINDS = ("dialogue", "longform", "translation", "questions")
-
-
-@pytest.fixture(scope="module")
-def graphs() -> dict[Path, Graph]:
-    return build(ROOT)
 
 
 def drawn(folder: Path, kind: str, *worlds: int) -> Path:
@@ -65,65 +54,6 @@ def test_seeds_have_other_facts_prompts_and_pairs_and_seed_0_has_those_of_before
     assert prompts[0] != prompts[1]
     ids = [{row["id"] for row in read_jsonl(folder / "result/prompts.jsonl")} for folder in (out, out / "1")]
     assert not ids[0] & ids[1]
-
-
-def test_the_facts_of_two_seeds_differ(tmp_path: Path) -> None:
-    out = drawn(tmp_path, "dialogue", 1)
-    worlds = [load_world(folder / "result") for folder in (out, out / "1")]
-    assert worlds[0].knowledge.facts != worlds[1].knowledge.facts  # type: ignore[union-attr]
-
-
-def scales(graphs: dict[Path, Graph]) -> dict[str, list[Item]]:
-    """Returns the stages of every scale."""
-    found: dict[str, list[Item]] = {}
-    for made in graphs.values():
-        found.setdefault(made.scale, []).extend(made.items())
-    return found
-
-
-def read_by(item: Item, makers: dict[str, Item]) -> Iterator[Item]:
-    """Yields the stages whose results a stage reads."""
-    values = [*item.arguments.values(), *item.after]
-    for value in values:
-        for one in value if isinstance(value, tuple) else (value,):
-            if str(one) in makers:
-                yield makers[str(one)]
-
-
-def test_no_stage_of_a_seed_reads_a_stage_of_another_on_the_testbed(graphs: dict[Path, Graph]) -> None:
-    items = scales(graphs)[DEFAULT_SCALE]
-    makers = {result_of(item): item for item in items if item.module != "check"}
-    seeded = [item for item in items if item.seed]
-    assert {"prepare", "tokenizer", "segmenter", "sft", "reward_model", "policy"} <= {item.module for item in seeded}
-    for item in seeded:
-        assert {above.seed for above in read_by(item, makers)} <= {item.seed}, item.stage
-    for item in items:
-        if not item.seed and item.module != "check":
-            assert not any(above.seed for above in read_by(item, makers)), item.stage
-
-
-def test_real_data_is_one_draw_for_all_seeds(graphs: dict[Path, Graph]) -> None:
-    for scale, items in scales(graphs).items():
-        if scale != DEFAULT_SCALE:
-            shared = [item for item in items if item.module in ("prepare", "tokenizer", "segmenter")]
-            assert {item.seed for item in shared} == {None}, scale
-    several = [item for item in scales(graphs)["paper"] if item.module == "policy" and item.owner == "alarm"]
-    assert {item.seed for item in several} == {0, 1, 2}
-    assert {item.arguments["data"] for item in several if item.name == "qa-alarm"} == {
-        "results/paper/shared/data/longform/result"
-    }
-
-
-def test_stages_of_seed_0_are_named_as_if_there_were_no_other_seed() -> None:
-    row = load_row(ROOT, "sentence", row_addresses(ROOT, "sentence")["sentence"])
-    stages = {seed: Scale(ROOT, DEFAULT_SCALE).row(row, seed) for seed in (0, 1)}
-    names = {seed: {item.stage for item in items} for seed, items in stages.items()}
-    assert {"prepare-dialogue", "tokenizer-dialogue", "segmenter-sat-3l-dialogue"} <= names[0]
-    assert {"prepare-dialogue-1", "tokenizer-dialogue-1", "segmenter-sat-3l-dialogue-1"} <= names[1]
-    data = {seed: next(item for item in items if item.module == "prepare") for seed, items in stages.items()}
-    assert "world" not in data[0].arguments
-    assert data[1].arguments["world"] == 1
-    assert data[0].arguments["spec"] == data[1].arguments["spec"]
 
 
 def test_a_stated_world_is_the_draw_of_all_seeds() -> None:

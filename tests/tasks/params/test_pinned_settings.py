@@ -10,20 +10,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_core.typed import typed
+from tasks.graph.check import PAPER_TYPES, SCALE_TYPES
 from tasks.graph.dvc_files import pipeline_file
 from tasks.graph.matrix import build
 from tasks.graph.typed_settings import TYPES
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import entries, read_settings
-from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
-from tasks.params.row_parser import parse_row
 from tasks.params.scales import STAGES, scale_entries, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
 from tasks.params.studies import FOLDER, read_study
@@ -32,22 +30,6 @@ from tasks.params.yaml_files import yaml_text
 
 ROOT = Path(__file__).parents[3]
 PINS = Path(__file__).with_name("pinned_settings.json")
-OF_PAPERS = {
-    "rows": parse_row,
-    "reward_models": reward_model_spec,
-    "generative_reward_models": partial(typed, GenerativeModelSpec),
-    "selections": TYPES["selection", "spec"],
-    "aspect_models": TYPES["aspect_model", "spec"],
-}
-OF_SCALES = {
-    "backbones": TYPES["sft", "spec"],
-    "data": TYPES["prepare", "spec"],
-    "tokenizers": TYPES["tokenizer", "spec"],
-    "evaluation": TYPES["sft", "evaluation"],
-    "policy": TYPES["policy", "scale"],
-    "aspects": TYPES["selection", "aspect"],
-    "segmenters": TYPES["segmenter", "spec"],
-}
 
 
 def canonical(value: Any) -> Any:
@@ -71,11 +53,11 @@ def typed_entries() -> dict[str, Any]:
     """Returns every typed entry of params/ and studies/, by its address and the argument that it is typed as."""
     found: dict[str, Any] = {}
     for paper in sorted(path.name for path in (ROOT / "params").glob("*/") if path.name != "scales"):
-        for kind, make in OF_PAPERS.items():
+        for kind, make in PAPER_TYPES.items():
             for address in entries(ROOT, f"params/{paper}", kind).values():
                 found[address] = make(read_settings(address.under(ROOT)), address)
     for scale in scale_names(ROOT):
-        for kind, make in OF_SCALES.items():
+        for kind, make in SCALE_TYPES.items():
             for address in scale_entries(ROOT, scale, kind).values():
                 found[f"{scale} {address}"] = make(read_settings(address.under(ROOT)), address)
         for name, address in scale_entries(ROOT, scale, STAGES).items():
