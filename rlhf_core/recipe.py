@@ -96,8 +96,7 @@ class ComponentRecipe(Checked):
     weight: Annotated[float, other_than(0)] = 1.0
     shaping: Any = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         source = self._source()
         if self.credit is None and self.aspect is None:
             raise RecipeError(f"'credit' is missing; it sets how the rewards of {source} are paid to tokens")
@@ -277,8 +276,7 @@ class Recipe(Checked):
     seed_offset: Annotated[int, at_least(0)] = 0
     notes: str = field(default="", compare=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         check_given(AlarmSettings, self.alarm, "alarm.")
         check_given(ImitationSettings, self.imitation or {}, "imitation.")
         name = str(self.optimiser["kind"])

@@ -9,7 +9,7 @@
     typed(Schedule, {"steps": 0}, "run.yaml")        # RecipeError: run.yaml: steps is 0; it must be at least 1
 
 `typed` reads a mapping, as a YAML file holds it. `Checked` holds the same for objects made directly. What concerns
-several fields at once stays in a class's `__post_init__`, after `super().__post_init__()`.
+several fields at once is refused by a class's `_check_together`.
 """
 
 from __future__ import annotations
@@ -139,6 +139,14 @@ class Checked:
 
     def __post_init__(self) -> None:
         check_given(type(self), {name: getattr(self, name) for name in init_fields(type(self))})
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuses values that contradict each other.
+
+        Raises:
+            RecipeError: names the fields and their values.
+        """
 
 
 def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:

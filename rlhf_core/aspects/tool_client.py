@@ -40,8 +40,7 @@ class ToolConfig(Checked):
     max_backoff_s: float = 8.0
     cache_path: str | Path | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.max_backoff_s < self.backoff_s:
             raise RecipeError(
                 f"max_backoff_s is {self.max_backoff_s}; it must be at least backoff_s, which is {self.backoff_s}"

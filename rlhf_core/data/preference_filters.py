@@ -39,8 +39,7 @@ class PreferenceFilter(Checked):
     forbidden_words: Sequence[str] = ("confidence",)
     unique_prompts: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if any(not word.strip() for word in self.forbidden_words):
             raise RecipeError("forbidden_words contains an empty word, which would remove every pair")
 

@@ -35,8 +35,7 @@ class Limits(Checked):
     total: int = 2048
     on_long_prompt: LongPrompt = "truncate"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if not 0 < self.prompt < self.total:
             raise RecipeError(
                 f"prompt limit {self.prompt} and total limit {self.total} contradict each other: "

@@ -174,8 +174,7 @@ class SelectionRule(Checked):
     kind: Annotated[str, one_of(RULES)] = "lowest"
     cutoff: Annotated[float, between(0, 100, open_low=True)] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if RULES[self.kind].needs_cutoff != (self.cutoff is not None):
             raise RecipeError(f"selection rule '{self.kind}' with cutoff {self.cutoff}: 'below' needs one, alone")
 

@@ -51,8 +51,7 @@ class AlarmSettings(Checked):
     patience: Annotated[int, at_least(1)] = 2
     on_hacking: Literal["note", "stop"] = "note"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         for name, band in (("length", self.length), ("entropy", self.entropy)):
             if band is not None and not 0 <= band[0] < 1 < band[1]:
                 raise RecipeError(f"{name} is {list(band)}; it must be [least below 1, largest above 1], or null")

@@ -123,8 +123,7 @@ class Protocol(Checked):
     ties: Literal["half", "left_out"] = "half"
     soft: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.soft and self.template != SOFT_TEMPLATE:
             raise RecipeError(
                 f"soft is true, but template '{self.template}' has no soft verdicts; use '{SOFT_TEMPLATE}'"

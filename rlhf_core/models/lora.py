@@ -39,8 +39,7 @@ class LoraSettings(Checked):
     dropout: Annotated[float, between(0, 1, open_high=True)] = 0.05
     targets: str | tuple[str, ...] = "all-linear"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if not self.targets:
             raise RecipeError("targets is empty; name layers, or 'all-linear'")
 

@@ -128,8 +128,7 @@ class OptimiserConfig(Checked):
     gradient_checkpointing: bool | None = None
     padding_free: bool | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         check_final_share(self.lr_schedule, self.lr_final_share, "lr_schedule", "lr_final_share")
         self._check_sizes()
         self._check_composition()

@@ -89,9 +89,8 @@ class Aggregation(Checked):
     rope_base: Annotated[float, above(1)] = 1000.0
     base: Annotated[str, one_of(BASES)] = "prompt"
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         AGGREGATIONS[self.kind]
-        super().__post_init__()
         if self.dim % 2:
             raise RecipeError(f"aggregation '{self.kind}': dim is {self.dim}; it must be even")
 

@@ -61,8 +61,7 @@ class ZeroShotSettings(Checked):
     precision: Annotated[str, one_of(("float32", "bfloat16"))] = "float32"
     empty: float = -10.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if "{instruction}" not in self.template or not self.template.endswith(COMPLETION):
             raise RecipeError(f"template is {self.template!r}; it needs {{instruction}} and must end in {COMPLETION}")
         if self.base_url is not None and self.read == "head":

@@ -268,7 +268,6 @@ class TaggerConfig(Checked):
     dropout: Annotated[float, between(0, 1, open_high=True)] = 0.1
     drop_punctuation: Annotated[float, between(0, 1, open_high=True)] = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.hidden % self.heads:
             raise RecipeError(f"hidden is {self.hidden}; it must be a multiple of the {self.heads} heads")

@@ -50,8 +50,7 @@ class TrainingConfig(Checked):
     gradient_checkpointing: bool | None = None
     padding_free: bool | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         check_final_share(self.schedule, self.final_share, "schedule", "final_share")
         if (self.epochs is None) == (self.updates is None):
             stated = " and ".join(f"{name} is {getattr(self, name)}" for name in DURATIONS if getattr(self, name))

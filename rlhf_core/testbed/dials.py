@@ -65,8 +65,7 @@ class Dials(Checked):
     late: Annotated[float, between(0, 1)] = 0.0
     pairs: Literal["usual", "other"] = "usual"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if (self.aggregation == "weighted") != (self.emphasis > 1):
             raise RecipeError(
                 f"emphasis is {self.emphasis:g} and aggregation '{self.aggregation}'; give 'weighted' an emphasis "

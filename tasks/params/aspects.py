@@ -60,8 +60,7 @@ class AspectSpec(Checked):
     positive: bool = False
     model: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if not isinstance(self.aspect.get("kind"), str):
             raise RecipeError(f"aspect is {dict(self.aspect)}; it must be a mapping, as in {{kind: length}}")
 
@@ -103,8 +102,7 @@ class SelectionEntry(Checked):
     aspects: tuple[str, ...]
     rule: SelectionRule = field(default_factory=SelectionRule)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if not self.aspects or len(set(self.aspects)) != len(self.aspects):
             raise RecipeError(
                 f"aspects is {list(self.aspects)}; list entries of params/scales/<scale>/aspects.yaml, each once"

@@ -48,8 +48,7 @@ class BackboneSpec(Checked):
     precision: Annotated[str, one_of(PRECISION_NAMES)] | None = None
     attention: Annotated[str, one_of(ATTENTION_NAMES)] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if (self.source is None) == (self.architecture is None):
             raise RecipeError("give either 'source' (a model to load) or 'architecture' (one to build)")
         if self.attention == "flash_attention_2" and self.precision != "bf16":
@@ -86,8 +85,7 @@ class TokenizerSpec(Checked):
     vocabulary: Annotated[int, at_least(1)] | None = None
     full_byte_alphabet: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if (self.source is None) == (self.vocabulary is None):
             raise RecipeError("give either 'source' (a tokenizer to load) or 'vocabulary' (one to train)")
         least = least_vocabulary(full_byte_alphabet=self.full_byte_alphabet)
@@ -106,8 +104,7 @@ class Cutoff(Checked):
     quantile: Share | None = None
     nats: Annotated[float, at_least(0)] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if (self.quantile is None) == (self.nats is None):
             raise RecipeError("give either 'quantile' or 'nats'")
 
@@ -147,8 +144,7 @@ class SegmenterSpec(Checked):
     max_sentence_chars: Count = 256
     threshold: Annotated[float, between(0, 1)] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if (self.source == "load") != (self.model is not None) or (self.source == "train") != (self.gold is not None):
             raise RecipeError("source 'load' needs 'model' and no 'gold', source 'train' needs 'gold' and no 'model'")
         if self.source == "train" and self.training is None:

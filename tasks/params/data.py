@@ -75,8 +75,8 @@ class DrawnSpec(DataSpec):
     rows: Mapping[str, int]
     world: WorldNumber | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
+        super()._check_together()
         check_annotator(self.annotator)
         typed(self.Rows, self.rows, "rows")
 
@@ -140,8 +140,8 @@ class WorldSpec(DrawnSpec):
     dials: Dials = field(default_factory=Dials)
     wrong_share: Annotated[float, between(0, 1, open_high=True)] = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
+        super()._check_together()
         if len(self.padding) > 1:
             raise RecipeError(f"padding names {', '.join(self.padding)}; compared responses are padded with one kind")
 
@@ -152,8 +152,8 @@ class Filters(PreferenceFilter):
 
     tokenizer: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
+        super()._check_together()
         if self.tokenizer is None:
             raise RecipeError("'tokenizer' is missing; name the one that counts tokens, by hub id or folder")
 
@@ -215,8 +215,8 @@ class RealSpec(ReadSpec):
     alpaca_calibration: str | None = None
     held_out: Size = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
+        super()._check_together()
         if self.alpaca_calibration and "alpaca" not in self.benchmarks:
             raise RecipeError("'alpaca_calibration' needs the benchmark 'alpaca', which 'benchmarks' does not name")
         if (self.source == "huggingface") != bool(self.sets):
@@ -320,8 +320,8 @@ class TranslationDirectorySpec(ReadSpec):
     target_lang: str = "en"
     max_chars: Count = 400
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
+        super()._check_together()
         if not self.sets:
             raise RecipeError("'sets' names no set")
 

@@ -107,8 +107,7 @@ class PoolSpec(Checked):
     prompts: Count | None = None
     batch: Count = 256
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if not self.benchmarks:
             raise RecipeError("benchmarks is empty; name at least one")
         if len(set(self.benchmarks)) != len(self.benchmarks):
@@ -132,8 +131,7 @@ class BestOfNSpec(Checked):
     template: Annotated[str, one_of(PAIR_TEMPLATES)] = "ranking"
     batch: Count = 64
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if not self.sizes or len(set(self.sizes)) != len(self.sizes):
             raise RecipeError(f"sizes is {list(self.sizes)}; state each N once, and at least one")
         if TRUE in self.judges:
@@ -158,8 +156,7 @@ class RewardBenchSpec(Checked):
     sets: Mapping[str, HubSet] = field(default_factory=dict)
     batch: Count = 64
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if (self.source == "huggingface") != bool(self.sets):
             raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
 
@@ -194,8 +191,7 @@ class Schedule(Checked):
     cron: str
     timezone: str = "UTC"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -64,8 +64,7 @@ class PolicyScale(Checked):
     imitation: Mapping[str, Any] = field(default_factory=dict)
     solutions: LearntSolutions = ALL_SOLUTIONS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.measure_hacking and not self.checkpoint_prompts:
             raise RecipeError("measure_hacking compares evaluations while training: set checkpoint_prompts")
         if (self.peak or self.checkpoint_proxy) and not self.checkpoint_prompts:

@@ -68,8 +68,7 @@ class DataSpec(Checked):
     template: Annotated[str, accepted_by(chat_template)]
     limits: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         typed(Limits, self.limits, "limits")
 
 
@@ -103,8 +102,8 @@ class QuestionsSpec(DataSpec):
     max_bad_share: Annotated[float, between(0, 1, open_high=True)] = 0.1
     world: WorldNumber | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
+        super()._check_together()
         if (self.source == "directory") != bool(self.train and self.tests):
             raise RecipeError(
                 f"source '{self.source}': 'train' and 'tests' name the sets of a directory, and only of one"
@@ -155,8 +154,7 @@ class SamplesSpec(Checked):
     batch: Count = 256
     gold: Size = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.gold >= self.samples:
             raise RecipeError(f"gold is {self.gold}; it must be less than samples, {self.samples}")
         self.sampling.refuse_copies(self.samples, "samples")
@@ -176,6 +174,5 @@ class TeacherSpec(Checked):
     options: Mapping[str, Any] = field(default_factory=dict)
     limits: RewriteLimits = field(default_factory=RewriteLimits)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         check_given(TEACHERS[self.kind], self.options, "options.", complete=True)

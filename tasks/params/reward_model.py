@@ -58,8 +58,7 @@ class RewardModelSpec(Checked):
     references: str | None = None
     pairs: Annotated[str, one_of((PREFERENCE, SAMPLES))] = PREFERENCE
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         needs = segmenter_needs(self.segmenter)
         if self.end_token and not needs.sentences:
             raise RecipeError("end_token: end tokens follow sentences; use a segmenter of kind sat")
@@ -88,8 +87,7 @@ class MergeSpec(Checked):
     data: str | None = None
     references: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if len(self.merge) < 2 or len(set(self.merge)) != len(self.merge):
             raise RecipeError(f"merge is {list(self.merge)}; name at least two reward models, each once")
 
@@ -203,8 +201,7 @@ class ReferencesSpec(Checked):
     prompt_limit: Count | None = None
     constants: Annotated[str, one_of(CONSTANTS)] = "sft"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         self.sampling.refuse_copies(self.responses, "responses")
 
 
@@ -222,8 +219,7 @@ class GenerativeModelSpec(Checked):
     backbone: str
     training: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         known = init_fields(TrainingConfig)
         for name, value in self.training.items():
             if name not in known or not isinstance(value, Mapping):
@@ -262,8 +258,7 @@ class GenerativeModelScale(Checked):
     fixed: bool = False
     gold: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         typed(TrainingConfig, self.training, "training")
         RewardRanges(self.negative, self.positive)
 

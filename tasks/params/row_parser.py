@@ -54,8 +54,8 @@ class ComparingRow(RawRow):
     policy: str
     against: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
+        super()._check_together()
         if not self.against or len(set(self.against)) != len(self.against):
             raise RecipeError(f"against is {list(self.against)}; name at least one row, each once")
         if self.policy in self.against:

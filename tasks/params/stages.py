@@ -45,8 +45,7 @@ class RowsAndSeeds(Checked):
     rows: tuple[str, ...]
     seeds: tuple[Size, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         for name in ("rows", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
@@ -65,8 +64,7 @@ class Suite(Checked):
     seeds: tuple[Size, ...]
     scale_seeds: Mapping[str, tuple[Size, ...]]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         for name, seeds in {
             "seeds": self.seeds,
             **{f"scale_seeds.{k}": v for k, v in self.scale_seeds.items()},
@@ -91,8 +89,7 @@ class RunSettings(Checked):
     demo: Mapping[str, RowsAndSeeds] = field(default_factory=dict)
     demo_all: Mapping[str, RowsAndSeeds] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if both := sorted(self.demo.keys() & self.demo_all.keys()):
             raise RecipeError(f"demo and demo_all both name '{both[0]}'; leave it in one of them")
 

@@ -66,8 +66,7 @@ class Hypothesis(Checked):
     collapse: bool = False
     kl: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.weights is not None and self.over is None:
             raise RecipeError("'weights' are of the levels of a dial; name it by 'over'")
         largest = max(map(abs, (self.weights or {"": 1.0}).values()), default=0.0)
@@ -125,8 +124,7 @@ class StudySpec(Checked):
     tuned_at: tuple[str, ...] = ()
     kl_targets: tuple[Annotated[float, above(0)], ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if not self.hypotheses:
             raise RecipeError("hypotheses is empty; state at least the primary one")
         self._check_names()

@@ -50,8 +50,7 @@ class PaperClaim(Checked):
     says: str | None = None
     source: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.id is None:
             if self.says is None or self.source is None:
                 raise RecipeError("claim has no 'id'; name one of the paper's claims, or set 'says' and 'source'")

@@ -38,8 +38,7 @@ class SearchRange(Checked):
     high: float
     log: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if not self.low < self.high:
             raise RecipeError(f"low is {self.low:g} and high {self.high:g}; low must be below high")
         if self.log and self.low <= 0:
@@ -60,8 +59,7 @@ class TuningSpec(Checked):
 
     spaces: Mapping[Annotated[str, one_of(OPTIMISER_KINDS)], Mapping[str, SearchRange]]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         for kind, space in self.spaces.items():
             if not space:
                 raise RecipeError(f"spaces.{kind} is empty; name at least one setting and its range")

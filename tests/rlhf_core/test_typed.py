@@ -47,8 +47,7 @@ class Whole(Checked):
     free: Mapping[str, Any] = field(default_factory=dict)
     flag: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.flag and self.part is None:
             raise RecipeError("flag is true, but part is null")
 
