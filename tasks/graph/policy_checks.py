@@ -18,12 +18,11 @@ from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED
 from rlhf_core.policy_optimisation.origins import CRITICS
-from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe, referenced_models, reward_models
+from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe, referenced_models, reward_models, stated_shaping
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_needs
-from rlhf_core.shaping.choices import build_shaping, references_needed
-from rlhf_core.shaping.specification import SftUnits
-from rlhf_core.signals import SignalType, Tokens
+from rlhf_core.shaping.choices import references_needed
+from rlhf_core.signals import Tokens
 from rlhf_core.supervised.recipes import PREFERENCE
 from rlhf_core.typed import checked_arguments
 from tasks.graph.stage_checks import (
@@ -216,16 +215,14 @@ def _check_component(stage: StageContext, part: ComponentRecipe, provided: Mappi
         check_whole_responses(readout, where, part.reward_model)
     elif model is not None and SEGMENTS not in has:
         of += f", which is zero_shot ({model.where('scale')}),"
-    fitted = part.normaliser != "none" and not normaliser.of_selection
-    needs = [(part.needs_references, REFERENCES, f"shaping is {part.shaping}", "use another shaping")]
-    needs += [(fitted, FITTED, f"normaliser is '{part.normaliser}'", "use 'pure_samples' or 'none'")]
-    if model is not None:
-        needs += [(readout.read != "aggregate", SEGMENTS, f"readout.read is '{readout.read}'", "use 'aggregate'")]
-    for needed, what, stated, remedy in needs:
-        if needed:
-            require(what, has, where, stated, of, remedy)
+    fitted, stated = part.normaliser != "none" and not normaliser.of_selection, f"normaliser is '{part.normaliser}'"
+    if part.needs_references:
+        require(REFERENCES, has, where, f"shaping is {part.shaping}", of, "use another shaping")
     if fitted:
+        require(FITTED, has, where, stated, of, "use 'pure_samples' or 'none'")
         _check_fitted(stage, part, where)
+    if readout.read != "aggregate" and model is not None:
+        require(SEGMENTS, has, where, f"readout.read is '{readout.read}'", of, "use 'aggregate'")
     spec = None if model is None or SEGMENTS not in has else trained_spec(model)
     if spec is None:
         return
@@ -236,12 +233,12 @@ def _check_component(stage: StageContext, part: ComponentRecipe, provided: Mappi
         )
     if part.normaliser != "none" and readout.head != heads[0]:
         raise RecipeError(
-            f"{where}: normaliser is '{part.normaliser}', which is fitted to the head '{heads[0]}', but the readout "
+            f"{where}: {stated}, which is fitted to the head '{heads[0]}', but the readout "
             f"reads '{readout.head}'; use normaliser 'none'"
         )
     if normaliser.of_segments and dict(spec.segmenter) != dict(readout.segmenter):
         raise RecipeError(
-            f"{where}: normaliser is '{part.normaliser}', which is fitted to segments of {of}, cut by "
+            f"{where}: {stated}, which is fitted to segments of {of}, cut by "
             f"{dict(spec.segmenter)}, but the read-out cuts by {dict(readout.segmenter)}; state the model's segmenter "
             "in 'readout', or use the normaliser 'sequence' or 'none'"
         )
@@ -266,16 +263,13 @@ def check_function(root: Path, name: str, where: str) -> None:
     module, _, attribute = name.partition(":")
     place = root.joinpath(*module.split("."))
     file = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
-    if file is None:
-        if importlib.util.find_spec(module.partition(".")[0]) is None:
-            raise RecipeError(f"{where}: function is '{name}', but there is no module '{module}' here or installed")
-        return
-    text = file.read_text(encoding="utf-8")
-    defined = [getattr(node, "name", None) for node in ast.parse(text).body]
-    if attribute not in text:
+    text = "" if file is None else file.read_text(encoding="utf-8")
+    if file is None and importlib.util.find_spec(module.partition(".")[0]) is None:
+        raise RecipeError(f"{where}: function is '{name}', but there is no module '{module}' here or installed")
+    if file is not None and attribute not in text:
+        defined = [one.name for one in ast.parse(text).body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
         raise RecipeError(
-            f"{where}: function is '{name}', but {file.name} has no '{attribute}'"
-            f"{hint(attribute, filter(None, defined))}"
+            f"{where}: function is '{name}', but {file.name} has no '{attribute}'{hint(attribute, defined)}"
         )
 
 
@@ -309,14 +303,12 @@ def _check_aspect(stage: StageContext, part: ComponentRecipe, where: str) -> Non
                     f"{where}: credit '{part.credit}' takes {takes.__name__}, but aspect '{name}' gives "
                     f"{signal.__name__}; leave 'credit' out"
                 )
-            _check_shaping(part, signal, f"{where}: aspect '{name}'")
-
-
-def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> None:
-    takes = () if part.shaping is None else build_shaping(part.shaping, SftUnits(0.0, 1.0, 1.0)).takes
-    if takes and signal not in takes:
-        expected = " or ".join(kind.__name__ for kind in takes)
-        raise RecipeError(f"{where}: the shaping takes {expected}, but the aspect gives {signal.__name__}")
+            shaping = stated_shaping(part.shaping)
+            if shaping is not None and signal not in shaping.takes:
+                expected = " or ".join(kind.__name__ for kind in shaping.takes)
+                raise RecipeError(
+                    f"{where}: aspect '{name}': the shaping takes {expected}, but the aspect gives {signal.__name__}"
+                )
 
 
 # --- selections --------------------------------------------------------------------------------------------------
