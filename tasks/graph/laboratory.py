@@ -168,14 +168,10 @@ def known_rows(root: Path) -> list[RewardRows]:
     """Returns every reward that has rows, the known flaws first."""
     page = laboratory_page(root)
     found = [RewardRows(reward, {name: f"{reward}-{name}" for name in page.entries}) for reward in page.each]
-    names = sorted(page.entries, key=len, reverse=True)
     for file in page_files(root / FOLDER, "rows"):
-        rows: dict[str, dict[str, str]] = {}
-        for row in read_page(file).names if file != page.file else ():
-            mitigation = next((name for name in names if row.endswith(f"-{name}")), None)
-            if mitigation is not None:
-                rows.setdefault(row.removesuffix(f"-{mitigation}"), {})[mitigation] = row
-        found += [RewardRows(reward, of) for reward, of in rows.items()]
+        reward = file.stem.removeprefix("rows_")
+        own = {row.removeprefix(f"{reward}-"): row for row in read_page(file).names if row.startswith(f"{reward}-")}
+        found += [RewardRows(reward, own)] if own and file != page.file else []
     return found
 
 
