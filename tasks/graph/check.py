@@ -24,10 +24,10 @@ from tasks.graph.scale import Scale
 from tasks.graph.stage_checks import CHECKS, check_shared
 from tasks.graph.typed_settings import TYPES, Make, StageContext, by_result, stated_settings, typed_settings
 from tasks.params.evaluation import ReevaluationSettings
-from tasks.params.pages import entries, read_settings
+from tasks.params.pages import entries
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
 from tasks.params.row_parser import parse_row
-from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
+from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
 from tasks.params.yaml_files import folders_of
 
@@ -74,7 +74,7 @@ class Check:
     def __init__(self, root: Path) -> None:
         self.root, self.settings = root, typed_settings(root)
         self._checked: dict[str, list[str]] = {}
-        self._scales: dict[str, Scale] = {}
+        self.scales: dict[str, Scale] = {}
 
     def named(self, scale: str, paper: str, names: Iterable[str]) -> list[str]:
         """Returns the problems of rows of a paper at a scale."""
@@ -88,7 +88,7 @@ class Check:
 
     def row(self, scale: str, row: RowSpec) -> list[str]:
         """Returns the problems of a row at a scale; none if the scale does not have its backbone."""
-        here = self._scales.setdefault(scale, Scale(self.root, scale, self.settings))
+        here = self.scales.setdefault(scale, Scale(self.root, scale, self.settings))
         try:
             items = here.row(row, 0) if here.has(row) else []
         except (RecipeError, DataError) as error:
@@ -146,48 +146,22 @@ def paper_names(root: Path) -> list[str]:
     return [path.name for path in folders_of(root / "params") if path.name != "scales"]
 
 
-def _cases(root: Path, scale: str) -> dict[str, set[str]]:
-    """Returns what settings `<stage>-<name>` of a scale may be of, by the stage: backbones and data of the scale or of
-    one that extends it, papers with their reward models, and the ways that those name to draw references."""
-    scales = [scale, *(name for name in scale_names(root) if name != scale and extended(root, name) == scale)]
+def unread_stages(root: Path, scale: str, asked: Collection[str]) -> list[str]:
+    """Returns what is wrong with the names of a scale's own settings of stages that no stage reads.
 
-    def named(kind: str) -> set[str]:
-        return {name for one in scales for name in scale_entries(root, one, kind)}
-
-    backbones, data, known = named("backbones"), named("data"), paper_names(root)
-
-    def of_papers(kind: str) -> set[str]:
-        own = {paper: entries(root, paper_folder(paper), kind) for paper in known}
-        return {*known, *(f"{paper}-{name}" for paper in known for name in (*data, *own[paper]))}
-
-    models = (
-        read_settings(at.under(root))
-        for paper in known
-        for at in entries(root, paper_folder(paper), "reward_models").values()
-    )
-    return {
-        **dict.fromkeys(("entropies", "samples", "teacher"), backbones),
-        "reward_model": of_papers("reward_models"),
-        "generative_reward_model": of_papers("generative_reward_models"),
-        "references": {str(model["references"]) for model in models if model.get("references") is not None},
-        "selection": data,
-    }
-
-
-def unread_stages(root: Path, scale: str) -> list[str]:
-    """Returns what is wrong with the names of a scale's own settings of stages that no stage reads."""
-    own = entries(root, scale_folder(scale), STAGES)
-    cases = _cases(root, scale) if any("-" in name for name in own) else {}
+    Args:
+        asked: names of settings that stages of rows look for.
+    """
     problems = []
-    for name, address in own.items():
-        stage, dash, _ = name.partition("-")
-        known = [f"{stage}-{one}" for one in sorted(cases.get(stage, ()))]
+    for name, address in entries(root, scale_folder(scale), STAGES).items():
+        stage = name.partition("-")[0]
+        known = sorted(one for one in asked if one.startswith(f"{stage}-"))
         if stage not in STAGE_TYPES:
             near = hint(name if nearest(name, STAGE_TYPES) else stage, STAGE_TYPES)
             problems.append(f"{address}: no stage '{stage}' has settings{near}")
-        elif dash and not known:
+        elif "-" in name and not known:
             problems.append(f"{address}: stage '{stage}' has no settings of one case; write them as '{stage}'")
-        elif dash and name not in known:
+        elif "-" in name and name not in known:
             problems.append(f"{address}: nothing reads '{name}'{hint(name, known, more=3)}")
     return problems
 
@@ -211,12 +185,13 @@ def check_all(root: Path) -> None:
     """
     check = Check(root)
     problems = [found for make, address in _entries(root) if (found := check.entry(make, address))]
-    problems += [found for scale in scale_names(root) for found in unread_stages(root, scale)]
     for paper in papers(root):
         rows, wrong = read_rows(root, paper)
         problems += wrong.values()
         for scale in scale_names(root):
             problems += [problem for row in rows.values() for problem in check.row(scale, row)]
+    asked = set[str]().union(*(scale.asked for scale in check.scales.values()))
+    problems += [found for scale in scale_names(root) for found in unread_stages(root, scale, asked)]
     if (refusal := refused(problems)) is not None:
         raise refusal
 

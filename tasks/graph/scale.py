@@ -21,13 +21,18 @@ from tasks.params.settings import DEFAULT_SCALE
 
 
 class Scale:
-    """The stages behind a row at one scale."""
+    """The stages behind a row at one scale.
+
+    Attributes:
+        asked: names of settings in its stages.yaml that stages looked for.
+    """
 
     def __init__(self, root: Path, name: str, settings: TypedSettings | None = None) -> None:
         self.root, self.name, self.settings = root, name, settings or typed_settings(root)
         self.results = f"results/{name}"
         self._entries: dict[str, dict[str, Address]] = {}
         self._checks: dict[str, Item] = {}
+        self.asked: set[str] = set()
 
     def _of(self, kind: str) -> dict[str, Address]:
         """Returns entries of a kind by name, found once."""
@@ -75,8 +80,9 @@ class Scale:
         Raises:
             RecipeError: the scale has none.
         """
-        known = self._of(STAGES)
-        found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
+        known, asked = self._of(STAGES), [*(f"{stage}-{own}" for own in names), stage]
+        self.asked |= {*asked}
+        found = next((known[name] for name in asked if name in known), None)
         if found is None:
             raise RecipeError(
                 f"{scale_folder(self.name) / STAGES}.yaml: '{stage}' is missing; it sets the sizes of that stage, "
@@ -221,6 +227,7 @@ class Scale:
             made["sentences"] = above[-1].arguments["sentences"]
         scale = self.stage_settings("references")
         if spec.references is not None:
+            self.asked.add(f"references-{spec.references}")
             scale = self._chosen(STAGES, spec.references, "references", spec.path, prefix="references-")
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 

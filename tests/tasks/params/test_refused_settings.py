@@ -126,7 +126,7 @@ def test_what_no_row_reads_is_refused_by_the_check_of_all(tree: Path, set_value:
         check_all(tree)
     for part in (
         "nothing reads 'reward_model-prr'; did you mean 'reward_",
-        "nothing reads 'entropies-phi3-mni'; did you mean 'entropies-phi3-mini'",
+        "stage 'entropies' has no settings of one case; write them as 'entropies'",
         "stage 'pool' has no settings of one case; write them as 'pool'",
         "no stage 'rewardmodel' has settings; did you mean 'reward_model'",
         "aspect_models.yaml:factuality: density is 'sentences'; did you mean 'sentence'?",
