@@ -36,7 +36,7 @@ PAGES = ("rows", "reward_models", "generative_reward_models", "selections", "asp
 
 
 @dataclass(frozen=True)
-class PageEntry:
+class TypedEntry:
     """An entry of a paper's page with its typed settings."""
 
     paper: str
@@ -75,7 +75,7 @@ class PageEntry:
 
 
 @dataclass(frozen=True)
-class ModelSpec(PageEntry):
+class ModelSpec(TypedEntry):
     """A reward model, or a generative one; `merge` has the reward models that it is the average of."""
 
     merge: tuple[ModelSpec, ...] = ()
@@ -110,7 +110,7 @@ class ModelSpec(PageEntry):
 
 
 @dataclass(frozen=True)
-class SelectionSpec(PageEntry):
+class SelectionSpec(TypedEntry):
     """A selection: what the initial policy's greedy and sampled answers are scored by beside its `aspects`.
 
     Attributes:
@@ -121,7 +121,7 @@ class SelectionSpec(PageEntry):
 
 
 @dataclass(frozen=True)
-class RowSpec(PageEntry):
+class RowSpec(TypedEntry):
     """One row with the models and rows that it names.
 
     Attributes:

@@ -10,7 +10,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import PAGES, ModelSpec, PageEntry, RowSpec, SelectionSpec, paper_folder, read_rows
+from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, TypedEntry, paper_folder, read_rows
 from tasks.graph.typed_settings import TYPES, TypedSettings, typed_settings
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import drawn_by_seed
@@ -329,7 +329,7 @@ class Scale:
             )
         return found
 
-    def _words(self, entry: PageEntry) -> str:
+    def _words(self, entry: TypedEntry) -> str:
         """Returns the identity of a backbone's tokenizer: the source that it is loaded from, else its name."""
         at = self._chosen("backbones", entry.backbone, "backbone", entry.path)
         name = self.settings.get(TYPES["sft", "spec"], at).tokenizer
