@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 from rlhf_core.errors import DataError, RecipeError, hint, nearest
-from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import typed
 from tasks.graph.policy_checks import check_policy, check_selection
 from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
@@ -63,7 +62,6 @@ STAGE_TYPES: Mapping[str, Make] = {
     "entropies": TYPES["entropies", "spec"],
     "samples": TYPES["samples", "spec"],
     "teacher": TYPES["teacher", "spec"],
-    "aspect_model": partial(typed, TrainingConfig),
     **{module: make for (module, name), make in TYPES.items() if name == "scale" and module != "policy"},
 }
 

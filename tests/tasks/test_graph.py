@@ -131,13 +131,6 @@ def test_no_output_is_made_twice() -> None:
     assert len(outputs) == len(set(outputs))
 
 
-def test_models_shared_by_rows_are_trained_once(root: Path) -> None:
-    full = graph.build(root)
-    items = [*full[Path()].items(), *full[Path("pipelines/testbed/segment")].items()]
-    models = sorted(item.stage for item in items if item.module == "reward_model")
-    assert models == [f"reward_model-segment-{name}-{seed}" for name in ("bandit", "segment") for seed in (0, 1, 2)]
-
-
 def test_root_holds_the_demo_and_the_pipeline_the_rest(root: Path) -> None:
     assert not (root / "pipelines").exists()
     write_matrix(root)
@@ -146,13 +139,6 @@ def test_root_holds_the_demo_and_the_pipeline_the_rest(root: Path) -> None:
     assert policies == {f"segment-{row}-{seed}" for row in ("bandit", "segment") for seed in (0, 1)}
     assert {"policy-segment-dpo-0", "policy-segment-segment-as-bandit-0"} <= set(rest)
     assert not policies & named(rest, "policy")
-
-
-def test_a_policy_depends_on_its_own_row_only(root: Path) -> None:
-    stage = stages_of(root)["policy-segment-bandit-0"]
-    assert {"params/segment/rows.yaml": ["bandit"]} in stage["params"]
-    assert "--row params/segment/rows.yaml:bandit " in stage["cmd"]
-    assert not [dep for dep in stage["deps"] if dep.startswith("params/")]
 
 
 def test_a_page_with_a_base_is_depended_on_by_base_and_entry(root: Path) -> None:
@@ -170,30 +156,6 @@ def test_a_row_waits_for_the_check_of_its_paper_and_nothing_else_does(root: Path
     assert "params/scales/testbed/policy.yaml" in stages["check-segment"]["deps"]
     waiting = {name for name, stage in stages.items() if check in stage["deps"]}
     assert waiting == {f"policy-{name}" for name in named(stages, "policy")}
-
-
-def test_nothing_depends_on_a_record(root: Path) -> None:
-    write_matrix(root)
-    for file in (root / "dvc.yaml", root / "pipelines/testbed/segment/dvc.yaml"):
-        for stage in yaml.safe_load(file.read_text())["stages"].values():
-            assert not [dep for dep in stage["deps"] if dep.endswith("/record")]
-
-
-def test_reference_rewards_are_made_once_for_the_rows_that_need_them(root: Path) -> None:
-    for name, shaping in {
-        "par": {"kind": "par"},
-        "par-1": {"kind": "par", "references": 1},
-        "minmax": {"kind": "minmax"},
-    }.items():
-        set_entry(root / "params/segment/rows.yaml", name, reward_row("segment", shaping=shaping))
-    write_matrix(root)
-    rest = stages_of(root / "pipelines/testbed/segment")
-    assert named(rest, "references") == {f"segment-segment-{seed}" for seed in (0, 1, 2)}
-    reading = {name for name in named(rest, "policy") if "--references " in rest[f"policy-{name}"]["cmd"]}
-    assert reading == {f"segment-{row}-{seed}" for row in ("par", "par-1") for seed in (0, 1, 2)}
-    made = rest["references-segment-segment-0"]["outs"][0]
-    assert f"--references {made} " in rest["policy-segment-par-1-0"]["cmd"]
-    assert made in rest["policy-segment-par-1-0"]["deps"]
 
 
 def test_a_shaping_that_is_none_is_named_by_the_graph(root: Path) -> None:
@@ -306,15 +268,6 @@ def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: P
     assert "params/segment/reward_models.yaml" in stages["check-other"]["deps"]
     outputs = [out for g in graph.build(root).values() for out in g.outputs()]
     assert len(outputs) == len(set(outputs))
-
-
-def test_only_what_cuts_by_entropy_waits_for_entropies(root: Path) -> None:
-    cut = reward_model("segment", segmenter={"kind": "entropy", "cutoff": "1.75"})
-    set_entry(root / "params/segment/reward_models.yaml", "segment", cut)
-    graph.write(root)
-    waiting = {name for name, stage in stages_of(root).items() if "--entropies " in stage["cmd"]}
-    assert {"reward_model-segment-segment-0", "policy-segment-segment-0"} < waiting
-    assert "reward_model-segment-bandit-0" not in waiting
 
 
 def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
