@@ -17,11 +17,10 @@ from tasks.commands.study import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
 from tasks.studies.registration import check_tuning_seed, refuse_if_started
-from tasks.studies.tree import WorldTree, write_tree
+from tasks.studies.tree import Trial, WorldTree, write_tree
 from tasks.studies.tuned import read_tuning, tuned_rows, tuning_file, write_overrides
 from tasks.studies.tuning import (
     Record,
-    Trial,
     TuningPlan,
     add_runs,
     check_digests,

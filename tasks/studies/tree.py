@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph import dvc_files as graph
@@ -28,31 +28,47 @@ from tasks.params.pages import entries, merge, page_files, read_settings
 from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS
-from tasks.params.studies import LIKE, OF_STUDIES, TWIN
+from tasks.params.studies import LIKE, OF_STUDIES, TWIN, StudySpec
 from tasks.params.tuning import FILE as TUNING_FILE
 from tasks.params.yaml_files import yaml_text
 from tasks.running.reused_training import FOLDER as REUSED_TRAINING
 from tasks.studies.registration import TWIN_APART
 
+#: A row and the number of one of its trials.
+Trial = tuple[str, int]
 #: Pages of a paper that a study adds to.
 ROWS, MODELS = "rows", "reward_models"
 
 
-class Trainable(Protocol):
-    """Rows that are trained in the cells of a study: the study's own, or those of tuning."""
+@dataclass(frozen=True)
+class TrialRows:
+    """Rows of some trials in some cells of a study.
+
+    Attributes:
+        spec: the study.
+        of: the trial of each row.
+        rows: by name: settings as a study's row has them.
+        cells: in which they are trained.
+    """
+
+    spec: StudySpec
+    of: Mapping[str, Trial]
+    rows: Mapping[str, Mapping[str, Any]]
+    cells: Mapping[str, Mapping[str, str]]
 
     @property
-    def rows(self) -> Mapping[str, Mapping[str, Any]]: ...
+    def reward_models(self) -> Mapping[str, Mapping[str, Any]]:
+        """Returns the study's own reward models."""
+        return self.spec.reward_models
 
-    @property
-    def reward_models(self) -> Mapping[str, Mapping[str, Any]]: ...
+    def rows_of(self, cell: Mapping[str, str]) -> list[str]:
+        """Returns the rows that are trained in a cell."""
+        own = self.spec.rows_of(cell)
+        return [name for name, (row, _) in self.of.items() if row in own]
 
-    @property
-    def cells(self) -> Mapping[str, Mapping[str, str]]: ...
-
-    def rows_of(self, cell: Mapping[str, str]) -> list[str]: ...
-
-    def overlay(self, cell: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]: ...
+    def overlay(self, cell: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Returns what is laid over the scale's pages in a cell."""
+        return self.spec.overlay(cell)
 
 
 @dataclass(frozen=True)
@@ -61,13 +77,13 @@ class WorldTree:
 
     Attributes:
         study: its name.
-        spec: its rows and cells.
+        spec: its rows and cells, or those of trials of its tuning.
         seed: of everything in the world, its number.
         tree: the folder.
     """
 
     study: str
-    spec: Trainable
+    spec: StudySpec | TrialRows
     seed: int
     tree: Path
 

@@ -30,11 +30,9 @@ from tasks.running.artifacts import read_json
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.studies.equal_kl import EVEN, OVER_SFT
 from tasks.studies.training import curve_of, settings_digest, training_of
-from tasks.studies.tree import ROWS, WorldTree, like_settings
+from tasks.studies.tree import ROWS, Trial, TrialRows, WorldTree, like_settings
 from tasks.studies.tuned import OPTIMISER, TRIALS, Point, read_tuning, tuning_file
 
-#: A row and the number of one of its trials.
-Trial = tuple[str, int]
 Record = dict[str, Any]
 #: Significant digits of a point's values, which a study's file then repeats exactly.
 DIGITS = 3
@@ -42,37 +40,6 @@ DIGITS = 3
 SCRAMBLE = 0
 #: Key of a row whose trials were taken over from a study.
 TAKEN_FROM = "taken_from"
-
-
-@dataclass(frozen=True)
-class TrialRows:
-    """Rows of some trials in some cells of a study.
-
-    Attributes:
-        spec: the study.
-        of: the trial of each row.
-        rows: by name: settings as a study's row has them.
-        cells: in which they are trained.
-    """
-
-    spec: StudySpec
-    of: Mapping[str, Trial]
-    rows: Mapping[str, Mapping[str, Any]]
-    cells: Mapping[str, Mapping[str, str]]
-
-    @property
-    def reward_models(self) -> Mapping[str, Mapping[str, Any]]:
-        """Returns the study's own reward models."""
-        return self.spec.reward_models
-
-    def rows_of(self, cell: Mapping[str, str]) -> list[str]:
-        """Returns the rows that are trained in a cell."""
-        own = self.spec.rows_of(cell)
-        return [name for name, (row, _) in self.of.items() if row in own]
-
-    def overlay(self, cell: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """Returns what is laid over the scale's pages in a cell."""
-        return self.spec.overlay(cell)
 
 
 @dataclass(frozen=True)
