@@ -21,10 +21,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -76,22 +75,16 @@ def _parsed(text: str, path: Path | str, row: int | None = None) -> Any:
     """Returns the value of a JSON text of a file.
 
     Raises:
-        DataError: it is not valid JSON, or has a number that is not finite.
+        DataError: it is not valid JSON.
     """
-    constants: list[str] = []
-    error_at = partial(DataError, file=str(path), row=row, remedy="Re-run its stage")
-
-    def noted(constant: str) -> float:
-        constants.append(constant)
-        return float(constant)
-
     try:
-        value = json.loads(text, parse_constant=noted)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise error_at(f"not valid JSON ({error})") from None
-    if constants:
-        raise error_at(f"{constants[0]} is not a number", field=next(_not_finite(value, "")) or None)
-    return value
+        raise DataError(f"not valid JSON ({error})", file=str(path), row=row, remedy="Re-run its stage") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
 
 
 def read_json(path: Path | str) -> Any:
@@ -153,11 +146,7 @@ def read_jsonl(path: Path | str) -> list[Any]:
     `tasks.running.result_rows` has their types.
     """
     lines = io.StringIO(_content(Path(path)))
-    rows: list[dict[str, Any]] = [_parsed(line, path, number) for number, line in enumerate(lines, start=1)]
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise DataError("is not an object with names", file=str(path), row=number, remedy="Re-run its stage")
-    return rows
+    return [_parsed(line, path, number) for number, line in enumerate(lines, start=1)]
 
 
 def read_tensors(path: Path, names: Iterable[str] = ()) -> dict[str, Any]:

@@ -8,8 +8,7 @@ import pytest
 from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.schema_tools import validate
 
-from flows.deployments import deployments
-from flows.forms import form
+from flows.deployments import deployments, form
 from tests.test_documentation import ROOT
 
 #: Fields without a list of choices: names that are made up, other settings of a row, and what a server or DVC knows.

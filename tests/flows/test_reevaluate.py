@@ -90,16 +90,6 @@ def test_an_alert_that_the_webhook_did_not_take_is_sent_again(tmp_path: Path, li
     assert listener.posted == [("3", ["lost 0.2"]), ("3", ["lost 0.3"])]
 
 
-def test_an_older_versions_alert_does_not_tag_the_present_one(tmp_path: Path, listener: Listener) -> None:
-    record(tmp_path, 1)
-    send(tmp_path, listener)
-    record(tmp_path, 2, "lost 0.2", version="2")
-    record(tmp_path, 3)
-    send(tmp_path, listener)
-    assert listener.posted == [("2", ["lost 0.2"])]
-    assert listener.tags == ["none", "none"]
-
-
 def test_an_alert_that_mlflow_does_not_take_reaches_the_others_and_is_sent_again(
     tmp_path: Path, listener: Listener
 ) -> None:
@@ -134,13 +124,6 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
     with pytest.raises(RewardsmithError, match="names records that neither"):
         reevaluate.reevaluate.fn(models=["segment-policy-a"], root=str(tmp_path))
     assert done == []
-
-
-def test_records_from_before_the_mark_are_sent_no_more_but_the_newest(tmp_path: Path, listener: Listener) -> None:
-    record(tmp_path, 1, "old")
-    record(tmp_path, 2, "new")
-    send(tmp_path, listener)
-    assert listener.posted == [("3", ["new"])]
 
 
 def test_a_drift_check_shows_no_benchmark_of_the_record_before() -> None:

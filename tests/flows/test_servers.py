@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import signal
@@ -20,9 +19,9 @@ import psutil
 import pytest
 
 import flows.servers.__main__ as servers
-from flows import deployments, run_notes
+from flows import deployments
 from flows.servers import page, processes, settings, stores
-from flows.working_tree import end_group, group_lives
+from flows.working_tree import group_lives
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.graph import rows
 from tasks.graph.scale import Scale
@@ -60,13 +59,6 @@ def test_no_command_line_holds_a_secret(tmp_path: Path, monkeypatch: pytest.Monk
     assert made.password not in words
     assert made.secret not in words
     assert "db-word" not in words
-
-
-def test_defaults_are_sqlite_and_local_folders(made: settings.Settings, tmp_path: Path) -> None:
-    assert made.host == "127.0.0.1"
-    assert made.database_of("mlflow") == f"sqlite:///{tmp_path / 'mlflow.db'}", "as `rewardsmith sync` without servers"
-    assert made.prefect_database().startswith("sqlite+aiosqlite:////")
-    assert made.artifacts == (tmp_path / "mlruns").as_uri()
 
 
 def test_postgresql_and_s3_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,25 +331,6 @@ def test_a_process_lives_on_when_the_clock_is_set(tmp_path: Path, monkeypatch: p
         process.kill()
 
 
-@pytest.mark.parametrize("note", [{"pid": 1}, {"pid": "x", "created": 1.0}, {"pid": 2**30, "started": 1, "boot": "b"}])
-def test_a_note_that_says_too_little_is_of_a_dead_process(note: dict[str, Any]) -> None:
-    assert not platform_state.alive(note)
-
-
-def test_a_note_of_an_earlier_version_or_of_a_system_without_proc_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = platform_state.note_of(os.getpid())
-    monkeypatch.setattr(platform_state, "PROC", tmp_path)
-    note = platform_state.note_of(os.getpid())
-    assert set(note) == {"pid", "created"}
-    assert platform_state.alive(note)
-    assert not platform_state.alive(note | {"created": note["created"] - 100})
-    assert not platform_state.alive(now), "of another system"
-    monkeypatch.undo()
-    assert platform_state.alive(note), "an earlier version's"
-
-
 def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_path: Path) -> None:
     """A server whose leader alone is killed leaves children that hold the port."""
     child = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
@@ -375,26 +348,6 @@ def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_pa
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_run_that_does_not_end_when_asked_is_killed_and_one_that_is_gone_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run_notes, "ENDING_SECONDS", 0.1)
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
-    for leader in (True, False):
-        run = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE, start_new_session=leader)
-        assert run.stdout is not None
-        run.stdout.readline()
-        monkeypatch.setattr(run_notes, "end_group", lambda pid: end_group(pid, grace_seconds=0.1))
-        run_notes.end_process(psutil.Process(run.pid))
-        assert run.wait(10) == -signal.SIGKILL
-        run.stdout.close()
-    gone = subprocess.Popen(["sleep", "600"])
-    process = psutil.Process(gone.pid)
-    gone.kill()
-    gone.wait()
-    run_notes.end_process(process)
-
-
 def test_every_paper_has_a_deployment() -> None:
     made = deployments.deployments(PROJECT)
     testbed = Scale(PROJECT, "testbed")
@@ -403,17 +356,6 @@ def test_every_paper_has_a_deployment() -> None:
     (suite,) = (one for one in made if one.flow == "suite")
     assert suite.parameters == {"full": True}, "the suite trains the matrix, not the demo's rows"
     assert [one.overlapping for one in made if one.schedule] == ["CANCEL_NEW"]
-
-
-class Health(http.server.BaseHTTPRequestHandler):
-    """A server whose health page answers."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def test_a_deployment_whose_version_is_no_commit_is_not_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

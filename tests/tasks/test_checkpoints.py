@@ -151,12 +151,6 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert loaded_step(store) == 6
 
 
-def test_nothing_sound_left_starts_afresh(store: CheckpointStore) -> None:
-    for step in (1, 2):
-        flip_a_byte(store.save(step, state(step)))
-    assert store.load_latest() is None
-
-
 def test_checkpoints_of_another_key_are_not_read(store: CheckpointStore, tmp_path: Path) -> None:
     store.save(5, state(5))
     other = CheckpointStore(tmp_path, "sft-1", "b" * 64)
@@ -235,10 +229,6 @@ def test_saving_keeps_to_its_interval_and_to_its_share(store: CheckpointStore, m
     assert saves == [10, 50, 90]
 
 
-def test_a_step_that_is_not_saved_costs_no_state(store: CheckpointStore) -> None:
-    RunCheckpoints(store, seconds=3600).offer(1, lambda: pytest.fail("the state was asked for"))
-
-
 def test_success_removes_checkpoints_of_this_output_and_failure_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,32 +258,6 @@ def test_success_removes_checkpoints_of_this_output_and_failure_keeps_them(
     assert not list(module.WORK.glob("*/*/step-*.pt"))
 
 
-def test_a_run_goes_on_in_another_clone_when_both_lead_to_one_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(module.SECONDS_VARIABLE, "0")
-    (tmp_path / "shared").mkdir()
-
-    def run(clone: str, *, fail: bool) -> Any:
-        (tmp_path / clone / ".work").mkdir(parents=True)
-        (tmp_path / clone / ".work" / "checkpoints").symlink_to(tmp_path / "shared")
-        monkeypatch.chdir(tmp_path / clone)
-        Path("spec").write_text("1")
-        with resumable_output("out", stage="sft", version=1, inputs=["spec"], seed=0) as (result, checkpoints):
-            saved = checkpoints.resume("out")
-            checkpoints.offer(3, lambda: {"x": clone})
-            if fail:
-                raise ValueError(clone)
-            (result / "metrics.json").write_text("{}")
-            return saved
-
-    with pytest.raises(ValueError, match="first"):
-        run("first", fail=True)
-    assert run("second", fail=False) == {"x": "first"}
-    assert not list((tmp_path / "shared").iterdir())
-    assert Path(".work/checkpoints").is_symlink()
-
-
 def test_a_machine_believed_lost_may_save_at_the_same_time(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,22 +278,6 @@ def test_a_machine_believed_lost_may_save_at_the_same_time(
     assert nested
     assert loaded_step(store) == 5
     assert {path.name for path in store.folder.iterdir()} == {path.name for path in store.saved()}
-
-
-def test_a_save_that_failed_in_this_process_is_cleared_by_the_next(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "_to_disk", full)
-        with pytest.raises(OSError, match="No space left"):
-            store.save(5, state(5))
-    assert list(store.folder.glob(".partial-*"))
-    store.save(6, state(6))
-    assert loaded_step(store) == 6
-    assert not list(store.folder.glob(".partial-*"))
 
 
 class Stopped(Exception):
@@ -419,13 +367,6 @@ def test_a_state_of_another_shape_is_refused() -> None:
         restoring(),
     ):
         load_trainable_state(nn.Linear(2, 2), nn.Linear(3, 2).state_dict())
-
-
-def test_a_buffer_that_a_state_lacks_is_not_made_up() -> None:
-    model = nn.BatchNorm1d(2)
-    state = {name: value for name, value in trainable_state(model).items() if name != "num_batches_tracked"}
-    with pytest.raises(DataError, match="1 parameters differ, first 'num_batches_tracked'"):
-        load_trainable_state(model, state)
 
 
 def test_an_optimiser_state_of_another_shape_is_refused() -> None:

@@ -39,13 +39,6 @@ def test_a_live_history_is_that_of_the_run_also_after_it_went_back_to_a_checkpoi
     assert read_history(path) == ROWS[:4]
 
 
-def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / FILE
-    path.write_text('{"step": 1}\n{"st')
-    assert read_history(path) == [{"step": 1}]
-    assert read_history(tmp_path / "none") == []
-
-
 def test_a_training_stage_has_its_history_on_disk_while_it_trains(tmp_path: Path) -> None:
     checkpoints = RunCheckpoints(CheckpointStore(tmp_path, "sft-x", "key"), seconds=3600)
     model, data = torch.nn.Linear(2, 1), torch.ones(4, 2)

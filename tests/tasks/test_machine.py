@@ -39,27 +39,30 @@ System = Callable[[str], tuple[Path, Path]]
 
 
 @pytest.mark.parametrize(
-    ("quota", "found"), [("100000 100000", 1.0), ("max 100000", None), ("50000 100000", 0.5), ("150000 100000", 1.5)]
+    ("groups", "files", "found"),
+    [
+        ("0::/", {"": {"cpu__max": "100000 100000"}}, 1.0),
+        ("0::/", {"": {"cpu__max": "max 100000"}}, None),
+        ("0::/", {"": {"cpu__max": "50000 100000"}}, 0.5),
+        (SECOND, {"user.slice": {"cpu__max": "200000 100000"}, "user.slice/job": {"cpu__max": "max 100000"}}, 2.0),
+        (
+            FIRST,
+            {
+                "cpu": {"cpu__cfs_quota_us": -1, "cpu__cfs_period_us": 100000},
+                "cpu/slurm/job": {"cpu__cfs_quota_us": 150000, "cpu__cfs_period_us": 100000},
+            },
+            1.5,
+        ),
+    ],
 )
-def test_quota_limits_the_cores(system: System, quota: str, found: float | None) -> None:
-    root, proc = system("0::/")
-    group(root, cpu__max=quota)
+def test_the_least_quota_of_a_process_and_above_it_limits_the_cores(
+    system: System, groups: str, files: dict[str, dict[str, object]], found: float | None
+) -> None:
+    root, proc = system(groups)
+    for folder, content in files.items():
+        group(root / folder, **content)
     assert machine.cgroup_cores(root, proc) == found
     assert machine.cores(root, proc) == min(len(os.sched_getaffinity(0)), max(1, int(found or 1000)))
-
-
-def test_the_least_quota_above_a_process_counts(system: System) -> None:
-    root, proc = system(SECOND)
-    group(root / "user.slice", cpu__max="200000 100000")
-    group(root / "user.slice" / "job", cpu__max="max 100000")
-    assert machine.cgroup_cores(root, proc) == 2.0
-
-
-def test_quota_of_the_first_version_is_read(system: System) -> None:
-    root, proc = system(FIRST)
-    group(root / "cpu", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
-    group(root / "cpu" / "slurm" / "job", cpu__cfs_quota_us=150000, cpu__cfs_period_us=100000)
-    assert machine.cgroup_cores(root, proc) == 1.5
 
 
 def test_declared_gpus_count_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,35 +74,24 @@ def test_declared_gpus_count_before_anything_else(monkeypatch: pytest.MonkeyPatc
     assert machine.gpus() == []
 
 
-def test_memory_limit_of_the_control_group_counts(system: System) -> None:
-    root, proc = system("0::/")
-    group(root, memory__max=2**30)
-    assert machine.memory_gb(root, proc) == 1.0
-
-
-def test_the_least_memory_limit_above_a_process_counts(system: System) -> None:
-    root, proc = system(SECOND)
-    whole = machine.memory_gb(root, proc)
-    group(root / "user.slice" / "job", memory__max="max")
-    assert machine.memory_gb(root, proc) == whole
-    group(root / "user.slice", memory__max=2**29)
-    assert machine.memory_gb(root, proc) == 0.5
-
-
-@pytest.mark.parametrize("within", ["slurm/job", "slurm", ""])
-def test_memory_limit_of_the_first_version_is_read(system: System, within: str) -> None:
-    """In a container with the host's path the tree begins with the group itself."""
-    root, proc = system(FIRST)
-    group(root / "memory", memory__limit_in_bytes=9223372036854771712)
-    group(root / "memory" / within, memory__limit_in_bytes=2**28)
-    assert machine.memory_gb(root, proc) == 0.25
-
-
-def test_a_group_outside_what_is_mounted_is_looked_for_at_its_root(system: System) -> None:
-    root, proc = system("0::/../../other")
-    group(root, memory__max=2**28)
-    group(root.parent.parent / "other", memory__max=1)
-    assert machine.memory_gb(root, proc) == 0.25
+@pytest.mark.parametrize(
+    ("groups", "files", "found"),
+    [
+        ("0::/", {"": {"memory__max": 2**30}}, 1.0),
+        (SECOND, {"user.slice": {"memory__max": 2**29}, "user.slice/job": {"memory__max": "max"}}, 0.5),
+        # in a container with the host's path the tree begins with the group itself
+        (FIRST, {"memory": {"memory__limit_in_bytes": 2**28}}, 0.25),
+        (FIRST, {"memory/slurm/job": {"memory__limit_in_bytes": 2**28}}, 0.25),
+        ("0::/../../other", {"": {"memory__max": 2**28}, "../../other": {"memory__max": 1}}, 0.25),
+    ],
+)
+def test_the_least_memory_limit_of_a_process_and_above_it_counts(
+    system: System, groups: str, files: dict[str, dict[str, object]], found: float
+) -> None:
+    root, proc = system(groups)
+    for folder, content in files.items():
+        group(root / folder, **content)
+    assert machine.memory_gb(root, proc) == found
 
 
 def test_a_system_without_control_groups_has_all_its_memory(tmp_path: Path) -> None:

@@ -92,21 +92,6 @@ def test_a_record_names_the_commit_of_its_own_tree_and_variables_of_arithmetic(t
     assert record["commit"] == command("git", "rev-parse", "HEAD", root=mine).stdout.strip()
 
 
-def test_variables_of_arithmetic_are_in_the_record_of_what_computes(tmp_path: Path) -> None:
-    code = (
-        "import json, torch; from pathlib import Path; from tasks.running.artifacts import _record\n"
-        "print(json.dumps(_record('sft', 1, Path('out'), {}, 0.0, 0.0, 0.0)['cpu_capability']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=PROJECT,
-        env=clean_environment(MKL_CBWR="COMPATIBLE"),
-        capture_output=True,
-        text=True,
-    )
-    assert json.loads(done.stdout).endswith(" MKL_CBWR=COMPATIBLE"), done.stderr
-
-
 def test_narrow_terminals_keep_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "0")
     unset_misleading_variables()

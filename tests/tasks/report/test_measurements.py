@@ -61,7 +61,7 @@ def test_a_draw_that_is_missing_is_not_taken_for_another(results: Path) -> None:
 def test_a_length_that_is_not_finite_is_refused_by_run(results: Path, metric: str) -> None:
     """It used to make every difference of lengths 0, so that the win rate was not length-controlled."""
     change(results, "generations.jsonl", n_chars=math.nan)
-    with pytest.raises(DataError, match=r"bandit/1/result/generations.jsonl, row 1, field 'n_chars': NaN is not a"):
+    with pytest.raises(DataError, match=r"bandit/1/result/generations.jsonl, row 1: not valid JSON \(NaN is not a"):
         measurements(runs_of(results, "bandit"), metric)
 
 
