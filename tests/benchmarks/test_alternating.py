@@ -1,4 +1,4 @@
-"""The benchmarks' parts: sides take turns, ratios are of repeats, scripts run tiny, limits are shares of time."""
+"""The benchmarks' parts: sides take turns, ratios are of repeats, scripts run tiny, limits count padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from benchmarks import __main__ as everything
 from benchmarks import token_statistics
 from benchmarks.alternating import Row, Run, Side, alternate, peer_python, print_rows, speed_row
-from benchmarks.limits import shares, timed_models
+from benchmarks.limits import timed_models
 
 
 def runs(*seconds: float, amount: float = 10.0) -> list[Run]:
@@ -75,12 +75,6 @@ def test_the_token_statistics_report_time_and_memory_with_their_targets(
     rows = token_statistics.rows(Namespace(repeats=1, threads=1, out=tmp_path))
     assert [row.target for row in rows] == [1.0, 0.15, 1.3, 0.4]
     assert [row.ratio for row in rows] == [0.5, 0.1, 0.5, 0.1]
-
-
-def test_shares_are_of_all_seconds() -> None:
-    operations = {"aten::mm": 3.0, "aten::_scaled_dot_product_flash_attention": 1.0, "aten::mul": 2.0, "aten::cat": 1.0}
-    found = shares(operations, 10.0)
-    assert found == pytest.approx({"products": 0.4, "others": 0.3, "largest": 0.2, "outside": 0.3})
 
 
 class Model(torch.nn.Module):
