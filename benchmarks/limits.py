@@ -1,12 +1,9 @@
-"""Shares of the time of this project's side of a comparison: what could still be saved.
+"""Shares of the time of this project's side of a comparison that models take: what could still be saved.
 
     python -m benchmarks.limits [--repeats 3] [ppo ...]
 
-One thread. Under torch's profiler, which counts each operation's own time: matrix products and attention; all other
-operations, and the largest of them; what is outside of operations (Python, the profiler's own time among it). Without
-it: the share spent in forward and backward passes of transformers' models, and the share of that on padding; all else
-free, the side would be `at most` so many times as fast. Smaller microbatches are padded less: `of 8` and `of 32` are
-the seconds beside microbatches of 16 (PPO, GRPO).
+One thread: the share spent in forward and backward passes of transformers' models, and the share of that on padding;
+all else free, the side would be `at most` so many times as fast.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import argparse
 import importlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,24 +22,6 @@ from benchmarks.alternating import ROOT, Work
 from benchmarks.workload import read, workload
 
 COMPARISONS = ("reward_model", "dpo", "grpo", "ppo")
-#: Parts of an operation's name, lower case.
-PRODUCTS = ("mm", "linear", "matmul", "scaled_dot_product", "flash_attention")
-#: Rows of a forward pass.
-OTHER_MICROBATCHES = (8, 32)
-
-
-def shares(operations: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Returns shares of some seconds: products and attention, other operations, the largest of these, and outside.
-
-    Args:
-        operations: seconds of an operation's own by its name.
-        seconds: that everything took.
-    """
-    products = {name for name in operations if any(part in name.lower() for part in PRODUCTS)}
-    others = [own for name, own in operations.items() if name not in products]
-    found = {"products": sum(operations[name] for name in products), "others": sum(others)}
-    found |= {"largest": max(others, default=0.0), "outside": seconds - sum(operations.values())}
-    return {name: own / seconds for name, own in found.items()}
 
 
 @dataclass
@@ -99,20 +78,6 @@ def timed_models(model: type, pad_id: int) -> Iterator[ModelTime]:
         model.forward, torch.Tensor.backward = forward, backward  # type: ignore
 
 
-def profiled(work: Work, repeats: int) -> dict[str, float]:
-    """Returns the shares of operations, the median over repeats."""
-    from torch.profiler import ProfilerActivity, profile
-
-    found: list[dict[str, float]] = []
-    for _ in range(repeats):
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
-            begin = time.perf_counter()
-            work()
-            seconds = time.perf_counter() - begin
-        found.append(shares({row.key: row.self_cpu_time_total / 1e6 for row in profiler.key_averages()}, seconds))
-    return {part: statistics.median(one[part] for one in found) for part in found[0]}
-
-
 def in_models(work: Work, pad_id: int, repeats: int) -> dict[str, float]:
     """Returns the share of models, and the share of their time on padding, the median over repeats."""
     from transformers import LlamaModel
@@ -125,27 +90,6 @@ def in_models(work: Work, pad_id: int, repeats: int) -> dict[str, float]:
             seconds = time.perf_counter() - begin
         found.append({"models": models.all / seconds, "padding": 1 - models.real / models.all})
     return {part: statistics.median(one[part] for one in found) for part in found[0]}
-
-
-def by_microbatch(name: str, folder: Path, repeats: int) -> dict[int, float]:
-    """Returns processor seconds in other microbatches beside those in the comparison's own, all taking turns."""
-    module = importlib.import_module(f"benchmarks.{name}")
-    own: int = module.MICROBATCH
-    works: dict[int, Work] = {}
-    seconds: dict[int, list[float]] = {size: [] for size in (own, *OTHER_MICROBATCHES)}
-    try:
-        for repeat in range(repeats + 1):
-            for size in seconds:
-                module.MICROBATCH = size  # a side reads it when it is made, and while it works
-                if not repeat:
-                    works[size] = module.side("ours", {"folder": str(folder)})
-                begin = time.process_time()
-                works[size]()
-                if repeat:
-                    seconds[size].append(time.process_time() - begin)
-    finally:
-        module.MICROBATCH = own
-    return {size: statistics.median(seconds[size]) / statistics.median(seconds[own]) for size in OTHER_MICROBATCHES}
 
 
 def main() -> None:
@@ -161,18 +105,13 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = workload(options.out)
     pad_id = read(str(folder), "facts")["pad_id"]
-    columns = ["comparison", "products and attention", "others", "the largest of them", "outside"]
-    columns += ["models", "padding", "at most", *(f"of {size}" for size in OTHER_MICROBATCHES)]
+    columns = ["comparison", "models", "padding", "at most"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for name in options.comparisons:
-        module = importlib.import_module(f"benchmarks.{name}")
-        work = module.side("ours", {"folder": str(folder)})
+        work = importlib.import_module(f"benchmarks.{name}").side("ours", {"folder": str(folder)})
         work()
-        part = profiled(work, options.repeats) | in_models(work, pad_id, options.repeats)
-        cells = [f"{share:.0%}" for share in part.values()] + [f"{1 / part['models']:.2f}"]
-        if hasattr(module, "MICROBATCH"):
-            cells += [f"{ratio:.2f}" for ratio in by_microbatch(name, folder, options.repeats).values()]
-        print(f"| {' | '.join([name, *cells, *[''] * (len(columns) - 1 - len(cells))])} |", flush=True)
+        part = in_models(work, pad_id, options.repeats)
+        print(f"| {name} | {part['models']:.0%} | {part['padding']:.0%} | {1 / part['models']:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

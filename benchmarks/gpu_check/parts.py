@@ -23,7 +23,6 @@ from rlhf_core.models.cost import Work
 from rlhf_core.models.device_settings import FLASH
 from rlhf_core.models.forward import recompute_layers, use_tf32
 from rlhf_core.models.loading import ATTENTIONS, PRECISIONS, decoder_of, set_precision
-from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.policy import DecoderPolicy, pad_rows
 from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
@@ -251,37 +250,6 @@ def settings(check: Check) -> Iterator[Row]:
             yield _sft_step(check, policy, what, check.uneven_rows(1))
 
 
-def projection(check: Check) -> Iterator[Row]:
-    """Computes log-probabilities and entropies from states: fused, and by a whole row of logits."""
-    policy, sizes = check.policy(), check.sizes
-    output = policy.model.get_output_embeddings()
-    tokens = min(2048, sizes.batch * sizes.response)
-    states = torch.randn(tokens, output.in_features, device=check.device.torch, dtype=torch.bfloat16)
-    targets = torch.randint(0, output.out_features, (tokens,), device=check.device.torch)
-    products = float(check.output_parameters * tokens)
-
-    def naive(given: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = output(given).float().log_softmax(dim=-1)
-        return log_p.gather(1, targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(dim=-1)
-
-    def fused(given: Tensor) -> tuple[Tensor, Tensor]:
-        return token_statistics(given, targets, output)
-
-    for name, function in (("fused", fused), ("naive", naive)):
-
-        def forward(function: Any = function) -> None:
-            with torch.no_grad():
-                function(states)
-
-        def both(function: Any = function) -> None:
-            output.weight.grad = None
-            logprobs, entropies = function(states.clone().requires_grad_())
-            (logprobs.sum() + 0.01 * entropies.sum()).backward()
-
-        for what, run, work in (("forward", forward, Work(scored=products)), ("step", both, Work(trained=products))):
-            yield check.device.row(f"{name}, {what}", check.device.median_seconds(run, sizes.repeats), tokens, work)
-
-
 def wide(check: Check) -> Iterator[Row]:
     """Trains and scores with the layers of a larger model, which is what forecasts of GPU hours are about."""
     larger = Check(replace(check.sizes, shape=check.sizes.wide), check.device)
@@ -354,7 +322,6 @@ PARTS = {
     "generation": Part(generation, ("references", "samples", "pool", "teacher")),
     "attention": Part(attention),
     "settings": Part(settings),
-    "projection": Part(projection),
     "wide": Part(wide),
     "agreement": Part(agreement),
 }

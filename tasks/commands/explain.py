@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.graph.results import stopped
 from tasks.running.artifacts import read_jsonl
-from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
+from tasks.scoring.reward_models import TrainedScorer
 from tasks.scoring.segmenting import divide_among_tokens
 
 
-def explain(
-    model_dir: Path,
-    prompt: str,
-    response: str,
-    *,
-    segmenter: Mapping[str, Any] | None = None,
-    sft: Path | None = None,
-    data: Path | None = None,
-) -> dict[str, Any]:
+def explain(model_dir: Path, prompt: str, response: str) -> dict[str, Any]:
     """Returns the rewards that a reward model gives to one response.
 
     Args:
         model_dir: the `result/model` folder of a `reward_model` stage (its `result` folder is understood, too).
         prompt: user text, or a dialogue in one string.
         response: the answer to it.
-        segmenter: read the model on other segments than those it was trained on; an entropy cutoff is a number of
-            nats or the name of one in the scale's `entropies` settings.
-        sft: result of the `sft` stage, whose entropies an entropy segmenter needs; None takes the one that the
-            model's record names.
-        data: result of the `prepare` stage, which holds chat template and limits; None takes the recorded one.
 
     Returns:
         `{tokens: [text of each response token, EOS included], rewards: [per token, the segment's value divided evenly;
@@ -40,11 +27,11 @@ def explain(
         segment_rewards, weights: per segment, before the weighting and the weight, total: e(x, y), the aggregate}`.
 
     Raises:
-        DataError: a folder that is not what it should be, or that is needed and named nowhere; an empty prompt.
+        DataError: a folder that is not what it should be, or that its record does not name; an empty prompt.
     """
     if not prompt.strip():
         raise DataError("the prompt is empty", field="prompt", remedy="Give the user's text")
-    scorer = TrainedScorer.load(model_dir, RewardModelInputs(data=data, sft=sft), segmenter)
+    scorer = TrainedScorer.load(model_dir)
     sequences, spans = scorer.segmented([{"prompt": prompt}], [response])
     totals, parts = scorer.parts(sequences)
     worth, ids = parts[0]["worth"], sequences[0].sequence.response

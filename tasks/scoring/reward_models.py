@@ -133,16 +133,12 @@ class TrainedScorer:
     head: str = "reward"
 
     @classmethod
-    def load(
-        cls, folder: Path, above: RewardModelInputs | None = None, segmenter: Mapping[str, Any] | None = None
-    ) -> TrainedScorer:
+    def load(cls, folder: Path, above: RewardModelInputs | None = None) -> TrainedScorer:
         """Loads from the `result/model` folder of a `reward_model` stage, or its `result` folder.
 
         Args:
             folder: the folder.
             above: results of upstream stages.
-            segmenter: read it on other segments than those that it was trained on; an entropy cutoff is a number of
-                nats or the name of one of the scale.
 
         Raises:
             DataError: a folder that is not what it should be, or that is needed and named nowhere.
@@ -155,7 +151,7 @@ class TrainedScorer:
         check_trained(trained, folder)
         encoder = load_encoder(upstream("data", above.data, folder), folder)
         _check_vocabulary(model, encoder, folder)
-        cutter = _segmenter(dict(segmenter or trained["segmenter"]), folder, above)
+        cutter = _segmenter(dict(trained["segmenter"]), folder, above)
         policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder) if cutter.needs_entropies else None
         if policy is not None:
             policy.model.eval()

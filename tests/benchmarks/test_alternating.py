@@ -1,16 +1,18 @@
-"""The benchmarks' shared parts: sides take turns, ratios are of repeats, and every script runs tiny."""
+"""The benchmarks' parts: sides take turns, ratios are of repeats, scripts run tiny, limits count padding."""
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import __main__ as everything
 from benchmarks import token_statistics
 from benchmarks.alternating import Row, Run, Side, alternate, peer_python, print_rows, speed_row
-from benchmarks.grpo import variety
+from benchmarks.limits import timed_models
 
 
 def runs(*seconds: float, amount: float = 10.0) -> list[Run]:
@@ -75,6 +77,27 @@ def test_the_token_statistics_report_time_and_memory_with_their_targets(
     assert [row.ratio for row in rows] == [0.5, 0.1, 0.5, 0.1]
 
 
-def test_variety_is_the_share_of_different_words() -> None:
-    assert variety("a b a b") == 0.5
-    assert variety("") == 0.0
+class Model(torch.nn.Module):
+    """Takes a tenth of a second forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        time.sleep(0.1)
+        return self.weight * input_ids
+
+
+def test_time_in_models_counts_padding_and_rows_that_have_ended() -> None:
+    forward, backward = Model.forward, torch.Tensor.backward
+    model, padded = Model(), torch.tensor([[5, 5], [5, 0]])
+    with timed_models(Model, pad_id=0) as time_of:
+        model(input_ids=padded)
+        assert time_of.real == pytest.approx(0.75 * time_of.all)
+        ended = torch.tensor([[1, 1, 1], [1, 1, 0]])
+        model(input_ids=padded[:, :1], attention_mask=ended).sum().backward()
+        assert time_of.last == 0.5
+        assert time_of.all > 0.2
+    assert Model.forward is forward
+    assert torch.Tensor.backward is backward

@@ -240,7 +240,7 @@ def test_a_task_that_the_harness_does_not_have_is_refused_before_anything_runs(t
     shutil.copytree(ROOT / "params", tmp_path / "params")
     page = tmp_path / "params/scales/paper/data.yaml"
     page.write_text(page.read_text().replace("task: arc_challenge", "task: arc_chalenge"))
-    problems = Check(tmp_path).named("paper", "segment", ["segment"])["segment"]
+    problems = Check(tmp_path).named("paper", "segment", ["segment"])
     assert len(problems) == 1
     assert "data.yaml" in problems[0]
     assert "tasks.arc: task is 'arc_chalenge', which lm-eval does not have; did you mean arc_challenge" in problems[0]

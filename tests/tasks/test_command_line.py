@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from rlhf_core.errors import RecipeError
 from tasks import command_line
-from tasks.commands.processes import run_quietly
 from tasks.graph.names import split_names, trained_reward_model
 from tasks.running.stage import run_main
 from tests import small_repository
@@ -131,13 +130,6 @@ def test_what_is_wrong_is_one_line_with_the_nearest_name(repository: Path, words
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_name_without_a_near_one_lists_a_few() -> None:
-    with pytest.raises(RecipeError) as refused:
-        split_names(PROJECT, ["zzzzzzzz"])
-    assert len(str(refused.value)) < 10 * 80
-    assert re.search(r" and \d+ more(; the demo is in the folder \.demo: cd \.demo)?$", str(refused.value))
-
-
 def test_a_model_that_two_papers_have_asks_for_its_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for paper in ("segment", "sentence"):
@@ -195,17 +187,6 @@ def test_a_path_that_cannot_be_used_is_named(
         error = capsys.readouterr().err.strip()
         assert error.startswith(f"error: file {taken}")
         assert error.endswith("Check the path and its permissions")
-
-
-def test_a_working_folder_that_is_gone_is_said(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    command = f"rmdir {gone}; {sys.executable} -P -m tasks.command_line rows"
-    done = subprocess.run(
-        command, shell=True, cwd=gone, env=clean_environment(PYTHONPATH=str(PROJECT)), capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr == "error: the working folder was deleted; change to the project's folder (cd)\n"
 
 
 def test_a_plan_is_a_table_of_stages_and_a_line_of_counts(tmp_path: Path) -> None:
@@ -276,12 +257,6 @@ def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_c
     done = started("plan", root=finished_copy)
     assert "input params/segment/rows.yaml:bandit modified" in done.stdout
     assert "4 run, 16 up to date; about" in done.stdout
-
-
-def test_a_module_runs_from_the_projects_root_where_no_room_hides_a_library(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_quietly("site") == 0
-    listed = capfd.readouterr().out.splitlines()[1].strip(" ',")
-    assert Path(listed) == Path(command_line.__file__).parents[1]
 
 
 @pytest.mark.platform

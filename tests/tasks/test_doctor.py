@@ -78,14 +78,6 @@ def test_other_version_than_pinned_is_named(tmp_path: Path) -> None:
     assert "make install" in finding.remedy
 
 
-def test_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    finding = doctor.check_program("git")
-    assert finding.state == doctor.MISSING
-    assert "apt install git" in finding.remedy
-    assert doctor.check_program("C++ compiler").state == doctor.NOTE
-
-
 def test_outside_a_repository_doctor_reports_something_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

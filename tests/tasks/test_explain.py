@@ -1,12 +1,18 @@
+"""A response explained by its rewards, and the credit that several rows give to the tokens of the same solutions."""
+
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from rlhf_core.errors import DataError, RecipeError
-from tasks.commands.explain import explain
+from rlhf_core.errors import DataError
+from tasks.command_line import commands
+from tasks.commands.explain import explain, shared_credit
+from tasks.running.artifacts import write_jsonl
 from tests.tasks.tiny_pipeline import Pipeline
 
 
@@ -21,33 +27,15 @@ def test_an_explanation_agrees_with_the_stages_own_examples(pipeline: Pipeline) 
         assert found["total"] == pytest.approx(sum(values) / len(values), abs=1e-4)
 
 
-def test_a_model_can_be_read_on_other_segments(pipeline: Pipeline) -> None:
-    row = pipeline.rows("reward_model", "examples.jsonl")[0]
-    result = pipeline.result("reward_model")
-    tokens = explain(result, row["prompt"], row["response"], segmenter={"kind": "token"})
-    assert [segment[:2] for segment in tokens["segments"]] == [[i, i + 1] for i in range(len(tokens["tokens"]) - 1)]
-    assert tokens["rewards"][-1] is None
-    bandit = explain(result, row["prompt"], row["response"], segmenter={"kind": "bandit"})
-    assert bandit["segments"] == [[0, len(bandit["tokens"]), pytest.approx(bandit["total"])]]
-    named = explain(result, row["prompt"], row["response"], segmenter={"kind": "entropy", "cutoff": "fixed"})
-    assert named == explain(result, row["prompt"], row["response"], segmenter={"kind": "entropy", "cutoff": 2.0})
-
-
 def test_what_is_missing_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a saved reward model"):
         explain(pipeline.result("sft") / "model", "Hello?", "Hi.")
     with pytest.raises(DataError, match="the prompt is empty"):
         explain(pipeline.result("reward_model") / "model", " ", "Hi.")
-    with pytest.raises(RecipeError, match="'cutoff' is missing"):
-        explain(pipeline.result("reward_model"), "Hello?", "Hi.", segmenter={"kind": "entropy"})
     alone = tmp_path / "model"
     shutil.copytree(pipeline.result("reward_model") / "model", alone)
     with pytest.raises(DataError, match="no record next to the model names its data"):
         explain(alone, "Hello?", "Hi.")
-    with pytest.raises(DataError, match="not a result of the sft stage"):
-        explain(alone, "Hello?", "Hi.", data=pipeline.result("data"), sft=tmp_path)
-    given = explain(alone, "Hello?", "Hi.", data=pipeline.result("data"), sft=pipeline.result("sft"))
-    assert given == explain(pipeline.result("reward_model"), "Hello?", "Hi.")
 
 
 def test_a_model_that_changed_explains_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -56,3 +44,44 @@ def test_a_model_that_changed_explains_nothing(pipeline: Pipeline, tmp_path: Pat
     file.write_text(file.read_text() + "\n")
     with pytest.raises(DataError, match=r"tokenizer\.json: it changed after its stage had ended"):
         explain(out / "result", "Hello?", "Hi.")
+
+
+def kept(results: Path, name: str, **credit: Any) -> None:
+    """A row that kept solutions by id; of `unclipped`, the credit before clipping too."""
+    folder = results / "rlmec" / "policy" / name / "0" / "result"
+    folder.mkdir(parents=True)
+    base = {
+        "prompt": "What is 1 + 1?",
+        "response": "It is 3",
+        "tokens": ["It is ", "3"],
+        "mistaken": [False, True],
+        "rewrite": "It is 2",
+    }
+    write_jsonl(folder / "credit.jsonl", [{"id": key, **base, **given} for key, given in credit.items()])
+
+
+def test_solutions_that_all_rows_kept_are_compared(tmp_path: Path) -> None:
+    kept(tmp_path, "math-rlmec", a={"credit": [0.0, -0.1], "unclipped": [0.4, -0.4]}, b={"credit": [0.0, 0.0]})
+    kept(tmp_path, "math-vanilla-ppo", a={"credit": [-0.7, -0.7]})
+    (solution,) = shared_credit(tmp_path, ["math-rlmec", "math-vanilla-ppo"], 0)
+    assert solution["credit"] == {"math-rlmec": [0.4, -0.4], "math-vanilla-ppo": [-0.7, -0.7]}
+    assert solution["rewrite"] == "It is 2"
+
+
+def test_rows_without_credit_or_of_other_tasks_are_refused(tmp_path: Path) -> None:
+    kept(tmp_path, "math-rlmec", a={"credit": [0.0, -0.1]})
+    kept(tmp_path, "qa-rlmec", z={"credit": [0.0, -0.1]})
+    with pytest.raises(DataError, match=r"row 'math-sft' \(seed 0\) has no credit of solutions"):
+        shared_credit(tmp_path, ["math-rlmec", "math-sft"], 0)
+    with pytest.raises(DataError, match="the rows math-rlmec, qa-rlmec share no solution"):
+        shared_credit(tmp_path, ["math-rlmec", "qa-rlmec"], 0)
+
+
+def test_explain_prints_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(tmp_path / "results" / "testbed", "math-rlmec", a={"credit": [0.0, -0.1]})
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(commands, ["explain", "--rows", "math-rlmec"])
+    assert shown.exit_code == 0, shown.output
+    assert "rewrite: It is 2" in shown.output
+    assert "math-rlmec, -0.10 to +0.10" in shown.output
+    assert CliRunner().invoke(commands, ["explain", "--prompt", "x"]).exit_code != 0

@@ -115,16 +115,6 @@ def test_an_export_has_weights_tokenizer_template_and_a_card_whose_example_runs(
     assert names["reward"].shape == (1,)
 
 
-def test_settings_that_changed_since_are_not_shown(train: Train, tmp_path: Path) -> None:
-    result = train(title="Before")
-    page = result.parent.parent / "reward_models.yaml"
-    page.write_text(page.read_text().replace("Before", "After"))
-    exporting.export(result, tmp_path / "model")
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "After" not in card
-    assert "it has changed since" in card
-
-
 def test_a_policy_says_the_same_and_reads_the_same_prompts(pipeline: Pipeline, tmp_path: Path) -> None:
     exporting.export(pipeline.result("ppo"), tmp_path / "policy")
     folder, rows = str(tmp_path / "policy"), read_jsonl(pipeline.result("data") / "sft.jsonl")[:6]
@@ -164,11 +154,6 @@ def test_a_model_of_several_reads_is_refused_with_the_reason(
     with pytest.raises(RecipeError, match=reason):
         exporting.export(train(**changes), tmp_path / "model")
     assert not list(tmp_path.iterdir())
-
-
-def test_differences_from_the_prompt_are_read_twice_and_from_zero_once(train: Train, tmp_path: Path) -> None:
-    exporting.export(train(aggregation={"kind": "differential_mean", "base": "zero"}), tmp_path / "model")
-    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 def test_scores_that_differ_when_read_back_are_refused(

@@ -101,13 +101,6 @@ def test_a_policy_answers_greedily_or_by_a_seed(pipeline: Pipeline, project: Pat
     assert given(opening="Tell") == [text for text, _ in answer(policy, encoder, opened, Sampling(9, 0.0), 0, 16)]
 
 
-def test_a_table_without_rows_or_with_other_columns(project: Path, load: Load) -> None:
-    model, table = load("reward_model"), pairs(project)
-    assert list(model.predict(table[:0])["reward"]) == []
-    with pytest.raises(mlflow.exceptions.MlflowException, match="response"):
-        model.predict(table[["prompt"]])
-
-
 def test_the_project_is_that_of_the_working_directory_unless_stated(
     load: Load, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,13 +110,6 @@ def test_the_project_is_that_of_the_working_directory_unless_stated(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="model_config="):
         mlflow.pyfunc.load_model(str(tmp_path / "model"))
-
-
-def test_the_folder_has_no_weights_and_no_pickle(load: Load, tmp_path: Path) -> None:
-    load("reward_model")
-    files = [path for path in (tmp_path / "model").rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert {path.name for path in files} == {"MLmodel", "model_code.py", "pointer.json"}
-    assert sum(path.stat().st_size for path in files) < 8000
 
 
 @pytest.mark.parametrize(

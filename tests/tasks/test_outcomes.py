@@ -57,14 +57,6 @@ def test_a_reward_model_with_settings_of_its_own_has_those_as_parameters(tmp_pat
     assert outcomes.tracked_stage(root, "policy-segment-bandit-0").params["reward_model.scale.batch"] == "2"
 
 
-def test_digest_follows_the_result(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    finish(root, "results/testbed/segment/policy/segment/0", alpaca_wr=50.0)
-    before = outcomes.outcomes(root, "segment", "testbed")[0].digest
-    finish(root, "results/testbed/segment/policy/segment/0/result/more", x=1)
-    assert outcomes.outcomes(root, "segment", "testbed")[0].digest != before
-
-
 def test_every_row_of_the_paper_knows_its_tables() -> None:
     tables = outcomes.tables_of_rows("segment")
     assert tables["segment"] == [f"Table {number}" for number in (1, 3, 4, 5, 6, 7)]

@@ -218,19 +218,6 @@ def test_verdicts_that_cannot_be_parsed_any_more_are_the_judges_alert_until_they
     assert evaluated(root, root, 12) == {"reasons": []}
 
 
-def test_a_canary_without_verdicts_is_nothing_to_compare_with(
-    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = evaluation_tree(tmp_path, judge="j")
-    for day, text, verdict in (
-        (0, "nothing that can be parsed", "first"),
-        (1, "preference: 1.2", "first"),
-        (9, "preference: 1.9", "drift"),
-    ):
-        monkeypatch.setattr(Answers, "text", text)
-        assert evaluated(root, root, day)["canary"]["verdict"] == verdict
-
-
 @pytest.fixture
 def replaced(tmp_path: Path) -> tuple[Path, dict[str, str], str]:
     """A repository whose policy another one took the place of; the first one's digests by path, and its commit."""

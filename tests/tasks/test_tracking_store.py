@@ -1,13 +1,19 @@
-"""MLflow's store: one writer at a time from whichever tree, and an address whose password nobody else reads."""
+"""MLflow as a store: one writer at a time, no password in any text, searches as links, rollouts as a table."""
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from rlhf_core.errors import RewardsmithError
 from tasks.tracking import mirror as tracking
+from tasks.tracking.databases import refuse_unusable, without_passwords
+from tasks.tracking.run_content import token_rows
+from tasks.tracking.searches import Search, note_experiment, run_search, table_search
 from tests.small_repository import command
 
 
@@ -53,3 +59,81 @@ def test_a_lock_is_where_the_platform_is_and_else_in_the_main_worktree(
     assert tracking.store_folder(tmp_path) == tmp_path / ".work", "outside git"
     monkeypatch.setenv("REWARDSMITH_PLATFORM", str(main / ".work" / "platform"))
     assert tracking.store_folder(tmp_path) == main / ".work", "one lock, whether the platform is up or not"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:s3cret@host:5000/api failed", "http://host:5000/api failed"),
+        ("postgresql://me:p@ss@db/x and again http://a:b@c", "postgresql://db/x and again http://c"),
+        ("sqlite:////home/me/mlflow.db", "sqlite:////home/me/mlflow.db"),
+        ("write to me@example.org", "write to me@example.org"),
+    ],
+)
+def test_addresses_are_shown_without_users_and_passwords(text: str, shown: str) -> None:
+    assert without_passwords(text) == shown
+
+
+@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + b"\1" * 600])
+def test_a_damaged_database_is_named_with_its_remedy(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "mlflow.db"
+    file.write_bytes(content)
+    with pytest.raises(RewardsmithError, match=r"mlflow\.db cannot be prepared.*database.*rewardsmith sync"):
+        refuse_unusable(f"sqlite:///{file}")
+    assert file.read_bytes() == content
+
+
+def test_a_database_server_that_does_not_answer_is_named_at_once(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound, but not listening: nobody else can answer there
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(RewardsmithError, match=rf"no database server answers at 127\.0\.0\.1:{port}") as refused:
+            refuse_unusable(f"postgresql+psycopg2://me:s3cret@127.0.0.1:{port}/mlflow")
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["postgresql:///mlflow?host=/var/run", "postgresql://a:1,b:2/mlflow"])
+def test_addresses_without_one_server_are_left_to_the_driver(uri: str) -> None:
+    refuse_unusable(uri)
+
+
+FILTER = "tags.`Table 1` = 'true' and tags.scale = 'testbed' and tags.kind = 'row'"
+
+
+def test_a_link_opens_the_rows_of_a_table_on_the_server(tmp_path: Path) -> None:
+    note_experiment(tmp_path, "segment", "http://lab:secret@127.0.0.1:5000/", "17")
+    found = table_search(tmp_path, "segment", "Table 1", "testbed")
+    assert found is not None
+    assert found.link is not None
+    parts = urlsplit(found.link)
+    assert (parts.netloc, parts.path) == ("127.0.0.1:5000", "/")
+    place, _, query = parts.fragment.partition("?")
+    assert place == "/experiments/17/runs"
+    assert parse_qs(query) == {"searchFilter": [FILTER]}
+
+
+def test_without_a_server_the_filter_alone_is_there(tmp_path: Path) -> None:
+    note_experiment(tmp_path, "segment", f"sqlite:///{tmp_path}/mlflow.db", "1")
+    found = table_search(tmp_path, "segment", "Table 1", "testbed")
+    assert found is not None
+    assert (found.filter, found.link) == (FILTER, None)
+
+
+def test_the_runs_of_one_row_and_seed_are_found_by_their_folder(tmp_path: Path) -> None:
+    assert run_search(tmp_path, "segment", "results/x") is None, "never mirrored"
+    note_experiment(tmp_path, "segment", "http://127.0.0.1:5000", "17")
+    found = run_search(tmp_path, "segment", "results/x")
+    link = "http://127.0.0.1:5000/#/experiments/17/runs?searchFilter=tags.path%20%3D%20%27results%2Fx%27"
+    assert found == Search("tags.path = 'results/x'", link)
+
+
+def test_a_rollout_is_a_row_for_each_token_with_the_parts_of_its_reward() -> None:
+    rollout = {
+        "step": 1, "id": "p", "tokens": ["a", "b"], "rewards": [0.0, 1.5], "advantages": [0.1, 0.2],
+        "breakdown": {"segment": [0.0, 2.0], "clamp": [0.0, -0.5]}, "true_reward": None,
+    }  # fmt: skip
+    rows = token_rows([rollout, rollout])
+    assert [(row["response"], row["position"], row["token"]) for row in rows] == [
+        (1, 0, "a"), (1, 1, "b"), (2, 0, "a"), (2, 1, "b"),
+    ]  # fmt: skip
+    assert all(row["reward"] == row["reward/segment"] + row["reward/clamp"] for row in rows)
