@@ -161,7 +161,7 @@ def effects_picture(study: AtlasStudy) -> Picture | None:
         for slot, name in enumerate(dict.fromkeys(point.series for point in reversed(points)))
     ]
     series.append(_worlds({point.label: point.values for point in points if not point.series}))
-    panels = [Panel(f"{row} less {other}", f"{unit(spec)} of {spec.metric}", "", [*series, *_background(spec)])]
+    panels = [Panel(f"{row} − {other}", f"{unit(spec)} of {spec.metric}", "", [*series, *_background(spec)])]
     found = {finding.name: finding for finding in study.state.findings if finding.effect is not None}
     if len(found) > 1:
         effects = _intervals(MEAN, {name: one.effect for name, one in found.items() if one.effect is not None}, 0)

@@ -71,14 +71,14 @@ def compared_table(found: RowsCompared, *, titles: bool = True, most: int | None
         titles: whether rows are called by their titles, else by their names.
         most: rows that are shown; all of them unless given.
     """
-    name = found.first.title if titles else found.first.address.partition("/")[2]
+    name = found.first.title if titles else found.first.name
     metric = found.metric.replace("_", " ").replace("/", " ")
-    headings = (metric, f"less {name}, 95 %", "beats it, %", "kl", "tokens", "worlds", "alarms")
+    headings = (metric, f"− {name}, 95 %", "beats it, %", "kl", "tokens", "worlds", "alarms")
     lines = [_cells(row, found.metric) for row in found.rows[:most]]
     filled = [place for place in range(len(headings)) if place == 0 or any(cells[place] for cells in lines)]
     rows = [
         TableRow(
-            row.row.title if titles else row.row.address.partition("/")[2],
+            row.row.title if titles else row.row.name,
             tuple(TableCell(cells[place]) for place in filled),
             (row.row.address,),
             main=row.row is found.first,

@@ -229,7 +229,7 @@ def _curves(reward: RewardResults, key: str, slots: Mapping[str, int]) -> Pictur
             x, y = [step for step, _ in points], [value for _, value in points]
             style: Style = "dashed" if rate else "line"
             series.append(Series(cell.title, x, y, style=style, colour=slots[cell.name], right=rate))
-    panel = Panel("", "training step", "proxy reward less SFT's", series, right_label="win rate over SFT, %")
+    panel = Panel("", "training step", "proxy reward − SFT's", series, right_label="win rate over SFT, %")
     return Picture(panels_svg(FigureData(key, f"{reward.name}: proxy reward and win rate", "", panels=[panel])))
 
 
