@@ -217,7 +217,7 @@ def _texts(rows: Sequence[RowRuns], found: Sequence[SamePrompt]) -> list[Passage
     ]
     scales = [max(own, default=0.0) or 1.0 for own in paid]
     return [
-        Passages(prompt, tuple(_passage(row.title, *each) for row, *each in zip(rows, answers, scales, strict=True)))
+        Passages(prompt, tuple(map(_passage, (row.title for row in rows), answers, scales)))
         for prompt, answers in found
     ]
 

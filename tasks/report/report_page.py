@@ -306,7 +306,7 @@ def _across_section(across: Mapping[str, list[RowRuns]]) -> Section:
     for model, row in ((model, row) for model, own in across.items() for row in own):
         anchor = f"#{run_anchor(row.paper, 'policy', row.name, str(next(iter(row.runs))))}"
         means = ((row.mean(metric) if row.has(metric) else None, decimals) for metric, (_, decimals) in ACROSS.items())
-        cells = (number_cell(*(mean or (None, None)), decimals, anchor) for mean, decimals in means)
+        cells = (number_cell(mean and mean[0], mean and mean[1], decimals, anchor) for mean, decimals in means)
         worlds = TableCell(str(len(row.runs)))
         rows.append(TableRow(row.title, (*cells, worlds), (row.address,), (f"from {model}",)))
     reading = (
