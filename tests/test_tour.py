@@ -63,7 +63,7 @@ def test_every_command_of_the_tour_works(project: Path) -> None:
         return done.stdout
 
     opening, *steps = blocks(text_of(TOUR), "bash")
-    assert "less vanilla" in shell(f"{opening}\nrewardsmith run"), "the rows stand beside the plain reward"
+    assert "− vanilla" in shell(f"{opening}\nrewardsmith run"), "the rows stand beside the plain reward"
     said = {step: shell(f"{opening}\n{step}") for step in steps}
     trained = next(out for step, out in said.items() if "rewardsmith run my-study" in step)
     [following] = [line for line in trained.splitlines() if line.startswith("Next: ")]

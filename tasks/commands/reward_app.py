@@ -28,7 +28,7 @@ def hackability(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of your own reward in rows and on the page.")] = None,
     scale: Scale = "testbed",
-    out: Annotated[Path, typer.Option(help="Folder for hackability.html and hackability.json.")] = Path("report"),
+    out: Annotated[Path, typer.Option(help="Folder for hackability.html.")] = Path("report"),
     train: Annotated[bool, typer.Option(help="Train missing rows, or show existing results only.")] = True,
     sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
     verbose: Verbose = False,

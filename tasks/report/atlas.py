@@ -164,9 +164,9 @@ def interval_text(spec: StudySpec, effect: Effect) -> str:
 
 
 def measured(spec: StudySpec, hypothesis: Hypothesis) -> str:
-    """Returns the quantity of a hypothesis in words, such as 'segment less bandit, per level of length'."""
+    """Returns the quantity of a hypothesis in words, such as 'segment − bandit, per level of length'."""
     row, other = compared(spec, hypothesis)
-    parts = [f"{row} less {other}"]
+    parts = [f"{row} − {other}"]
     if hypothesis.over is not None:
         parts.append(f"{'contrast over' if hypothesis.weights else 'per level of'} {hypothesis.over}")
     parts += [f"{dial} {level}" for dial, level in _levels(hypothesis, " and ").items()]
@@ -194,7 +194,7 @@ def sentence(spec: StudySpec, finding: StudyFinding, *, bare: bool = False) -> s
     if hypothesis.over is None:
         text = f"{row} is {size} {'above' if effect.estimate >= 0 else 'below'} {other}"
     elif hypothesis.weights:
-        contrast = f"the contrast of {row} less {other} over {hypothesis.over}"
+        contrast = f"the contrast of {row} − {other} over {hypothesis.over}"
         text = f"{contrast} is {amount(spec, effect.estimate)} {unit(spec)}"
     else:
         grows = "grows" if effect.estimate >= 0 else "shrinks"

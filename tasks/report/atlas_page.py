@@ -161,7 +161,7 @@ def effects_picture(study: AtlasStudy) -> Picture | None:
         for slot, name in enumerate(dict.fromkeys(point.series for point in reversed(points)))
     ]
     series.append(_worlds({point.label: point.values for point in points if not point.series}))
-    panels = [Panel(f"{row} less {other}", f"{unit(spec)} of {spec.metric}", "", [*series, *_background(spec)])]
+    panels = [Panel(f"{row} − {other}", f"{unit(spec)} of {spec.metric}", "", [*series, *_background(spec)])]
     found = {finding.name: finding for finding in study.state.findings if finding.effect is not None}
     if len(found) > 1:
         effects = _intervals(MEAN, {name: one.effect for name, one in found.items() if one.effect is not None}, 0)
@@ -234,12 +234,13 @@ def _problem(run: Mapping[str, Any]) -> str | None:
     return curve_problem(run["curve"], OVER_SFT) or curve_problem(run["curve"], PROXY)
 
 
-def mean_path(paths: Sequence[KLPath]) -> list[tuple[float, float]]:
-    """Returns the mean over worlds of root KL and value at each evaluation that all worlds have, in root KL."""
-    return [
-        (math.fsum(math.sqrt(kl) for kl, _ in each) / len(each), math.fsum(value for _, value in each) / len(each))
-        for each in zip(*paths, strict=False)
-    ]
+def _row_series(row: str, paths: Sequence[KLPath], slot: int) -> Iterator[Series]:
+    """Yields a row's ways over root KL: thin ones of single worlds, and the mean at each evaluation that all have."""
+    ways = [[(math.sqrt(kl), value) for kl, value in path] for path in paths]
+    mean = [tuple(math.fsum(axis) / len(each) for axis in zip(*each, strict=True)) for each in zip(*ways, strict=False)]
+    for way in (*ways, mean):
+        x, y = [point[0] for point in way], [point[1] for point in way]
+        yield Series(row, x, y, style="line" if way is mean else "thin", colour=slot)
 
 
 def curves_picture(study: AtlasStudy, curves: Sequence[RowCurves]) -> Picture | None:
@@ -249,22 +250,16 @@ def curves_picture(study: AtlasStudy, curves: Sequence[RowCurves]) -> Picture | 
     spec, panels = study.state.spec, []
     rows = list(dict.fromkeys(one.row for one in curves))
     for cell in dict.fromkeys(one.cell for one in curves):
-        for name, unit_ in (("proxy", "proxy reward"), ("gold", "true win rate over SFT, %")):
-            series = []
-            for one in (one for one in curves if one.cell == cell and one.gold):
-                paths, slot = getattr(one, name), rows.index(one.row)
-                for path in paths:
-                    x, y = [math.sqrt(kl) for kl, _ in path], [value for _, value in path]
-                    series.append(Series(one.row, x, y, style="thin", colour=slot))
-                x, y = [x for x, _ in mean_path(paths)], [y for _, y in mean_path(paths)]
-                series.append(Series(one.row, x, y, colour=slot))
+        drawn = [(one, rows.index(one.row)) for one in curves if one.cell == cell and one.gold]
+        for name, label_ in (("proxy", "proxy reward"), ("gold", "true win rate over SFT, %")):
+            series = [each for one, slot in drawn for each in _row_series(one.row, getattr(one, name), slot)]
             heights = [y for each in series for y in each.y] or [0.0]
+            reach = max((x for each in series for x in each.x), default=0.0)
             ends = [min(heights), max(heights)]
             series += [Series("compared KL", [math.sqrt(kl)] * 2, ends, style="guide") for kl in spec.kl_targets]
             if name == "gold":
-                reach = max(x for each in series for x in each.x)
                 series.append(Series("SFT model", [0.0, reach], [EVEN, EVEN], style="guide"))
-            panels.append(Panel(f"{cell}: {name}", "√KL, √nats per response", unit_, series))
+            panels.append(Panel(f"{cell}: {name}", "√KL, √nats per response", label_, series))
     title = "Proxy reward and true win rate over the square root of KL"
     caption = (
         f"Over-optimisation: proxy reward (left) and true win rate over the SFT model (right) over the square root of "

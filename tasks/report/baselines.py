@@ -129,7 +129,7 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
 def _row_beside(root: Path, scale: str, row: RowRuns, metric: str) -> str | None:
     """Returns another row that starts from the same SFT model and has the same metric at one of a row's seeds: of the
     row's own paper, else of any other. None where there is none."""
-    own_paper, _, name = row.address.partition("/")
+    own_paper, name = row.paper, row.name
     backbone, seeds = row_named(root, own_paper, name).backbone, tuple(row.runs)
     for paper in dict.fromkeys([own_paper, *papers(root)]):
         # trained rows of every kind have their results in "policy", supervised ones too
@@ -148,9 +148,8 @@ def _failed_above(
     root: Path, scale: str, row: RowRuns, seeds: Sequence[int], failures: Mapping[str, StageFailure]
 ) -> StageFailure | None:
     """Returns the failure of a row's stage at any of some seeds, or of a stage above it."""
-    paper, _, name = row.address.partition("/")
     # a row's own stage is the last of its stages
-    stages = [item for seed in seeds for item in Scale(root, scale).row(row_named(root, paper, name), seed)]
+    stages = [item for seed in seeds for item in Scale(root, scale).row(row_named(root, row.paper, row.name), seed)]
     return next((failures[item.out] for item in reversed(stages) if item.out in failures), None)
 
 
@@ -191,8 +190,7 @@ def _main_rows(paper: str) -> dict[str, tuple[str, ...]]:
 
 def _reason(root: Path, scale: str, row: RowRuns, seeds: Sequence[int]) -> str:
     """Returns why a row has no result at any of some seeds."""
-    paper, _, name = row.address.partition("/")
-    folder = (root / "results" / scale).joinpath(*stage_of(row_named(root, paper, name)))
+    folder = (root / "results" / scale).joinpath(*stage_of(row_named(root, row.paper, row.name)))
     for seed in seeds:
         if reason := stopped(folder / str(seed) / "result"):
             return f"stopped: {reason}"

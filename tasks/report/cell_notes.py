@@ -40,12 +40,11 @@ def undecided_prompts(runs: TableRuns, name: str, metric: str) -> tuple[int, int
         tallies = [tally for (row, _), (tally, _) in runs.games_over(other).items() if row == name]
         return sum(len(one.unparsable) for one in tallies), sum(len(one.one_sided) for one in tallies)
     rate = metric.replace("lc_win_rate", "win_rate")
-    counts = (
-        (f"{rate}_unparsable", f"{rate}_one_sided") if metric in OVER_SFT else (JUDGED.get(metric, ("", ""))[1], "")
-    )
-    outputs = runs.outputs.get(name, {}).values()
-    unparsable, one_sided = (sum(int(output.metrics.get(count, 0)) for output in outputs) for count in counts)
-    return unparsable, one_sided
+    unparsable, one_sided = JUDGED[metric][1] if metric in JUDGED else "", ""
+    if metric in OVER_SFT:
+        unparsable, one_sided = f"{rate}_unparsable", f"{rate}_one_sided"
+    every = [output.metrics for output in runs.outputs.get(name, {}).values()]
+    return sum(int(one.get(unparsable, 0)) for one in every), sum(int(one.get(one_sided, 0)) for one in every)
 
 
 def length_note(runs: TableRuns, name: str, metric: str) -> str | None:

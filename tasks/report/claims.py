@@ -49,10 +49,9 @@ class ClaimPart:
     @property
     def rows(self) -> list[str]:
         """Returns the rows that it names."""
-        named = [getattr(self.fields, name, None) for name in ROW_FIELDS]
-        return [
-            row for one in named for row in ((one,) if isinstance(one, str) else one if isinstance(one, tuple) else ())
-        ]
+        named = (getattr(self.fields, name, None) for name in ROW_FIELDS)
+        several = ((one,) if isinstance(one, str) else one for one in named)
+        return [row for one in several if isinstance(one, tuple) for row in one]
 
 
 @dataclass(frozen=True)

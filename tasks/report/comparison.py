@@ -71,14 +71,14 @@ def compared_table(found: RowsCompared, *, titles: bool = True, most: int | None
         titles: whether rows are called by their titles, else by their names.
         most: rows that are shown; all of them unless given.
     """
-    name = found.first.title if titles else found.first.address.partition("/")[2]
+    name = found.first.title if titles else found.first.name
     metric = found.metric.replace("_", " ").replace("/", " ")
-    headings = (metric, f"less {name}, 95 %", "beats it, %", "kl", "tokens", "worlds", "alarms")
+    headings = (metric, f"− {name}, 95 %", "beats it, %", "kl", "tokens", "worlds", "alarms")
     lines = [_cells(row, found.metric) for row in found.rows[:most]]
     filled = [place for place in range(len(headings)) if place == 0 or any(cells[place] for cells in lines)]
     rows = [
         TableRow(
-            row.row.title if titles else row.row.address.partition("/")[2],
+            row.row.title if titles else row.row.name,
             tuple(TableCell(cells[place]) for place in filled),
             (row.row.address,),
             main=row.row is found.first,
@@ -217,7 +217,7 @@ def _texts(rows: Sequence[RowRuns], found: Sequence[SamePrompt]) -> list[Passage
     ]
     scales = [max(own, default=0.0) or 1.0 for own in paid]
     return [
-        Passages(prompt, tuple(_passage(row.title, *each) for row, *each in zip(rows, answers, scales, strict=True)))
+        Passages(prompt, tuple(map(_passage, (row.title for row in rows), answers, scales)))
         for prompt, answers in found
     ]
 

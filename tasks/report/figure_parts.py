@@ -67,8 +67,8 @@ def _values(figure: Mapping[str, Any]) -> Iterator[Any]:
     for block in figure["blocks"]:
         decimals, rows = block.get("decimals", 3), []
         for row in block["rows"]:
-            means = ((cell["mean"], cell["se"]) if cell else (None, None) for cell in row["cells"])
-            cells = (number_cell(*mean, decimals) for mean in means)
+            known = (cell or {"mean": None, "se": None} for cell in row["cells"])
+            cells = (number_cell(cell["mean"], cell["se"], decimals) for cell in known)
             note = (row["note"],) if row.get("note") else ()
             rows.append(TableRow(row["name"], tuple(cells), note, (row.get("group") or "",)))
         yield ShownTable(tuple(map(TableColumn, block["columns"])), tuple(rows), block.get("head", "model"))

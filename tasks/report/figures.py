@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import yaml
+
 from rlhf_core.published.printed_tables import FOLDER
 from rlhf_core.published.row_map import RecipeRow, recipe_row
 from rlhf_core.typed import typed
-from tasks.params.yaml_files import read_mapping
 from tasks.report import figures_numbers as of_numbers
 from tasks.report import figures_texts as of_texts
 from tasks.report.claims import paper_claims_figure
@@ -130,7 +131,10 @@ class PaperFigures:
 @cache
 def _file(paper: str) -> PaperFigures:
     path = FOLDER / "figures" / f"{paper}.yaml"
-    return typed(PaperFigures, read_mapping(path), f"figures/{path.name}") if path.exists() else PaperFigures({}, ())
+    if not path.exists():
+        return PaperFigures({}, ())
+    raw = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)  # figures share captions and axes by aliases
+    return typed(PaperFigures, raw, f"figures/{path.name}")
 
 
 def paper_figures(paper: str, tree: ResultTree) -> list[FigureData]:
@@ -184,7 +188,9 @@ def _panels(figure: FigureData, request: Request) -> None:
         places = [(line, recipe_row(request.paper, panel.prefix + line.name)) for line in lines]
         runs = [figure.needs(panel.prefix + line.name, request.tree.of(place)) for line, place in places]
         if panel.positions:
-            means = {at: _mean(panel, request, *one) for at, *one in zip(panel.positions, lines, runs, strict=True)}
+            means = {
+                at: _mean(panel, request, line, own) for at, line, own in zip(panel.positions, lines, runs, strict=True)
+            }
             drawn.series = mean_series(next(iter(request.labels.values())), means, colour=0)
         else:
             drawn.series = [one for line, own in zip(lines, runs, strict=True) for one in _series(panel, line, own)]
@@ -221,15 +227,14 @@ def _series(panel: PanelSpec, line: Line, runs: Mapping[int, StageOutput]) -> li
 
 
 def _curve(panel: PanelSpec, metric: str, line: Line, runs: Mapping[int, StageOutput]) -> Series:
-    x, y, error = curve(runs, metric, file=panel.file, x=panel.along)
+    points = list(zip(*curve(runs, metric, file=panel.file, x=panel.along), strict=True))
     if panel.final:
         place, height = metric_by_seed(runs, panel.along), metric_by_seed(runs, metric)
-        points = list(zip(x, y, error, strict=True)) + ([(place[0], *height)] if place and height else [])
+        points += [(place[0], *height)] if place and height else []
         points.sort(key=lambda point: point[0])
-        x, y, error = ([point[place] for point in points] for place in range(3))  # type: ignore[misc]
-    if panel.percent_along:
-        x = [100 * value for value in x]
-    return Series(line.label, x, y, None if panel.style == "path" else error, panel.style, line.colour)
+    x = [100 * place if panel.percent_along else place for place, _, _ in points]
+    error = None if panel.style == "path" else [error for _, _, error in points]
+    return Series(line.label, x, [height for _, height, _ in points], error, panel.style, line.colour)
 
 
 def _training_curves(figure: FigureData, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""The comparison of mitigations under rewards with flaws, as one self-contained page and as JSON.
+"""The comparison of mitigations under rewards with flaws, as one self-contained page.
 
     python -m tasks.report.hackability --results results/testbed --out report/
 
@@ -8,9 +8,8 @@ Reads what the rows of params/hackability/ left in `<results>/hackability/policy
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, m
 from tasks.graph.times import clock
 from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
-from tasks.params.yaml_files import write_whole
 from tasks.report.charts import PALETTE, panels_svg, spark_svg, theme_colour
 from tasks.report.figure_data import FigureData, Panel, Series, Style
 from tasks.report.hacking_runs import HackingRow, read_hacking_run, sft_use
@@ -104,29 +102,6 @@ class Laboratory:
         with_row = {cell.name for cell in cells if cell.status != "left out"}
         reasons = {cell.name: cell.reason for cell in reversed(cells)}
         return {name: reasons[name] for name in self.mitigations if name in reasons and name not in with_row}
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values: every run with its measures, evaluations and clause types."""
-        rewards = [
-            {
-                "name": reward.name,
-                "description": reward.description,
-                "reward_model": dict(reward.model),
-                "clauses_per_response_sft": dict(reward.sft.per_response) if reward.measured else {},
-                "mitigations": [
-                    {
-                        "mitigation": cell.name,
-                        "status": cell.status,
-                        **({"reason": cell.reason} if cell.reason else {}),
-                        "inflated": dict(cell.inflated),
-                        "runs": [{**asdict(run), "hacked": run.hacked} for run in cell.runs],
-                    }
-                    for cell in reward.cells
-                ],
-            }
-            for reward in self.rewards
-        ]
-        return {"scale": self.scale, "seeds": self.seeds, "rewards": rewards, "provenance": provenance(self.records)}
 
 
 def describe(root: Path, scale: str, name: str) -> str:
@@ -229,7 +204,7 @@ def _curves(reward: RewardResults, key: str, slots: Mapping[str, int]) -> Pictur
             x, y = [step for step, _ in points], [value for _, value in points]
             style: Style = "dashed" if rate else "line"
             series.append(Series(cell.title, x, y, style=style, colour=slots[cell.name], right=rate))
-    panel = Panel("", "training step", "proxy reward less SFT's", series, right_label="win rate over SFT, %")
+    panel = Panel("", "training step", "proxy reward − SFT's", series, right_label="win rate over SFT, %")
     return Picture(panels_svg(FigureData(key, f"{reward.name}: proxy reward and win rate", "", panels=[panel])))
 
 
@@ -307,9 +282,7 @@ def laboratory_page(comparison: Laboratory) -> ReportPage:
 
 
 def write_comparison(comparison: Laboratory, out: Path) -> Path:
-    """Writes `<out>/hackability.html` and `.json`, each whole or not at all; returns the page's path."""
-    data = json.dumps(comparison.to_json(), indent=1, sort_keys=True) + "\n"
-    write_whole(out / f"{LABORATORY}.json", data)
+    """Writes `<out>/hackability.html`, whole or not at all; returns the page's path."""
     return write_page(laboratory_page(comparison), out / f"{LABORATORY}.html")
 
 
@@ -321,7 +294,7 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--results", type=Path, required=True, help="results of one scale: results/testbed")
-    parser.add_argument("--out", type=Path, required=True, help="folder for hackability.html and hackability.json")
+    parser.add_argument("--out", type=Path, required=True, help="folder for hackability.html")
     options = parser.parse_args(arguments)
     root, scale = options.results.resolve().parent.parent, options.results.name
     names = list(mitigation_titles(root))

@@ -179,14 +179,14 @@ class _TableMaker:
     def _cell(self, row: MappedRow, column: Column, metric: str, tested: list[ComparedCell]) -> Cell:
         """Returns a cell, compared with the main row's; adds those that have a verdict to `tested`."""
         printed, match = row.published.values.get(column.key), match_of(metric)
-        cell = Cell(published=str(printed) if printed else None, status="not run")
+        published = str(printed) if printed else None
         if match is not None and match.other != OTHERS:
             fields, against_half = matched(self.matches, row, match)
-            for name, value in fields.items():
-                setattr(cell, name, value)
+            cell = Cell(published, **fields)
             if against_half is not None:
                 cell.compare(against_half)
             return cell
+        cell = Cell(published, status="not run")
         own = self.values(metric).get(row.recipe.name, {}) if row.recipe else {}
         if column.key in row.elsewhere:
             cell.status = ELSEWHERE

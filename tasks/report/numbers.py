@@ -84,9 +84,9 @@ class TableRuns:
         return found
 
     def _play(self, other: str) -> dict[tuple[str, int], tuple[Tally, StageOutput]]:
-        known = self.paper is not None and self.tree is not None
-        others = self.tree.of(recipe_row(self.paper, other)) if known else self.outputs.get(other, {})  # type: ignore[union-attr, arg-type]
-        judges = None if self.tree is None else Judges(self.tree.root)
+        judges, others = None, self.outputs.get(other, {})
+        if self.paper is not None and self.tree is not None:
+            judges, others = Judges(self.tree.root), self.tree.of(recipe_row(self.paper, other))
         found = {}
         for name, seed, output in self.each():
             against = others.get(seed) if name != other else None
@@ -107,14 +107,19 @@ class TableRuns:
         facts = output.win_rate_facts[rate]
 
         def fit() -> tuple[Difficulties, int]:
-            places = [] if self.paper is None else rows_of_paper(self.paper)
-            runs = [self.tree.of(place).get(output.seed) for place in places if place.kind == "policy" and self.tree]  # type: ignore[union-attr]
-            peers = [run for run in runs if run is not None and _same_games(run, facts)]
+            peers = [run for run in self._policies(output.seed) if _same_games(run, facts)]
             prompts = [str(row["id"]) for row in sft.generations if row["benchmark"] == BENCHMARK]
             return fitted_difficulties([preferences(peer, sft) for peer in peers], prompts), len(peers)
 
         found: tuple[Difficulties, int] = self.once((sft.path, facts["judge"], repr(facts["protocol"])), fit)
         return found
+
+    def _policies(self, seed: int) -> list[StageOutput]:
+        """Returns the runs of all the paper's policies at a seed."""
+        if self.paper is None or self.tree is None:
+            return []
+        found = (self.tree.of(place).get(seed) for place in rows_of_paper(self.paper) if place.kind == "policy")
+        return [run for run in found if run is not None]
 
 
 def _same_games(output: StageOutput, facts: Mapping[str, Any]) -> bool:

@@ -78,7 +78,7 @@ def _tip(cell: Mapping[str, Any], decimals: int) -> str:
     lines = [f"seed {seed}: {format_number(value, decimals + 1)}" for seed, value in cell["seeds"].items()]
     if cell["difference"] is not None:
         worlds = f"{cell['worlds']} world{'s' * (cell['worlds'] != 1)}"
-        lines.append(f"less {cell['against']}: {effect_text(cell, decimals + 1)} over {worlds}")
+        lines.append(f"− {cell['against']}: {effect_text(cell, decimals + 1)} over {worlds}")
         lines += [cell["missing"]] if cell["missing"] else []
     if cell["word"] is not None:
         lines.append(f"corrected for the table's rows: {p_value(cell['p'])}")

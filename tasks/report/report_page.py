@@ -29,7 +29,7 @@ from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.figure_parts import figure_section
 from tasks.report.figures import recorded_figures
 from tasks.report.measured import verdict_counts
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, provenance, stage_record
+from tasks.report.outputs import ResultTree, StageOutput, provenance, stage_record
 from tasks.report.page import (
     Bullets,
     FactList,
@@ -52,7 +52,7 @@ from tasks.report.paper_tables import (
     shown_columns,
     table_notes,
 )
-from tasks.report.rows_compared import RowsCompared, compare_rows
+from tasks.report.rows_compared import RowRuns, RowsCompared, compare_rows
 from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, number_cell, simple_table
 from tasks.running.artifacts import read_object
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
@@ -112,17 +112,6 @@ class PaperResults:
 
 
 @dataclass(frozen=True)
-class PolicyRow:
-    """A row of any paper or study with its metrics over worlds: mean and, over several worlds, standard error."""
-
-    group: str
-    name: str
-    title: str
-    values: Mapping[str, tuple[float, float | None] | None]
-    runs: Mapping[int, StageOutput]
-
-
-@dataclass(frozen=True)
 class Run:
     """A row at one seed.
 
@@ -155,31 +144,30 @@ def read_papers(results: Path) -> list[PaperResults]:
     return found
 
 
-def policy_rows(results: Path) -> dict[str, list[PolicyRow]]:
+def policy_rows(results: Path) -> dict[str, list[RowRuns]]:
     """Returns the rows whose win rate over the SFT model is measured in every world, by SFT model, the best first.
 
     Rows of the demo are left out, unless another row starts from its SFT model.
     """
-    found: dict[str, list[PolicyRow]] = {}
+    found: dict[str, list[RowRuns]] = {}
     for folder in sorted(results.glob("*/policy/*")):
         group, name = folder.parts[-3], folder.parts[-1]
         seeds = tuple(sorted(int(path.name) for path in folder.glob("[0-9]*")))
         runs = ResultTree(results, seeds).outputs(group, "policy", name) if group != LEFT_OUT and seeds else {}
-        if not runs or any(WIN_RATE not in run.metrics for run in runs.values()):
+        row = RowRuns(f"{group}/{name}", _title(results, group, name), runs)
+        if not runs or not row.has(WIN_RATE):
             continue
         inputs = stage_record(next(iter(runs.values())).path).get("inputs", {})
         model = next((sft_name(Path(path)) for path in inputs if "/shared/sft/" in path), None)
         if model is not None:
-            title = _title(results, group, name)
-            found.setdefault(model, []).append(PolicyRow(group, name, title, _means(runs), runs))
-    for rows in found.values():
-        rows.sort(key=lambda row: -(row.values[WIN_RATE] or (0.0, None))[0])
-    return {model: rows for model, rows in sorted(found.items()) if any(row.group != DEMO_PAPER for row in rows)}
+            found.setdefault(model, []).append(row)
+    beside = {model: rows for model, rows in sorted(found.items()) if any(row.paper != DEMO_PAPER for row in rows)}
+    return {model: sorted(rows, key=_falling) for model, rows in beside.items()}
 
 
-def _means(runs: Mapping[int, StageOutput]) -> dict[str, tuple[float, float | None] | None]:
-    values = {metric: [run.metrics[metric] for run in runs.values() if metric in run.metrics] for metric in ACROSS}
-    return {metric: mean_and_standard_error(own) if len(own) == len(runs) else None for metric, own in values.items()}
+def _falling(row: RowRuns) -> float:
+    mean = row.mean(WIN_RATE)
+    return 0.0 if mean is None else -mean[0]
 
 
 def _title(results: Path, group: str, name: str) -> str:
@@ -236,7 +224,7 @@ def report_page(results: Path) -> ReportPage:
 
 
 def _lead(
-    results: Path, papers: list[PaperResults], across: Mapping[str, list[PolicyRow]], runs: Mapping[str, Run]
+    results: Path, papers: list[PaperResults], across: Mapping[str, list[RowRuns]], runs: Mapping[str, Run]
 ) -> Iterator[Any]:
     counts = {name: sum(paper.content["counts"][name] for paper in papers) for name in VERDICTS}
     alarms = [(anchor, run, alarm_text(alarms_of(run.out / "result"))) for anchor, run in runs.items()]
@@ -291,12 +279,12 @@ def flat_facts(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _win_rates(across: Mapping[str, list[PolicyRow]]) -> Picture:
+def _win_rates(across: Mapping[str, list[RowRuns]]) -> Picture:
     """Returns the rows with the highest win rates over the SFT model, coloured by paper."""
-    rows = sorted((row for rows in across.values() for row in rows), key=lambda row: -(row.values[WIN_RATE] or (0,))[0])
-    rows, series = rows[:MOST_ROWS], []
-    for slot, group in enumerate(dict.fromkeys(row.group for row in rows)):
-        own = {f"{row.group}/{row.name}": row.values[WIN_RATE] or (0.0, None) for row in rows if row.group == group}
+    rows = sorted((row for rows in across.values() for row in rows), key=_falling)[:MOST_ROWS]
+    series = []
+    for slot, group in enumerate(dict.fromkeys(row.paper for row in rows)):
+        own = {row.address: row.mean(WIN_RATE) or (0.0, None) for row in rows if row.paper == group}
         means, errors = [mean for mean, _ in own.values()], [error or 0.0 for _, error in own.values()]
         series.append(Series(group, means, [*own], [*errors], style="intervals", colour=slot))
     series.append(Series("SFT model", [50.0], [0], style="guide"))
@@ -312,14 +300,15 @@ def _demo_section(demo: RowsCompared) -> Section:
     return Section("The demo: rows beside the plain reward", "demo", parts, short="Demo")
 
 
-def _across_section(across: Mapping[str, list[PolicyRow]]) -> Section:
+def _across_section(across: Mapping[str, list[RowRuns]]) -> Section:
     columns = (*(TableColumn(heading) for heading, _ in ACROSS.values()), TableColumn("worlds"))
     rows = []
     for model, row in ((model, row) for model, own in across.items() for row in own):
-        anchor = f"#{run_anchor(row.group, 'policy', row.name, str(next(iter(row.runs))))}"
-        means = ((row.values[metric] or (None, None), decimals) for metric, (_, decimals) in ACROSS.items())
-        cells = (*(number_cell(*mean, decimals, anchor) for mean, decimals in means), TableCell(str(len(row.runs))))
-        rows.append(TableRow(row.title, cells, (f"{row.group}/{row.name}",), (f"from {model}",)))
+        anchor = f"#{run_anchor(row.paper, 'policy', row.name, str(next(iter(row.runs))))}"
+        means = ((row.mean(metric) if row.has(metric) else None, decimals) for metric, (_, decimals) in ACROSS.items())
+        cells = (number_cell(mean and mean[0], mean and mean[1], decimals, anchor) for mean, decimals in means)
+        worlds = TableCell(str(len(row.runs)))
+        rows.append(TableRow(row.title, (*cells, worlds), (row.address,), (f"from {model}",)))
     reading = (
         "Every policy beside every other that started from the same SFT model, whatever paper or study it is from: the "
         "same gold judge, in each world the same prompts, the best true win rate first. 50 is the SFT model itself."
@@ -443,7 +432,7 @@ def _time_section(root: Path, results: Path) -> Section:
 
 
 def _runs(
-    root: Path, papers: list[PaperResults], across: Mapping[str, list[PolicyRow]], demo: RowsCompared | None
+    root: Path, papers: list[PaperResults], across: Mapping[str, list[RowRuns]], demo: RowsCompared | None
 ) -> Iterator[tuple[str, Run]]:
     """Yields every run behind a number with its anchor: those of the papers' tables, of all policies, of the demo."""
 
@@ -456,12 +445,10 @@ def _runs(
             for seed, path in row["runs"].items():
                 anchor = run_anchor(row["group"], row["kind"], row["name"], seed)
                 found.setdefault(anchor, Run(paper.key, row["name"], seed, root / path, path))
-    policies = [(row.group, row.name, row.runs) for rows in across.values() for row in rows]
-    policies += [(DEMO_PAPER, row.row.address.partition("/")[2], row.row.runs) for row in (demo.rows if demo else ())]
-    for group, name, outputs in policies:
-        for seed, output in outputs.items():
-            anchor = run_anchor(group, "policy", name, str(seed))
-            found.setdefault(anchor, Run(group, name, str(seed), output.path, below(output.path)))
+    for row in (*(row for rows in across.values() for row in rows), *(row.row for row in (demo.rows if demo else ()))):
+        for seed, output in row.runs.items():
+            anchor = run_anchor(row.paper, "policy", row.name, str(seed))
+            found.setdefault(anchor, Run(row.paper, row.name, str(seed), output.path, below(output.path)))
     yield from found.items()
 
 

@@ -53,6 +53,18 @@ class RowRuns:
     title: str
     runs: Mapping[int, StageOutput]
 
+    @property
+    def paper(self) -> str:
+        return self.address.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.address.partition("/")[2]
+
+    def has(self, metric: str) -> bool:
+        """Returns whether every run has a metric."""
+        return all(metric in run.metrics for run in self.runs.values())
+
     def values(self, metric: str) -> dict[int, float]:
         """Returns a metric by seed, of the runs that have it."""
         return {seed: run.metrics[metric] for seed, run in self.runs.items() if metric in run.metrics}
@@ -172,7 +184,7 @@ def compare_rows(
     """
     rows = [row_runs(root, scale, paper, name, seeds) for paper, name in find_rows(root, names)]
     asked = {name.rpartition("/")[2] for name in names}
-    rows = [row for row in rows if row.runs or row.address.rpartition("/")[2] in asked]
+    rows = [row for row in rows if row.runs or row.name in asked]
     where = f"scale {scale}" + "".join(f", seed {seed}" for seed in seeds)
     missing = [row.address for row in rows if not row.runs]
     if missing or not rows:
@@ -222,7 +234,7 @@ def side_of(row: ComparedRow) -> str:
 
 def metric_of(row: RowRuns) -> str | None:
     """Returns the metric that a row is compared by, which every run of it has; None without one."""
-    return next((name for name in FIRST_CHOICES if row.runs and len(row.values(name)) == len(row.runs)), None)
+    return next((name for name in FIRST_CHOICES if row.runs and row.has(name)), None)
 
 
 def _metric(rows: Sequence[RowRuns], asked: str | None) -> str:
@@ -230,7 +242,7 @@ def _metric(rows: Sequence[RowRuns], asked: str | None) -> str:
     if asked not in common:
         asked = HEADINGS.get(asked or "", asked)
     if asked is not None and asked not in common:
-        without = [row.address for row in rows if any(asked not in run.metrics for run in row.runs.values())]
+        without = [row.address for row in rows if not row.has(asked)]
         near = hint(asked, sorted(common), more=5)
         raise RecipeError(f"metric '{asked}' is missing of {', '.join(without)}{near}")
     found = asked or next((name for name in FIRST_CHOICES if name in common), None)
@@ -323,7 +335,7 @@ def _caveats(rows: Sequence[RowRuns], compared: Sequence[ComparedRow], metric: s
     seeds = {seed for row in rows for seed in row.runs}
     if exploratory(seeds):
         # of the user's own rows, nobody knows how their settings were made
-        made_here = any(row.address.partition("/")[0] in SETTINGS_MADE_HERE for row in rows)
+        made_here = any(row.paper in SETTINGS_MADE_HERE for row in rows)
         chosen = f"Exploratory: {len(seeds)} seed{'s' * (len(seeds) != 1)} of your choice, not a registered study."
         lines.append(f"{EXPLORATORY[:1].upper()}{EXPLORATORY[1:]}." if made_here else chosen)
     return lines

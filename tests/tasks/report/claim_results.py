@@ -31,6 +31,25 @@ METRICS = (
         for n in (2, 4, 8, 16, 32)
     ),
 )
+#: Reward models with examples.
+MODELS = {
+    "segment": ("segment", "token", "ngram-5", "cutoff-1_5"),
+    "sentence": ("sentence", "response", "token", "preference-transformer"),
+}
+PIECES = ["It", " eats", " fish", ".", " Bye", "</s>"]
+EXAMPLE: dict[str, Any] = {
+    "prompt": "What does the cat eat?", "response": "It eats fish. Bye", "tokens": PIECES,
+    "rewards": [0.1, 0.1, 0.1, 0.9, 0.3, None],
+    "segments": [[0, 1, 0.1], [1, 2, 0.1], [2, 3, 0.1], [3, 4, 0.9], [4, 5, 0.3]],
+    "true_clauses": [[0, 14, "requested_true", 1.0], [14, 17, "closing", 0.2]],
+}  # fmt: skip
+CREDIT: dict[str, Any] = {"id": "a", "prompt": "?", "tokens": ["1", "3"], "rewrite": "12", "mistaken": [False, True]}
+WRONG, RIGHT = "1 + 1 = 4.\n4 + 1 = 5.\nThe answer is 5.", "1 + 1 = 2.\n2 + 1 = 3.\nThe answer is 3."
+KEPT, OTHER = (RIGHT.replace("1 + 1 = 2", f"1 + 1 = {wrong}") for wrong in (4, 9))
+REWRITES = [
+    {"question_id": "q", "prediction": WRONG, "rewrite": rewrite, "accepted": rewrite != WRONG}
+    for rewrite in (RIGHT, KEPT, OTHER, WRONG)
+]
 #: Metrics that are shares.
 SHARES = ("credit_auc", "rewrite_accuracy", "teacher_rewrite_accuracy")
 
@@ -46,6 +65,16 @@ def make_claim_results(results: Path, paper: str, seeds: tuple[int, ...] = (0, 1
             _write_run(folder, quality, np.random.default_rng([*letters, seed]))
             if row.kind == "selection":
                 write(folder / "selection.json", _selection(np.random.default_rng([*letters, seed, 1])))
+    for name in MODELS.get(paper, ()):
+        for seed in seeds:
+            folder = results / paper / "reward_model" / name / str(seed) / "result"
+            kinds = ("normal", "normal", "repetition", "code")
+            write(folder / "metrics.json", {"accuracy": 0.7 + 0.01 * seed, "segment_length": 6.0})
+            write(folder / "examples.jsonl", [{**EXAMPLE, "id": str(i), "kind": kind} for i, kind in enumerate(kinds)])
+    for name in ("questions", "mathematics") if paper == "rlmec" else ():
+        steps = [[step] for step in RIGHT.split("\n")]
+        rows = [{"id": "q", "meta": {"steps": steps}}, {"id": "real"}]
+        write(results / "shared" / "data" / name / "result" / "questions.jsonl", rows)
     variants = [
         {"id": str(i), "variant": name, "preference": 1 + p, "model_chars": chars + i % 7, "baseline_chars": 90}
         for name, chars, p in (("verbose", 140, 0.7), ("concise", 50, 0.3))
@@ -60,9 +89,17 @@ def _write_run(folder: Path, quality: float, generator: np.random.Generator) -> 
     hardness = np.random.default_rng(99).normal(size=PROMPTS)
     numbers = {name: 50 + 8 * (own + 0.3 * generator.normal()) for name in METRICS}
     shares = {name: float(np.clip(0.8 + 0.04 * generator.normal(), 0, 1)) for name in SHARES}
+    numbers["loss_after_peak"] = numbers["peak_win_rate_vs_sft"] - numbers["win_rate_vs_sft"]
     write(folder / "metrics.json", numbers | shares)
+    paid = {"step": 40, "prompt": "Tell me.", "tokens": PIECES, "rewards": [0, 0, 0, 0, 0, own], "true_reward": 0.5}
+    write(folder / "rollouts.jsonl", [{**paid, "step": 20}, paid])
+    write(folder / "credit.jsonl", [{**CREDIT, "credit": [0.0, -0.1], "unclipped": [0.4, own]}])
+    for name in ("rewrites.jsonl", "grm_rewrites.jsonl"):
+        write(folder / name, REWRITES)
     for name in ("generations.jsonl", "peak_generations.jsonl"):
-        write(folder / name, _answers(own, hardness, generator) + _solutions(own, hardness, generator))
+        write(
+            folder / name, [*_answers(own, hardness, generator), *_solutions(own, hardness, generator), _program(own)]
+        )
     names = ("holistic", *ASPECTS)
     scores = [{n: round(own + hardness[i] + generator.normal(), 1) for n in names} for i in range(PROMPTS)]
     write(folder / "scores.jsonl", [{"id": str(i), **row} for i, row in enumerate(scores)])
@@ -83,6 +120,12 @@ def _answers(own: float, hardness: np.ndarray, generator: np.random.Generator) -
         for name in BENCHMARKS
         for i in range(PROMPTS)
     ]  # fmt: skip
+
+
+def _program(own: float) -> dict[str, Any]:
+    response = f"def f():\n    return {own}"
+    return {"benchmark": "mbpp_base", "id": "7", "prompt": "Write f.", "response": response, "right": own > 0,
+            "true_reward": None, "n_chars": len(response)}  # fmt: skip
 
 
 def _solutions(own: float, hardness: np.ndarray, generator: np.random.Generator) -> list[dict[str, Any]]:

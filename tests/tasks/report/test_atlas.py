@@ -62,7 +62,7 @@ def test_a_complete_study_has_its_sentence_picture_and_numbers(page: Path) -> No
     said = "The lead of segment over bandit grows by 9.0 points for each level of length (95 % interval +5.1 to +12.9, "
     assert said + "p = .005, 4 worlds)." in shown
     assert shown.count("<svg") == 1
-    for text in ("segment less bandit", "All hypotheses", "counts as none", "one world", "short", "long"):
+    for text in ("segment − bandit", "All hypotheses", "counts as none", "one world", "short", "long"):
         assert f"{text}</text>" in shown, text
     assert "of the first: rising over the levels" in shown
     assert "2,048" in shown, "budgets"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tasks.report.charts import panels_svg
 from tasks.report.figure_data import FEW_POINTS, FigureData, Panel, Series, spread_note, token_spans
-from tasks.report.figures import paper_figures
+from tasks.report.figures import paper_figures, recorded_figures
+from tasks.report.figures_numbers import _kept_share, _shares_before_ends, error_distances
 from tasks.report.outputs import ResultTree
-from tests.tasks.report.fixture_results import make_results
+from tasks.running.artifacts import write_jsonl
+from tests.tasks.report.claim_results import EXAMPLE, REWRITES, RIGHT
+from tests.tasks.report.fixture_results import make_results, write
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +111,56 @@ def test_a_drawing_has_a_title_for_each_point_with_every_text_escaped() -> None:
     (left, low, _), (right, high, _) = titles
     assert float(left) < float(right)
     assert float(low) > float(high), "as in an SVG, heights are counted from the top"
+
+
+def answer(
+    number: int, *, right: bool, first_error: int | None, text: str = "1 + 1 = 3.\nThe answer is 3."
+) -> dict[str, Any]:
+    made = {"benchmark": "gsm8k", "id": str(number), "prompt": "What is 1 + 1?", "response": text, "steps": 2}
+    return made | {"extracted": "3", "right": right, "first_error": first_error}
+
+
+def result(root: Path, kind: str, name: str, metrics: dict[str, float], **files: list[dict[str, Any]]) -> None:
+    folder = root / ("shared" if kind in ("sft", "teacher") else "rlmec") / kind / name / "0" / "result"
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    for file, rows in files.items():
+        write_jsonl(folder / f"{file}.jsonl", rows)
+
+
+def test_distances_count_steps_from_the_first_error_to_the_answer() -> None:
+    rows = [answer(0, right=True, first_error=None), answer(1, right=False, first_error=0)]
+    rows += [answer(2, right=False, first_error=1), answer(3, right=False, first_error=2)]  # what is missing comes last
+    assert error_distances(rows) == {"0": 2 / 3, "1": 1 / 3, "2": 0.0, "3": 0.0, "4+": 0.0}
+    assert error_distances(rows[:1]) == {}
+
+
+def test_a_right_answer_by_a_wrong_step_is_coloured_by_its_steps_and_comes_last(tmp_path: Path) -> None:
+    before = [answer(n, right=False, first_error=0) for n in (1, 2)]
+    after = [answer(1, right=True, first_error=1), answer(2, right=True, first_error=None)]
+    result(tmp_path, "sft", "rlmec-math", {}, generations=before)
+    result(tmp_path, "policy", "math-rlmec", {}, generations=after)
+    blocks = next(f for f in paper_figures("rlmec", ResultTree(tmp_path, (0,))) if f.key == "table-10").blocks
+    assert [block["title"] for block in blocks] == ["gsm8k, 2", "gsm8k, 1"]
+    assert [block["models"][1]["rewards"] for block in blocks] == [[1.0, 1.0], [1.0, -1.0]]
+
+
+def test_a_rewrite_keeps_a_wrong_step_where_the_prediction_has_it_too() -> None:
+    """Of three accepted ones the first is right and the last has another error; real questions have no known steps."""
+    steps = {"q": [[step] for step in RIGHT.split("\n")]}
+    assert _kept_share([*REWRITES, {**REWRITES[0], "question_id": "real"}], steps) == pytest.approx(1 / 3)
+    assert _kept_share(REWRITES, {}) is None
+
+
+def test_tokens_that_close_a_clause_are_apart_from_the_others() -> None:
+    worth = ((3, 0.1), (2, 0.1), (1, 0.1), (0, 0.9), (0, 0.3))
+    assert _shares_before_ends(EXAMPLE) == [(distance, pytest.approx(share / 0.3)) for distance, share in worth]
+
+
+def test_the_time_of_training_comes_from_the_records(tmp_path: Path) -> None:
+    out = tmp_path / "sentence" / "policy" / "sentence" / "0"
+    write(out / "result" / "metrics.json", {})
+    write(out / "record" / "record.json", {"seconds": 30.0})
+    (figure,) = recorded_figures("sentence", ResultTree(tmp_path, (0,)))
+    assert [(series.x, series.y) for series in figure.panels[0].series] == [(["sat-3l"], [30.0])]
+    assert figure.missing == ["sat-1l", "sat-9l"]

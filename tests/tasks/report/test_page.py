@@ -143,11 +143,11 @@ def test_rows_of_several_papers_are_side_by_side(tree: Path) -> None:
     write_json(best / "result" / "metrics.json", metrics | {"win_rate_vs_sft": 99.0})
     sign(tree / "mixed")
     rows = policy_rows(tree)["phi3-mini"]
-    assert {row.group for row in rows} == {"segment", "mixed"}
-    assert (rows[0].name, rows[0].values["win_rate_vs_sft"]) == ("my-row", (99.0, None))
+    assert {row.paper for row in rows} == {"segment", "mixed"}
+    assert (rows[0].name, rows[0].mean("win_rate_vs_sft")) == ("my-row", (99.0, None))
     two = next(row for row in rows if row.name == "segment")
     found = [run.metrics["win_rate_vs_sft"] for run in two.runs.values()]
-    assert two.values["win_rate_vs_sft"] == pytest.approx((sum(found) / 2, abs(found[0] - found[1]) / 2))
+    assert two.mean("win_rate_vs_sft") == pytest.approx((sum(found) / 2, abs(found[0] - found[1]) / 2))
     (tree.parents[1] / "params/mixed").mkdir(parents=True)
     (tree.parents[1] / "params/mixed/rows.yaml").write_text("my-row: {title: <b>mine</b>}\n")
     text = written(tree)

@@ -19,21 +19,18 @@ from tasks import tables
 from tasks.report.paper_tables import print_table
 from tests.tasks.report.claim_results import make_claim_results
 from tests.tasks.report.fixture_results import make_results, sign
-from tests.tasks.report.par_results import make_par_results
 
 PIN = Path(__file__).with_name("pinned_tables.json")
-#: Invented results of each pin: every row of a paper, and richer ones of two papers.
-MADE = {**dict.fromkeys(PAPERS), "segment-texts": "segment", "par-texts": "par"}
+#: Invented results of each pin: every row of a paper, and richer ones of one.
+MADE = {**dict.fromkeys(PAPERS), "segment-texts": "segment"}
 #: Tables that are printed to a terminal of 120 columns.
-PRINTED = {"segment-texts": "segment/1", "par-texts": "par/1"}
+PRINTED = {"segment-texts": "segment/1", "par": "par/1"}
 
 
 def make_tables(name: str, root: Path) -> Path:
     """Returns the result of the tables stage on invented results."""
     if name == "segment-texts":
         results = make_results(root)
-    elif name == "par-texts":
-        results = make_par_results(root, (0, 1))
     else:
         results = make_claim_results(root / "results" / "testbed", name, (0, 1))
     paper = MADE[name] or name
