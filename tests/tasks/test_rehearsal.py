@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import RECORD_TYPES
 from rlhf_core.data.sources import DirectorySource
+from rlhf_core.data.templates import TEMPLATES as CHAT_TEMPLATES
+from rlhf_core.data.tokenizers import check_padding
+from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.models.architecture import known_models
-from rlhf_core.models.families import FAMILIES
+from rlhf_core.models.loading import load_language_model, load_tokenizer
 from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.teachers.language_models import REWRITE, teacher_prompt
 from tasks.dvc.pipelines import asked_papers
@@ -50,12 +54,20 @@ def test_given_rows_are_taken_before_made_up_ones(tmp_path: Path) -> None:
     assert rows.origins == {"helpful_base": "rows of hh_helpful", "ultrafeedback": "made up"}
 
 
-def test_every_model_of_the_scales_has_a_family() -> None:
-    assert {architecture["model_type"] for architecture in known_models().values()} <= FAMILIES.keys()
+@pytest.mark.parametrize("source", sorted(known_models()))
+def test_a_model_that_is_not_in_the_cache_has_a_stand_in_that_knows_every_template(source: str, tmp_path: Path) -> None:
+    folder = tmp_path / StandIns(tmp_path, ["What is 1 + 1?", "The answer is 2."]).of(source)
+    model, words = load_language_model(folder), load_tokenizer(folder)
+    assert model.config.model_type == known_models()[source]["model_type"]
+    assert model.config.vocab_size == len(words)
+    for template in CHAT_TEMPLATES.values():
+        check_padding(words, template)
+        ids = Encoder(words, template, Limits(60, 90)).sequence({"prompt": "What is 1 + 1?"}, "2")
+        assert words.decode(ids.prompt).count("1 + 1") == 1
 
 
 def test_a_model_of_unknown_architecture_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"architecture of someone/new is not known.*architectures.yaml"):
+    with pytest.raises(RecipeError, match=r"sizes of 'someone/new' are not known.*architectures.yaml"):
         StandIns(tmp_path, ["text"]).of("someone/new")
 
 
