@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
-from rlhf_core.data.preference_filters import PreferenceFilter
-from rlhf_core.data.sources import HubSet
+from rlhf_core.data.selection import HubSet, PreferenceFilter
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
