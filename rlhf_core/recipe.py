@@ -19,7 +19,7 @@ from rlhf_core.models.lora import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, takes_back, useless_combination
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES
-from rlhf_core.policy_optimisation.origins import SOURCES
+from rlhf_core.policy_optimisation.sources import SOURCES
 from rlhf_core.rewards.aggregation import BASES
 from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSum
 from rlhf_core.rewards.function import GIVES

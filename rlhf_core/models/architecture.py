@@ -1,21 +1,16 @@
 """Shapes of models by their configuration's fields, without torch and transformers: contradictions, positions, layers.
 
-Fields, their types and their defaults are read from the source of transformers' configuration classes, which imports
-nothing. A model type that is not found there in the usual form is checked when it is built.
+Fields and their defaults are in configurations.yaml, since transformers' classes take the seconds of torch.
 """
 
 from __future__ import annotations
 
-import ast
 import copy
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -41,19 +36,6 @@ MOST_LAYERS, MOST = 10_000, 200_000_000
 OF_TOKENIZER = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
-@dataclass(frozen=True)
-class ConfigurationClass:
-    """A configuration class as its source states it.
-
-    Attributes:
-        defaults: of its fields; None for those that are not a literal.
-        whole: whether all of its own fields are there, since it derives from the base class alone.
-    """
-
-    defaults: Mapping[str, Any]
-    whole: bool
-
-
 @cache
 def _read(name: str) -> Any:
     return yaml.safe_load(resources.files("rlhf_core.models").joinpath(name).read_text(encoding="utf-8"))
@@ -63,6 +45,13 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
     """Returns the configurations' fields of the models that the scales load, by hub id or folder."""
     known: Mapping[str, Mapping[str, Any]] = _read("architectures.yaml")
     return known
+
+
+def defaults_of(model_type: object) -> Mapping[str, Any]:
+    """Returns the fields of a model type's configuration with their defaults, None for a default that is not a number,
+    a text or a switch; empty for a type that is not in configurations.yaml."""
+    fields: Mapping[str, Any] = _read("configurations.yaml").get(str(model_type), {})
+    return fields
 
 
 def architecture_of(source: str | None, architecture: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -92,76 +81,9 @@ def known_configuration(source: str) -> PreTrainedConfig:
 def field(architecture: Mapping[str, Any], names: Sequence[str]) -> int | None:
     """Returns the number of the first field that an architecture states, else of the first that has a default; None
     where it is not known."""
-    found = configuration_class(str(architecture.get("model_type")))
-    defaults = {} if found is None else found.defaults
+    defaults = defaults_of(architecture.get("model_type"))
     values = (values[name] for values in (architecture, defaults) for name in names if values.get(name) is not None)
     return next((value for value in values if isinstance(value, int)), None)
-
-
-# --- configuration classes -------------------------------------------------------------------------------------------
-
-
-@cache
-def _models_folder() -> Path | None:
-    found = find_spec("transformers")
-    places = None if found is None else found.submodule_search_locations
-    return Path(places[0]) if places else None
-
-
-def _fields(body: ast.ClassDef) -> dict[str, Any]:
-    """Returns the defaults of a class's annotated fields, and its other attributes and names for them without one."""
-    attributes = (node for node in ast.walk(body) if isinstance(node, ast.Attribute))
-    found: dict[str, Any] = {
-        node.attr: None for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"
-    }
-    for node in body.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            try:
-                found[node.target.id] = None if node.value is None else ast.literal_eval(node.value)
-            except ValueError:
-                found[node.target.id] = None
-        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "attribute_map":
-            found |= dict.fromkeys(ast.literal_eval(node.value))
-    return found
-
-
-@cache
-def _shared_fields() -> frozenset[str]:
-    """Returns names of fields that every configuration takes, those of generation included."""
-    folder = _models_folder()
-    texts = [] if folder is None else [folder / name for name in ("", "generation")]
-    names: set[str] = set()
-    for place in texts:
-        text = (place / "configuration_utils.py").read_text(encoding="utf-8")
-        names |= set(re.findall(r"self\.([a-z]\w*)\s*=[^=]", text)) | set(re.findall(r"^    ([a-z]\w*): ", text, re.M))
-    return frozenset(names)
-
-
-@cache
-def configuration_class(model_type: str) -> ConfigurationClass | None:
-    """Returns the configuration class of a model type; None where there is none of the usual form."""
-    folder, name = _models_folder(), model_type.replace("-", "_")
-    file = None if folder is None else folder / "models" / name / f"configuration_{name}.py"
-    if file is None or not name.isidentifier() or not file.is_file():
-        return None
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef):
-            stated = {getattr(one.targets[0], "id", ""): one.value for one in node.body if isinstance(one, ast.Assign)}
-            value = stated.get("model_type")
-            if isinstance(value, ast.Constant) and value.value == model_type:
-                whole = [getattr(base, "id", "") for base in node.bases] == ["PreTrainedConfig"]
-                return ConfigurationClass(_fields(node), whole)
-    return None
-
-
-@cache
-def _model_types() -> tuple[str, ...]:
-    """Returns every model type of transformers."""
-    folder = _models_folder()
-    files = [] if folder is None else sorted((folder / "models").glob("*/configuration_*.py"))
-    texts = (file.read_text(encoding="utf-8") for file in files)
-    named = re.compile(r'^    model_type = "([^"]+)"', re.M)
-    return tuple(dict.fromkeys(name for text in texts for name in named.findall(text)))
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -174,11 +96,11 @@ def check_architecture(architecture: Mapping[str, Any]) -> None:
         RecipeError: an unknown model type or field, a size below 1, a number that is not finite, or sizes that do not
             go into each other.
     """
-    kind = str(architecture["model_type"])
-    known = configuration_class(kind)
-    if known is None and _model_types() and kind not in _model_types():
-        near = hint(kind, _model_types())
-        raise RecipeError(f"model_type is '{kind}'{near if 'did you mean' in near else ', which transformers lacks'}")
+    kind = str(architecture.get("model_type"))
+    known = defaults_of(kind)
+    if not known:
+        types = [name for name in _read("configurations.yaml") if name != "every"]
+        raise RecipeError(f"model_type is '{kind}'{hint(kind, types)}; load a model of another type from a folder")
     for name, value in architecture.items():
         _check_field(kind, known, name, value)
     width, heads = field(architecture, WIDTH), field(architecture, HEADS)
@@ -191,7 +113,7 @@ def check_architecture(architecture: Mapping[str, Any]) -> None:
         if width % heads:
             raise RecipeError(f"{_said(architecture, WIDTH)} is {width}, which is not a multiple of its {heads} heads")
         size = width // heads
-    if known is not None and "rope_parameters" in known.defaults and size is not None and size % 2:
+    if "rope_parameters" in known and size is not None and size % 2:
         raise RecipeError(f"a head has {size} dimensions; rotary positions need an even number of them")
 
 
@@ -199,11 +121,11 @@ def _said(architecture: Mapping[str, Any], names: Sequence[str]) -> str:
     return next((name for name in names if name in architecture), names[0])
 
 
-def _check_field(kind: str, known: ConfigurationClass | None, name: str, value: Any) -> None:
+def _check_field(kind: str, known: Mapping[str, Any], name: str, value: Any) -> None:
     if name in OF_TOKENIZER:
         raise RecipeError(f"{name} is {value!r}, but it is the tokenizer's; leave it out")
-    if known is not None and known.whole and name not in known.defaults and name not in _shared_fields():
-        raise RecipeError(f"{kind} has no field '{name}'{hint(name, [*known.defaults, 'model_type'])}")
+    if name not in known and name not in _read("configurations.yaml")["every"]:
+        raise RecipeError(f"{kind} has no field '{name}'{hint(name, [*known, 'model_type'])}")
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in SIZES and value is not None and not (number and isinstance(value, int) and value >= 1):
         raise RecipeError(f"{name} is {value!r}; it must be a whole number of at least 1")
@@ -240,8 +162,7 @@ def unknown_targets(targets: str | Sequence[str], layers: Sequence[str]) -> list
 
 def tied_target(targets: str | Sequence[str], architecture: Mapping[str, Any]) -> str | None:
     """Returns the output projection where it is one of adapters' targets and has the embedding's weights."""
-    found = configuration_class(str(architecture.get("model_type")))
-    stated = {**({} if found is None else found.defaults), **architecture}
+    stated = {**defaults_of(architecture.get("model_type")), **architecture}
     heads = [layer for layer in linear_layers(architecture) if "." not in layer]
     named = [targets] if isinstance(targets, str) else targets
     aimed = [head for head in heads if targets != "all-linear" and len(unknown_targets(targets, [head])) < len(named)]

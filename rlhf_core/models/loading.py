@@ -17,13 +17,11 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import safe_open
 from torch import nn
 from transformers import (
-    CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -31,8 +29,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from rlhf_core.errors import DataError, RecipeError, RewardsmithError, nearest
-from rlhf_core.models.architecture import HEADS, LAYERS, MOST, POSITIONS, WIDTH
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from rlhf_core.models.architecture import HEADS, LAYERS, MOST, POSITIONS, WIDTH, check_architecture
 from rlhf_core.models.device import granted
 from rlhf_core.models.device_settings import StatedSettings, resolve
 from rlhf_core.models.forward import use_tf32
@@ -66,21 +64,11 @@ def build_language_model(
     Raises:
         RecipeError: an unknown model type or field, with the nearest known one, or fields that contradict.
     """
+    check_architecture(architecture)
     options = dict(architecture)
-    model_type = options.pop("model_type", None)
-    if model_type not in CONFIG_MAPPING:
-        near = nearest(model_type, CONFIG_MAPPING) or ["llama, gemma2, qwen2, t5, ..."]
-        raise RecipeError(f"architecture: model_type is '{model_type}'; did you mean {near[0]}?")
-    known, generation = CONFIG_MAPPING[model_type](), GenerationConfig()
-    for name in options:
-        if not hasattr(known, name) and not hasattr(generation, name):  # decoder_start_token_id is one of the latter
-            near = nearest(name, vars(known))
-            raise RecipeError(
-                f"architecture: {model_type} has no field '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
-            )
     try:
         config = AutoConfig.for_model(
-            model_type,
+            options.pop("model_type"),
             vocab_size=len(tokenizer),
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,

@@ -17,7 +17,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, VALUE_TARGETS, WHITENINGS
 from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KL_PLACEMENTS
 from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES
-from rlhf_core.policy_optimisation.origins import CRITICS, SOURCES
+from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES
 from rlhf_core.schedule import SCHEDULES, check_final_share
 from rlhf_core.shaping.choices import Chain
 from rlhf_core.shaping.steps import Elementwise

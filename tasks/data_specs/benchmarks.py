@@ -14,7 +14,8 @@ from typing import Any
 
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.schemas import Record, record_type
-from rlhf_core.data.sources import DirectorySource, HubSet, Source, load_split
+from rlhf_core.data.selection import HubSet
+from rlhf_core.data.sources import DirectorySource, Source, load_split
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import livecodebench
 from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, OFFICIAL_ITEMS, REFERENCE_CATEGORIES

@@ -17,7 +17,7 @@ from rlhf_core.models.classifier_folder import is_hub_classifier
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED
-from rlhf_core.policy_optimisation.origins import CRITICS
+from rlhf_core.policy_optimisation.sources import CRITICS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe, referenced_models, reward_models, stated_shaping
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_needs

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from rlhf_core.data.preference_filters import PreferenceFilter
-from rlhf_core.data.sources import HubSet
+from rlhf_core.data.selection import HubSet, PreferenceFilter
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.harness.choice import HarnessTask

@@ -11,7 +11,7 @@ from rlhf_core.errors import RecipeError, hint, nearest
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
-from rlhf_core.policy_optimisation.origins import CRITICS
+from rlhf_core.policy_optimisation.sources import CRITICS
 from rlhf_core.recipe import Recipe, reward_models
 from rlhf_core.supervised.config import DURATIONS, ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe

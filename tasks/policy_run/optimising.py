@@ -19,8 +19,7 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, PhaseClock
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.origins import CRITICS, SOURCES, CriticParts, RolloutParts
-from rlhf_core.policy_optimisation.sources import RolloutSource
+from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, CriticParts, RolloutParts, RolloutSource
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
@@ -81,7 +80,9 @@ class Optimisation:
             prompts=lambda: encoded_prompts(self.prompts, encoder),
             samples=None if self.solved is None else self.solved.batch,
             sampling=self.settings.sampling,
-            config=config,
+            rollout_batch=config.rollout_batch,
+            group_size=config.group_size,
+            microbatch=config.microbatch,
             seed=self.row.seed,
             clock=clock,
             generation_batch=self.row.scale.generation_batch,

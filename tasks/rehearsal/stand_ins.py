@@ -1,22 +1,24 @@
 """Stand-ins of a rehearsal for the models of a scale: tiny, with random weights, of the same architecture class.
 
 A model that the hub's cache has keeps its own tokenizer and its configuration's fields beside the sizes. Any other one
-has a tokenizer of its family that is trained on the rehearsal's rows.
+has a tokenizer that is trained on the rehearsal's rows and knows the markers of every chat template.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import RecipeError, hint
-from rlhf_core.models.architecture import known_models
+from rlhf_core.models.architecture import known_configuration, make_tiny
 
-#: Fields that a tiny configuration takes from the model that it stands for.
-KEPT = ("max_position_embeddings", "tie_word_embeddings", "feed_forward_proj")
-#: A llama of at most so many tokens has the tokenizer of Llama 2.
-LLAMA2_TOKENS = 33_000
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+#: Tokens of a trained tokenizer.
+VOCABULARY = 512
 
 
 @dataclass
@@ -44,24 +46,11 @@ class StandIns:
             from_cache = _write_from_cache(source, self.tree / folder)
             self.tokenizers[source] = "its own tokenizer" if from_cache else "a tokenizer trained on the rows"
             if not from_cache:
-                self._write_family(source, self.tree / folder)
+                config, words = make_tiny(known_configuration(source)), _trained(self.texts)
+                config.vocab_size = len(words)
+                _save_random(config, self.tree / folder)
+                words.save_pretrained(self.tree / folder)
         return folder
-
-    def _write_family(self, source: str, folder: Path) -> None:
-        from rlhf_core.models.families import FAMILIES, published
-
-        architecture = known_models().get(source)
-        if architecture is None:
-            raise RecipeError(
-                f"the architecture of {source} is not known here, so it cannot be rehearsed; download its config.json "
-                "and tokenizer (`hf download`), or add its sizes to rlhf_core/models/architectures.yaml"
-            )
-        family = str(architecture["model_type"])
-        if family == "llama" and int(architecture["vocab_size"]) <= LLAMA2_TOKENS:
-            family = "llama2"
-        if family not in FAMILIES:
-            raise RecipeError(f"model type '{family}' of {source} cannot be rehearsed{hint(family, FAMILIES)}")
-        published(family, self.texts, folder, {name: architecture[name] for name in KEPT if name in architecture})
 
     def sentences(self, model: str) -> str:
         """Returns the folder of the stand-in for a SaT model, relative to the tree."""
@@ -77,19 +66,41 @@ class StandIns:
         return folder
 
 
+def _trained(texts: Sequence[str]) -> PreTrainedTokenizerBase:
+    """Returns a tokenizer of texts that knows the markers of every chat template; its own is that of Phi-3."""
+    from rlhf_core.data.templates import TEMPLATES, MarkerTemplate, hub_template
+    from rlhf_core.data.tokenizers import train_byte_level_bpe
+
+    named = [template for template in TEMPLATES.values() if isinstance(template, MarkerTemplate)]
+    written = " ".join(text for one in named for text in (one.begin, one.eos, *sum(one.turns.values(), ())))
+    words = train_byte_level_bpe(
+        texts, VOCABULARY, re.findall(r"<[^<>\s]+>", written), eos_token="</s>", bos_token="<s>"
+    )
+    words.chat_template = hub_template(TEMPLATES["phi3"], words)
+    return words
+
+
+def _save_random(config: PreTrainedConfig, folder: Path) -> None:
+    """Writes a model of a configuration with random weights, always the same ones."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        kind.from_config(config, dtype=config.dtype or torch.float32).save_pretrained(folder)
+
+
 def _write_from_cache(source: str, folder: Path) -> bool:
     """Writes a stand-in with the tokenizer and configuration of a folder or the hub's cache; returns whether they are
     there."""
     from transformers import AutoConfig, AutoTokenizer
-
-    from rlhf_core.models.architecture import make_tiny
-    from rlhf_core.models.families import save_random
 
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         words = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError):
         return False
-    save_random(make_tiny(config), folder, config.dtype)
+    _save_random(make_tiny(config), folder)
     words.save_pretrained(folder)
     return True

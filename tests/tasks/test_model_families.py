@@ -17,9 +17,9 @@ from transformers import AutoTokenizer
 
 from rlhf_core.data.templates import chat_template
 from rlhf_core.errors import DataError
-from rlhf_core.models.families import FAMILIES, published
 from rlhf_core.models.loading import load_language_model, load_tokenizer
 from tasks.running.artifacts import digest, read_jsonl
+from tests.model_families import FAMILIES, published
 from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import RUNS, SETTINGS, Pipeline
 

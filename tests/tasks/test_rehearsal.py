@@ -49,7 +49,7 @@ def test_given_rows_are_taken_before_made_up_ones(tmp_path: Path) -> None:
 
 
 def test_a_model_of_unknown_architecture_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"architecture of someone/new is not known.*architectures.yaml"):
+    with pytest.raises(RecipeError, match=r"sizes of 'someone/new' are not known.*architectures.yaml"):
         StandIns(tmp_path, ["text"]).of("someone/new")
 
 

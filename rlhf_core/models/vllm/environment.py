@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.architecture import HEADS, WIDTH, configuration_class, field
+from rlhf_core.models.architecture import HEADS, WIDTH, defaults_of, field
 
 #: Variable that names the Python of an environment with vLLM.
 VARIABLE = "REWARDSMITH_VLLM_PYTHON"
@@ -98,8 +98,7 @@ def check_vllm(architecture: Mapping[str, Any]) -> None:
     """
     found = installed()
     kind = str(architecture.get("model_type"))
-    known = configuration_class(kind)
-    stated = {**({} if known is None else known.defaults), **architecture}
+    stated = {**defaults_of(kind), **architecture}
     if stated.get("is_encoder_decoder"):
         raise RecipeError(f"{kind} is an encoder-decoder, which vLLM does not run")
     size = head_size(architecture)

@@ -17,13 +17,6 @@ def test_a_dialogue_prompt_becomes_messages() -> None:
     ]
 
 
-def test_a_system_turn_opens_a_dialogue() -> None:
-    assert parse_dialogue("System: Be brief.\n\nHuman: Hi\n\nAssistant:")[0] == {
-        "role": "system",
-        "content": "Be brief.",
-    }
-
-
 @pytest.mark.parametrize(
     "prompt",
     [

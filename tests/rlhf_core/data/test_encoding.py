@@ -80,13 +80,6 @@ def test_a_row_that_the_tokenizers_template_refuses_is_named(marked_tokenizer: A
     )
 
 
-@pytest.mark.parametrize("name", ["phi3", "llama3", "plain"])
-def test_two_answers_in_a_row_are_kept_by_the_named_templates(marked_tokenizer: Any, name: str) -> None:
-    encoder = Encoder(marked_tokenizer, chat_template(name), Limits(prompt=200, total=220))
-    text = marked_tokenizer.decode(encoder.prompt({**ROW, "prompt": TWO_ANSWERS}))
-    assert text.index("So.") < text.index("That is why.") < text.index("Who?")
-
-
 def test_a_long_prompt_that_is_not_cut_is_named(marked_tokenizer: Any) -> None:
     encoder = Encoder(marked_tokenizer, chat_template("phi3"), Limits(4, 8, on_long_prompt="error"))
     with pytest.raises(DataError, match=r"row 1, field 'prompt': the prompt has \d+ tokens, the cap is 4"):

@@ -10,7 +10,8 @@ import pytest
 from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.data.jsonl import write_jsonl
 from rlhf_core.data.quarantine import Screening
-from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Source
+from rlhf_core.data.selection import HubSet
+from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Source
 from rlhf_core.errors import DataError
 
 from .conftest import pair

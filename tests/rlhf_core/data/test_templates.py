@@ -61,13 +61,6 @@ def test_alpacas_words_stand_around_one_instruction(marked_tokenizer: Any) -> No
     )
 
 
-@pytest.mark.parametrize(("name", "eos"), [("phi3", "<|end|>"), ("llama3", "<|eot_id|>"), ("plain", "<|end|>")])
-def test_a_response_ends_with_the_end_of_turn_token(marked_tokenizer: Any, name: str, eos: str) -> None:
-    ids = chat_template(name).response_ids(marked_tokenizer, "A fine answer.")
-    assert ids[-1] == marked_tokenizer.convert_tokens_to_ids(eos) == chat_template(name).eos_id(marked_tokenizer)
-    assert marked_tokenizer.decode(ids) == f"A fine answer.{eos}"
-
-
 TEXT_WITH_MARKERS = st.lists(
     st.one_of(
         st.text(st.characters(exclude_categories=["Cs"]), max_size=4),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 from transformers import CONFIG_MAPPING
@@ -10,7 +12,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.architecture import (
     _read,
     check_architecture,
-    configuration_class,
+    defaults_of,
     field,
     known_configuration,
     known_models,
@@ -41,14 +43,18 @@ def test_models_that_scales_load_are_valid_and_have_the_positions_of_their_confi
     assert field(stated, ("max_position_embeddings",)) == getattr(config, "max_position_embeddings", None)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gemma2", "qwen2", "phi3", "gpt2", "t5"])
-def test_defaults_are_those_of_the_configuration_class(model_type: str) -> None:
-    found, made = configuration_class(model_type), CONFIG_MAPPING[model_type]()
-    assert found is not None
-    assert found.whole
-    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "n_embd", "d_model"):
-        if found.defaults.get(name) is not None:
-            assert found.defaults[name] == getattr(made, name)
+TYPES = sorted({*_read("configurations.yaml")} - {"every"})
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_fields_and_defaults_are_those_of_the_configuration_class(model_type: str) -> None:
+    known, every, made = defaults_of(model_type), {*_read("configurations.yaml")["every"]}, CONFIG_MAPPING[model_type]()
+    stated = {each.name: each.default for each in fields(made)}  # type: ignore[arg-type]
+    for name, default in known.items():
+        assert default is None or stated[name] == default
+        assert default is not None or not isinstance(stated.get(name), int | float | str)
+    assert {name for name in {**vars(made), **stated} if not name.startswith("_")} <= {*known, *every}
+    assert {*made.attribute_map} <= {*known}
 
 
 def test_targets_are_ends_of_names_or_an_expression_of_whole_names() -> None:
@@ -62,6 +68,8 @@ def test_targets_are_ends_of_names_or_an_expression_of_whole_names() -> None:
 def test_a_model_type_that_transformers_lacks_is_refused_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match="model_type is 'gemma22'; did you mean 'gemma2'"):
         check_architecture({"model_type": "gemma22"})
+    with pytest.raises(RecipeError, match=r"model_type is 'vit'; known: gemma, .*; load a model of another type"):
+        check_architecture({"model_type": "vit"})
 
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "max_position_embeddings"])

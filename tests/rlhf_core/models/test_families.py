@@ -14,7 +14,6 @@ from rlhf_core.data.templates import TokenizerTemplate, chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError
-from rlhf_core.models.families import FAMILIES, published
 from rlhf_core.models.generation import Generated
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.policy import policy_of
@@ -28,6 +27,7 @@ from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rewards.preference_training import pair_loss
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.supervised.objectives import sequence_statistics, sft_loss
+from tests.model_families import FAMILIES, published
 
 TEXTS = ["the cat sat on the mat", "a dog ran in the park", "cats and dogs ran", "sat on a dog"]
 

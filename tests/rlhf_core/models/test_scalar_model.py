@@ -108,10 +108,11 @@ def test_built_models_depend_on_their_seed_only() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "lama"}, r"model_type is 'lama'; did you mean llama\?"),
-        ({"model_type": None}, r"model_type is 'None'; did you mean"),
+        ({"model_type": "lama"}, r"model_type is 'lama'; did you mean 'llama'\?"),
+        ({"model_type": None}, r"model_type is 'None'; known: gemma"),
         ({"hiden_size": 16}, r"llama has no field 'hiden_size'; did you mean 'hidden_size'\?"),
-        ({"hidden_size": 15}, r"hidden size \(15\) is not a multiple"),
+        ({"hidden_size": 15}, "hidden_size is 15, which is not a multiple of its 2 heads"),
+        ({"rms_norm_eps": "small"}, "architecture: .*'rms_norm_eps' expected float, got str"),
     ],
 )
 def test_an_architecture_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:

@@ -250,14 +250,6 @@ def test_the_imitation_loss_is_divided_by_the_weighted_tokens(kind: str) -> None
         Imitation(sequences[1:], [[1.0, 1.0]], batch=1, microbatch=1)
 
 
-def test_fixed_samples_are_of_the_reference_and_come_once_per_pass(kind: str) -> None:
-    run = run_of("rlmec", kind)
-    batch = run.source.next(run.generator)
-    assert batch.logprobs is not None
-    assert torch.equal(batch.logprobs, batch.reference_logprobs)  # type: ignore[arg-type]
-    assert sorted(str(record["id"]) for record in batch.records) == [str(i) for i in range(8)]
-
-
 def test_every_item_comes_once_before_any_comes_again() -> None:
     passes = Passes(5, 3, "a")
     drawn = [i for _ in range(5) for i in passes.next()]

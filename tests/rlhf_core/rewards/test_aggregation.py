@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from tiny_models import PAD, batch_of, random_rows, tiny_scalar_model
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.reward_model import ScalarModel, SegmentStates
+from rlhf_core.models.reward_model import SegmentStates
 from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation, build_aggregation
-from rlhf_core.rewards.preference_training import aggregate, pair_loss, score_parts
+from rlhf_core.rewards.preference_training import aggregate, pair_loss
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit, NGram
 from rlhf_core.segmentation.segments import SegmentedSequence
@@ -111,19 +110,6 @@ ATTENTION = Aggregation("differential_attention", dim=DIM)
 def sequences() -> list[SegmentedSequence]:
     pairs = zip(PROMPTS, ROWS, ENDS, strict=True)
     return [SegmentedSequence(EncodedSequence(prompt, row), ends) for prompt, row, ends in pairs]
-
-
-def test_projections_leave_the_scalar_head_as_it_is_and_survive_saving(tmp_path: Path) -> None:
-    plain, model = tiny_scalar_model(), tiny_scalar_model(projections=ATTENTION.projections)
-    assert torch.equal(plain.heads["reward"].weight, model.heads["reward"].weight)  # type: ignore[arg-type]
-    model.save(tmp_path, {"aggregation": "differential_attention"})
-    again, config = ScalarModel.load(tmp_path)
-    assert config["projections"] == {"query": DIM, "key": DIM}
-    before, after = (score_parts(m, sequences(), PAD, ATTENTION) for m in (model, again))
-    torch.testing.assert_close(before[0], after[0])
-    assert before[1][0]["weights"] == pytest.approx(after[1][0]["weights"])
-    plain.save(tmp_path / "plain", {})
-    assert "projections" not in ScalarModel.load(tmp_path / "plain")[1]
 
 
 def test_a_step_on_the_pair_loss_widens_the_margin_and_reaches_every_head() -> None:

@@ -15,7 +15,7 @@ from tiny_models import batch_of, random_rows
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.normalisers import LocationAware, Scalar
-from rlhf_core.rewards.composition import Component, Part, Reward
+from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram
 from rlhf_core.signals import Segments, Sequence, SignalType, Tokens
@@ -38,17 +38,6 @@ class Fixed:
         if self.value is not None:
             values = torch.full_like(values, self.value)
         return Segments(values, segmentation) if self.gives is Segments else self.gives(values)  # type: ignore[call-arg]
-
-
-@dataclass
-class Rows:
-    """Gives one fixed value per response."""
-
-    values: list[float]
-    gives: SignalType = Sequence
-
-    def score(self, batch: RolloutBatch) -> Sequence:
-        return Sequence(torch.tensor(self.values))
 
 
 @dataclass
@@ -131,19 +120,6 @@ def test_type_mismatches_are_refused_by_name() -> None:
 def test_a_reward_that_is_not_finite_stops_the_run(value: float) -> None:
     with pytest.raises(NumericsError, match="response 0"):
         Reward((Component("a", Fixed(Tokens, value=value), build_credit("as_is")),))(BATCH)
-
-
-def test_a_combination_may_gate_a_component_by_the_signal_of_another() -> None:
-    def gate(parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, torch.Tensor]:
-        open_ = parts["holistic"].signal.values >= 0.5
-        return {"holistic": parts["holistic"].tokens, "aspect": parts["aspect"].tokens * open_[:, None]}
-
-    holistic = Component("holistic", Rows([0.6, 0.4]), build_credit("last_token"), weight=5.0)
-    aspect = Component("aspect", Fixed(Tokens, value=0.1), build_credit("as_is"))
-    output = Reward((holistic, aspect), combination=gate)(BATCH)
-    torch.testing.assert_close(output.total[0], torch.tensor([0.1, 0.1, 0.1, 0.1, 3.1]))
-    torch.testing.assert_close(output.total[1], torch.tensor([0.0, 0.0, 2.0, 0.0, 0.0]))
-    assert set(output.breakdown) == {"holistic", "aspect", "clamp"}
 
 
 def test_running_statistics_stay_as_they_are_in_evaluation_and_survive_a_restart() -> None:

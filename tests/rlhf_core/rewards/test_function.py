@@ -134,12 +134,6 @@ def test_a_function_that_edits_its_batch_changes_nothing_that_is_trained_on() ->
     assert (BATCH.records, BATCH.texts) == before[2:]
 
 
-def test_a_function_that_calls_a_module_gives_values_without_a_gradient() -> None:
-    module = torch.nn.Linear(1, 1)
-    found = FunctionScorer(lambda batch: module(batch.responses.lengths.float()[:, None])[:, 0], Sequence).score(BATCH)
-    assert not found.values.requires_grad
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_value_that_is_not_finite_names_the_function_and_the_response(bad: float) -> None:
     def odd(batch: RolloutBatch) -> torch.Tensor:

@@ -11,7 +11,6 @@ from tiny_models import random_rows, tiny_policy
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.supervised.objectives import (
     dpo_loss,
-    mean_nll,
     reference_logprobs,
     sequence_logprobs,
     sequence_statistics,
@@ -36,12 +35,6 @@ def test_sft_sums_over_response_tokens_only() -> None:
     naive = [x for sequence in SEQUENCES for x in naive_nll(1, sequence)]
     assert tokens == len(naive) == 17
     assert float(loss.detach()) == pytest.approx(sum(naive), rel=1e-5)
-
-
-@pytest.mark.parametrize("batch", [1, 3, 64])
-def test_mean_nll_weighs_tokens_not_sequences(batch: int) -> None:
-    naive = [x for sequence in SEQUENCES for x in naive_nll(1, sequence)]
-    assert mean_nll(tiny_policy(1), SEQUENCES, batch) == pytest.approx(sum(naive) / len(naive), rel=1e-5)
 
 
 def test_entropies_come_on_request() -> None:

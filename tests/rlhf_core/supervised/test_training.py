@@ -103,11 +103,6 @@ def test_a_decay_ends_no_lower_than_its_share_of_the_peak(
         assert found[k] * peak == pytest.approx(share * peak + (peak - share * peak) * fall)
 
 
-def test_the_rate_reaches_the_optimiser() -> None:
-    _, history = fit(replace(CONFIG, schedule="linear"), steps=4)
-    assert [row["learning_rate"] for row in history] == pytest.approx([0.1, 0.1, 0.1 * 2 / 3, 0.1 / 3])
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_stops_before_the_step(value: float) -> None:
     model = nn.Linear(1, 1)

@@ -1,14 +1,15 @@
-"""Filters on preference pairs, each removal counted under its reason.
+"""Selection of data that a settings file states: a data set of the hub, and filters of preference pairs.
 
-Source: PAR, experimental setup: prompt, chosen and rejected under 512 tokens each, the chosen response's
-score above the rejected one's, no "confidence" in either response, each prompt once.
+Each removal of a pair is counted under its reason. Source: PAR, experimental setup: prompt, chosen and rejected under
+512 tokens each, the chosen response's score above the rejected one's, no "confidence" in either response, each prompt
+once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rlhf_core.errors import DataError, RecipeError
@@ -18,6 +19,32 @@ if TYPE_CHECKING:
     from rlhf_core.data.schemas import Record
 
 CountTokens = Callable[[str], int]
+
+
+@dataclass(frozen=True)
+class HubSet(Checked):
+    """One Hugging Face data set and how its columns become our fields.
+
+    Args:
+        path: hub id, a folder written by `save_to_disk`, or a packaged loader ("json") with `data_files`.
+        mapping: {our field: their column, or a dotted path into it such as "chosen.1.content"}. A step may
+            be a key, an index (negative from the end) or a slice ("chosen.:-1"). A list of chat messages
+            given as `prompt` is kept as `messages`, and its text form becomes the prompt. An index or slice into a
+            text reads it as a dialogue of "Human:" and "Assistant:" turns.
+        kind: record type; None takes the one that fits.
+        config: configuration name of the data set.
+        revision: commit or tag; pin it, or the data may change under a result.
+        splits: {our split: their split}.
+        data_files: {their split: file for a packaged loader, or files}.
+    """
+
+    path: str
+    mapping: Mapping[str, str]
+    kind: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
+    data_files: Mapping[str, str | tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)

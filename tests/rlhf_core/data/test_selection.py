@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_core.data.preference_filters import PreferenceFilter
+from rlhf_core.data.selection import PreferenceFilter
 from rlhf_core.errors import DataError, RecipeError
 
 from .conftest import pair
