@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
-from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_results
 from rlhf_core.evaluation.reward_bench import check_independence
 from tasks.params.evaluation import BestOfNSpec
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
@@ -66,8 +66,7 @@ def win_rates(
             for row, text in zip(rows, best, strict=True)
         ]
         for name, judge in judges.items():
-            outcomes = combine_orders(play_games(judge, games, template))
-            rate = win_rate_of_outcomes(outcomes)
+            rate = win_rate_of_results(combine_orders(play_games(judge, games, template)).values())
             found |= {
                 f"{name}/{size}": rate["win_rate"],
                 f"{name}_se/{size}": rate["standard_error"],

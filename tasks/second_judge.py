@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_results
 from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
@@ -68,7 +68,7 @@ def judge_policies(
                 remedy="Compare policies that were evaluated on the same data",
             )
         games = play_games(judge, comparisons, scale.template)
-        rate = win_rate_of_outcomes(combine_orders(games))
+        rate = win_rate_of_results(combine_orders(games).values())
         metrics |= {
             f"second/{name}": rate["win_rate"],
             f"second_se/{name}": rate["standard_error"],

@@ -56,7 +56,7 @@ class Aspect(Protocol):
     """One respect in which responses are scored.
 
     Values are rewards: more is always better. An aspect that asks a tool may also have `prefetch(responses)`, which
-    starts asking and returns at once, and `usage` (`tool_client.ToolUsage`), what the tool was asked so far.
+    starts asking and returns at once, and `usage` (`services.Usage`), what the tool was asked so far.
 
     Attributes:
         name: as shown in tables.

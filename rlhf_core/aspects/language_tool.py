@@ -7,20 +7,17 @@ downloads on first use.
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
-from rlhf_core.aspects.tool_client import ToolClient, ToolConfig, ToolUsage
 from rlhf_core.errors import RecipeError, ToolError
-from rlhf_core.evaluation.judges.openai_endpoint import Failure
-from rlhf_core.lazy import httpx
+from rlhf_core.services import CallSettings, Failure, Service, Usage, check_address, client, digest, post
 
 Spans = list[tuple[int, int]]
 
@@ -37,7 +34,7 @@ class LanguageToolGrammar:
         disabled_rules: rule ids that are not errors here.
         timeout_s: of one call from its start to the answer's last byte.
         offsets: character spans of the tokens of a text; words and marks without one.
-        concurrency, retries, backoff_s, max_backoff_s, cache_path: see `ToolConfig`.
+        concurrency, retries, backoff_s, max_backoff_s, cache_path: see `CallSettings`.
     """
 
     name = "grammar"
@@ -58,29 +55,60 @@ class LanguageToolGrammar:
         cache_path: str | None = None,
     ) -> None:
         self._offsets = offsets or words
-        url = url or os.environ.get(URL_VARIABLE) or local_url(language)
-        ask = _server(url, language, disabled_rules, timeout_s, concurrency)
-        identity = {"tool": "languagetool", "language": language, "disabled": sorted(disabled_rules)}
-        config = ToolConfig(concurrency, retries, backoff_s, max_backoff_s, cache_path)
-        self.client: ToolClient[Spans] = ToolClient(f"LanguageTool at {url}", identity, ask, spans_of, config)
+        self._url = (url or os.environ.get(URL_VARIABLE) or local_url(language)).rstrip("/")
+        try:
+            check_address(self._url)
+        except RecipeError as error:
+            raise RecipeError(f"aspect 'grammar': url is '{self._url}'; {error}") from None
+        self._identity = {"tool": "languagetool", "language": language, "disabled": sorted(disabled_rules)}
+        rules = {"disabledRules": ",".join(disabled_rules)} if disabled_rules else {}
+        self._form, self._timeout_s, self._client = {"language": language} | rules, timeout_s, client(concurrency)
+        settings = CallSettings(
+            concurrency=concurrency, retries=retries, backoff_s=backoff_s, max_backoff_s=max_backoff_s,
+            cache_path=cache_path,
+        )  # fmt: skip
+        self._service: Service[str] = Service("languagetool", self._ask, settings)
 
     @property
-    def usage(self) -> ToolUsage:
+    def usage(self) -> Usage:
         """Returns the counts of requests to the server so far."""
-        return self.client.usage
+        return self._service.usage
 
     def prefetch(self, responses: Sequence[str]) -> None:
         """Starts asking about responses, so that the tool works while something else does."""
-        self.client.prefetch([text for text in responses if text.strip()])
+        self._service.prefetch(self._questions(responses))
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-        asked = [text for text in responses if text.strip()]
-        found = dict(zip(asked, self.client.answers(asked), strict=True))
+        asked = self._questions(responses)
+        try:
+            rows = self._service.answers(asked)
+        except Failure as failure:
+            raise ToolError(
+                f"LanguageTool at {self._url}: {failure}. No score is made up: training stops here"
+            ) from None
+        found = {text: spans_of(json.loads(rows[key]["text"]), text) for key, text in asked.items()}
         errors = [found.get(text, []) for text in responses]
         return [
             replace(marked(self._offsets(text), spans), errors=len(spans))
             for text, spans in zip(responses, errors, strict=True)
         ]
+
+    def _questions(self, responses: Sequence[str]) -> dict[str, str]:
+        return {digest({**self._identity, "text": text}): text for text in responses if text.strip()}
+
+    def _ask(self, text: str) -> dict[str, str]:
+        """Returns the server's answer about a text, which `spans_of` reads."""
+        response = post(self._client, f"{self._url}/v2/check", self._timeout_s, data={**self._form, "text": text})
+        if response.status_code in (400, 401, 403, 404, 405, 413):
+            raise Failure(f"refused the request with {response.status_code}: {response.text[:200]!r}", final=True)
+        if response.status_code != 200:
+            raise Failure(f"answered with status {response.status_code}")
+        try:
+            answer = response.json()
+        except ValueError:
+            raise Failure(f"answered with no JSON: {response.text[:80]!r}") from None
+        spans_of(answer, text)
+        return {"text": json.dumps(answer, ensure_ascii=False)}
 
 
 def spans_of(answer: Any, text: str) -> Spans:
@@ -117,48 +145,6 @@ def local_url(language: str) -> str:
     """
     tool = _local(language)
     return f"http://{tool.host}:{tool.port}"
-
-
-def _server(
-    url: str, language: str, disabled: Sequence[str], timeout_s: float, concurrency: int
-) -> Callable[[str], Any]:
-    address = httpx.URL(url)
-    if address.scheme not in ("http", "https") or not address.host:
-        raise RecipeError(f"aspect 'grammar': url must be an http or https address, not '{url}'")
-    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    client, loop = httpx.AsyncClient(timeout=None, limits=limits), _loop()
-    target = f"{url.rstrip('/')}/v2/check"
-    form = {"language": language} | ({"disabledRules": ",".join(disabled)} if disabled else {})
-
-    async def post(text: str) -> httpx.Response:
-        async with asyncio.timeout(timeout_s):  # httpx restarts its own count at each byte
-            return await client.post(target, data={**form, "text": text})
-
-    def ask(text: str) -> Any:
-        try:
-            response = asyncio.run_coroutine_threadsafe(post(text), loop).result()
-        except TimeoutError:
-            raise Failure(f"no answer within {timeout_s} s; is the server overloaded?") from None
-        except httpx.HTTPError as error:
-            raise Failure(f"cannot be reached ({error}); is the server running?") from None
-        if response.status_code in (400, 401, 403, 404, 405, 413):
-            raise Failure(f"refused the request with {response.status_code}: {response.text[:200]!r}", final=True)
-        if response.status_code != 200:
-            raise Failure(f"answered with status {response.status_code}")
-        try:
-            return response.json()
-        except ValueError:
-            raise Failure(f"answered with no JSON: {response.text[:80]!r}") from None
-
-    return ask
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """Returns the event loop of calls to servers, in a thread of its own; one per process."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="languagetool", daemon=True).start()
-    return loop
 
 
 @cache

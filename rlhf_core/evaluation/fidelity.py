@@ -138,15 +138,13 @@ def boundary_scores(
     true: Sequence[Sequence[int]],
     *,
     tolerance: int = 0,
-    ignore_first: bool = True,
 ) -> BoundaryScore:
-    """Returns the micro-averaged precision, recall and F1 of segment starts.
+    """Returns the micro-averaged precision, recall and F1 of segment starts, but for 0, where every one starts.
 
     Args:
         predicted, true: per response the start character positions; duplicates count once.
         tolerance: characters a predicted start may be off; each true start is matched at most once, nearest
             in order.
-        ignore_first: leave out position 0, where every segmentation starts.
 
     Returns:
         Scores over all responses. Nothing predicted and nothing true: all 1. Otherwise precision is 0
@@ -156,9 +154,7 @@ def boundary_scores(
         raise DataError(f"{len(predicted)} predicted and {len(true)} true segmentations")
     hits = n_predicted = n_true = 0
     for guess, truth in zip(predicted, true, strict=True):
-        left, right = sorted(set(guess)), sorted(set(truth))
-        if ignore_first:
-            left, right = [p for p in left if p != 0], [p for p in right if p != 0]
+        left, right = sorted(set(guess) - {0}), sorted(set(truth) - {0})
         n_predicted, n_true = n_predicted + len(left), n_true + len(right)
         hits += _matches(left, right, tolerance)
     if n_predicted == 0 and n_true == 0:

@@ -24,14 +24,14 @@ import binascii
 import json
 import pickletools
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.livecodebench_programs import FUNCTION_SETUP, SCRIPT_SETUP, function_source, script_source
-from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, Sandbox
+from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, run_programs
 
 #: The protocol's name in items.
 PROTOCOL = "livecodebench"
@@ -256,8 +256,8 @@ def _arguments(given: str) -> str:
     return "[" + ",".join(given.split("\n")) + "]"
 
 
-def judged(items: Sequence[Mapping[str, Any]], programs: Sequence[str]) -> Iterator[ProgramResult]:
-    """Yields the result of a program for each item, one after the other; a blank program has failed."""
-    with Sandbox(LIMITS) as sandbox:
-        for item, text in zip(items, programs, strict=True):
-            yield sandbox.run(program(item, text)) if text.strip() else ProgramResult("error", "no code in the answer")
+def judged(items: Sequence[Mapping[str, Any]], programs: Sequence[str]) -> list[ProgramResult]:
+    """Returns the result of a program for each item; a blank program has failed."""
+    asked = [program(item, text) for item, text in zip(items, programs, strict=True) if text.strip()]
+    results = iter(run_programs(asked, LIMITS))
+    return [next(results) if text.strip() else ProgramResult("error", "no code in the answer") for text in programs]

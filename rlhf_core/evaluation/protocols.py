@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.judges.games import Game, JudgedPair, Outcome, Side, combine_orders, play_games
+from rlhf_core.evaluation.judges.games import Game, JudgedPair, Side, combine_orders, play_games
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.evaluation.statistics import binomial_test, require_finite
 from rlhf_core.typed import Checked, one_of
@@ -142,6 +142,7 @@ class Protocol(Checked):
         by_prompt: dict[str, list[Game]] = {}
         for game in games:
             by_prompt.setdefault(game.id, []).append(game)
+        results = combine_orders(games, "agreement" if self.orders == "agreed" else "sum")
         scores, unparsable, one_sided = dict[str, float](), list[str](), list[str]()
         for prompt, played in by_prompt.items():
             valid = [game for game in played if not math.isnan(game.score_for_model)]
@@ -150,12 +151,8 @@ class Protocol(Checked):
             elif self.soft:
                 scores[prompt] = sum(game.preference_for_model for game in played) / len(played) - 1
             else:
-                scores[prompt] = SCORES[self._outcome(played).result]
+                scores[prompt] = SCORES[results[prompt]]
         return Tally(scores, self.ties, tuple(unparsable), tuple(one_sided))
-
-    def _outcome(self, played: Sequence[Game]) -> Outcome:
-        (outcome,) = combine_orders(played, "agreement" if self.orders == "agreed" else "sum")
-        return outcome
 
 
 #: Protocols of the papers' judges: the comparison of two answers, and the counting of verdicts.

@@ -23,8 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -279,33 +278,13 @@ def _numpy_folders() -> list[Path]:
     return [path for path in (folder, folder.with_name("numpy.libs")) if path.is_dir()]
 
 
-def run_programs(
-    programs: Sequence[Program], limits: ProgramLimits | None = None, *, workers: int = 1
-) -> list[ProgramResult]:
+def run_programs(programs: Sequence[Program], limits: ProgramLimits | None = None) -> list[ProgramResult]:
     """Runs programs, each in its own limited child, and returns their results in order.
-
-    Args:
-        programs: what to run.
-        limits: per program.
-        workers: sandboxes side by side.
 
     Raises:
         SandboxError: this machine cannot isolate them; none has run.
     """
     if not programs:
         return []
-    results: list[ProgramResult | None] = [None] * len(programs)
-
-    def serve(indices: Iterable[int]) -> None:
-        with Sandbox(limits) as sandbox:
-            for i in indices:
-                results[i] = sandbox.run(programs[i])
-
-    workers = max(1, min(workers, len(programs)))
-    if workers == 1:
-        serve(range(len(programs)))
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            for future in [pool.submit(serve, range(w, len(programs), workers)) for w in range(workers)]:
-                future.result()
-    return [result for result in results if result is not None]
+    with Sandbox(limits) as sandbox:
+        return [sandbox.run(program) for program in programs]

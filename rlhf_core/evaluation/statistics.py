@@ -6,7 +6,7 @@ Tests over worlds are in `rlhf_core.evaluation.worlds`, verdicts in `tasks.studi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -132,23 +132,15 @@ def paired_t_test(a: ArrayLike, b: ArrayLike) -> TestResult:
     return TestResult(mean, float(2.0 * stats.t.sf(abs(mean / error), n - 1)), n)
 
 
-def bootstrap_interval(
-    values: ArrayLike,
-    statistic: Callable[[Floats], float] | None = None,
-    *,
-    rounds: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """Returns the percentile bootstrap of a statistic (default: the mean) of [n] values; NaN without values."""
+def bootstrap_interval(values: ArrayLike, *, rounds: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
+    """Returns the percentile bootstrap of the mean of [n] values; NaN without values."""
     vector = _vector(values, "values")
     if not len(vector):
         return Interval(math.nan, math.nan, math.nan)
-    compute = statistic or (lambda sample: float(sample.mean()))
     generator = np.random.default_rng(seed)
-    drawn = [compute(vector[generator.integers(len(vector), size=len(vector))]) for _ in range(rounds)]
+    drawn = [vector[generator.integers(len(vector), size=len(vector))].mean() for _ in range(rounds)]
     lower, upper = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(compute(vector), float(lower), float(upper))
+    return Interval(float(vector.mean()), float(lower), float(upper))
 
 
 def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:

@@ -9,11 +9,11 @@ gives the number where there is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -23,6 +23,7 @@ FOLDER = Path(__file__).parent
 PAPERS = ("segment", "sentence", "alarm", "rlmec", "par")
 
 _ROW_FIELDS = ("condition", "backbone", "values")
+_COLUMN_FIELDS = ("key", "printed", "unit", "direction", "benchmark")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,6 @@ class Column:
     unit: str
     direction: str | None = None
     benchmark: str | None = None
-    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class Table:
     kind: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    varied: tuple[Mapping[str, Any], ...]
 
     @property
     def name(self) -> str:
@@ -115,26 +114,30 @@ class Table:
 class Figure:
     """One published figure: what it varies and claims (figures carry no plotted values here)."""
 
-    paper: str
     id: str
     title: str
-    kind: str
     claims: tuple[str, ...]
     details: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper: everything that it prints and that the project compares with."""
+    """One paper: what it prints and the project compares with; `raw` is its whole file."""
 
     key: str
     title: str
-    seeds_reported: str
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
-    hyperparameters: tuple[Mapping[str, Any], ...]
-    notes: tuple[Mapping[str, str], ...]
-    experiment_matrix: Mapping[str, Any]
+    raw: Mapping[str, Any]
+
+    @property
+    def notes(self) -> Sequence[Mapping[str, str]]:
+        """Returns what the paper leaves open or contradicts."""
+        notes: Sequence[Mapping[str, str]] = self.raw["notes"]
+        return notes
+
+
+P = TypeVar("P", Table, Figure)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -164,38 +167,14 @@ def _row(raw: Mapping[str, Any]) -> Row:
 
 
 def _table(paper_key: str, raw: Mapping[str, Any]) -> Table:
-    columns = tuple(
-        Column(
-            key=column["key"],
-            printed=column["printed"],
-            unit=column["unit"],
-            direction=column.get("direction"),
-            benchmark=column.get("benchmark"),
-            source=column.get("judge_or_source"),
-        )
-        for column in raw["columns"]
-    )
-    return Table(
-        paper=paper_key,
-        id=raw["id"],
-        title=raw["title"],
-        kind=raw["kind"],
-        columns=columns,
-        rows=tuple(_row(row) for row in raw["rows"]),
-        varied=tuple(raw["varied"]),
-    )
+    columns = tuple(Column(**{name: raw.get(name) for name in _COLUMN_FIELDS}) for raw in raw["columns"])
+    rows = tuple(_row(row) for row in raw["rows"])
+    return Table(paper_key, raw["id"], raw["title"], raw["kind"], columns, rows)
 
 
-def _figure(paper_key: str, raw: Mapping[str, Any]) -> Figure:
-    named = ("id", "title", "kind", "claims")
-    return Figure(
-        paper=paper_key,
-        id=raw["id"],
-        title=raw["title"],
-        kind=raw["kind"],
-        claims=tuple(raw.get("claims", ())),
-        details={key: value for key, value in raw.items() if key not in named},
-    )
+def _figure(raw: Mapping[str, Any]) -> Figure:
+    details = {key: value for key, value in raw.items() if key not in ("id", "title", "claims")}
+    return Figure(raw["id"], raw["title"], tuple(raw.get("claims", ())), details)
 
 
 @cache
@@ -209,24 +188,8 @@ def paper(key: str) -> Paper:
     if name not in PAPERS:
         raise RecipeError(f"unknown paper '{key}'{suggestion(name, PAPERS)}")
     raw = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
-    return Paper(
-        key=name,
-        title=raw["title"],
-        seeds_reported=raw["seeds_reported"],
-        tables=tuple(_table(name, table) for table in raw["tables"]),
-        figures=tuple(_figure(name, figure) for figure in raw["figures"]),
-        hyperparameters=tuple(raw["hyperparameters"]),
-        notes=tuple(raw["notes"]),
-        experiment_matrix=raw["experiment_matrix"],
-    )
-
-
-def _split(name: str, kind: str) -> tuple[Paper, str]:
-    paper_key, slash, rest = name.partition("/")
-    if not slash or not rest.strip():
-        raise RecipeError(f"'{name}' does not name a {kind}: write <paper>/<number>, such as 'segment/1'")
-    number = rest.strip().lower().removeprefix(kind).strip()
-    return paper(paper_key), f"{kind.capitalize()} {number}"
+    tables, figures = (_table(name, each) for each in raw["tables"]), (_figure(each) for each in raw["figures"])
+    return Paper(name, raw["title"], tuple(tables), tuple(figures), raw)
 
 
 def table(name: str) -> Table:
@@ -235,12 +198,8 @@ def table(name: str) -> Table:
     Raises:
         RecipeError: an unknown paper or table, with the nearest known one.
     """
-    owner, wanted = _split(name, "table")
-    for found in owner.tables:
-        if found.id == wanted:
-            return found
-    hint = suggestion(wanted, (found.id for found in owner.tables))
-    raise RecipeError(f"paper '{owner.key}' has no {wanted}{hint}")
+    owner, wanted = _named(name, "table")
+    return _by_id(owner, owner.tables, wanted)
 
 
 def figure(name: str) -> Figure:
@@ -249,9 +208,21 @@ def figure(name: str) -> Figure:
     Raises:
         RecipeError: an unknown paper or figure, with the nearest known one.
     """
-    owner, wanted = _split(name, "figure")
-    for found in owner.figures:
-        if found.id == wanted:
-            return found
-    hint = suggestion(wanted, (found.id for found in owner.figures))
-    raise RecipeError(f"paper '{owner.key}' has no {wanted}{hint}")
+    owner, wanted = _named(name, "figure")
+    return _by_id(owner, owner.figures, wanted)
+
+
+def _named(name: str, kind: str) -> tuple[Paper, str]:
+    paper_key, slash, rest = name.partition("/")
+    if not slash or not rest.strip():
+        raise RecipeError(f"'{name}' does not name a {kind}: write <paper>/<number>, such as 'segment/1'")
+    number = rest.strip().lower().removeprefix(kind).strip()
+    return paper(paper_key), f"{kind.capitalize()} {number}"
+
+
+def _by_id(owner: Paper, printed: Sequence[P], wanted: str) -> P:
+    found = next((each for each in printed if each.id == wanted), None)
+    if found is None:
+        hint = suggestion(wanted, (each.id for each in printed))
+        raise RecipeError(f"paper '{owner.key}' has no {wanted}{hint}")
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -37,7 +37,7 @@ class Oracle(OracleTeacher):
 class TeacherEndpoint(EndpointConfig):
     """A language model behind an OpenAI-compatible endpoint."""
 
-    cache_path: str | Path | None = ".work/teacher/endpoint.jsonl"
+    cache_path: str | Path | None = field(default=".work/teacher/endpoint.jsonl", kw_only=True)
     needs_testbed: ClassVar[bool] = False
 
     def teacher(self, load: LoadPolicy) -> Teacher:

@@ -17,7 +17,6 @@ import yaml
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.judges.cache import AnswerCache, digest
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.models.policy import Policy, pad_rows
@@ -25,6 +24,7 @@ from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import CORRECT
 from rlhf_core.reasoning.templates import REWRITTEN, TEACHER
+from rlhf_core.services import AnswerCache, digest
 
 #: Kinds of request: the first wrong step, and the rewritten solution.
 LOCATE, REWRITE = "locate_error", "rewrite_solution"
@@ -109,7 +109,7 @@ class LocalTeacher:
         policy: the model.
         encoder: its tokenizer, template and limits.
         name: of the model, part of a cached answer's key.
-        cache: file of answers, None for none.
+        cache: file of answers; None keeps them in memory.
         max_new_tokens: longest answer.
         batch: prompts answered at a time.
     """
@@ -118,7 +118,7 @@ class LocalTeacher:
         self, policy: Policy, encoder: Encoder, name: str, cache: Path | None, max_new_tokens: int, batch: int = 16
     ) -> None:
         self.policy, self.encoder, self.name = policy, encoder, name
-        self.cache = AnswerCache(cache) if cache is not None else None
+        self.cache = AnswerCache(cache)
         self.sampling, self.batch = Sampling(max_new_tokens, temperature=0), batch
         self.counts = {"calls": 0.0, "from_cache": 0.0, "input_tokens": 0.0, "output_tokens": 0.0}
 
@@ -134,22 +134,15 @@ class LocalTeacher:
         keys = [
             digest({"model": self.name, "prompt": text, "tokens": self.sampling.max_new_tokens}) for text in prompts
         ]
-        known: dict[str, str] = {}
-        for key in keys:
-            row = self.cache.get(key) if self.cache is not None else None
-            if row is not None:
-                known[key] = str(row["text"])
-        self.counts["from_cache"] += sum(key in known for key in keys)
-        missing = {key: text for key, text in zip(keys, prompts, strict=True) if key not in known}
+        self.counts["from_cache"] += sum(self.cache.get(key) is not None for key in keys)
+        missing = {key: text for key, text in zip(keys, prompts, strict=True) if self.cache.get(key) is None}
         encoded = {key: self.encoder.prompt({"prompt": text}) for key, text in missing.items()}
         order = sorted(encoded, key=lambda key: len(encoded[key]))
         for start in range(0, len(order), self.batch):
             chosen = order[start : start + self.batch]
-            known |= zip(chosen, self._generate([encoded[key] for key in chosen]), strict=True)
-            if self.cache is not None:
-                for key in chosen:
-                    self.cache.put(key, known[key], model=self.name)
-        return [known[key] for key in keys]
+            for key, text in zip(chosen, self._generate([encoded[key] for key in chosen]), strict=True):
+                self.cache.put(key, text, model=self.name)
+        return [str((self.cache.get(key) or {})["text"]) for key in keys]
 
     def _generate(self, prompts: Sequence[Sequence[int]]) -> list[str]:
         ids, mask = pad_rows(prompts, self.encoder.pad_id, "left")

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.grammar import KEYWORD, WORD
 from rlhf_core.testbed.knowledge import stream
-from rlhf_core.typed import Seed
+from rlhf_core.typed import Checked, Seed, above, between
 
 _KEYWORD = re.compile(rf"\b{KEYWORD}\b", re.IGNORECASE)
 
@@ -24,7 +24,7 @@ def sigmoid(x: float) -> float:
 
 
 @dataclass(frozen=True)
-class Annotator:
+class Annotator(Checked):
     """Labels a pair with P(first preferred) = sigmoid((U1 - U2) / temperature).
 
     The utility U is the true reward plus what the biases add, so a policy can be led to exploit them.
@@ -42,19 +42,13 @@ class Annotator:
         RecipeError: for a temperature that is not positive and finite, or a share outside [0, .5].
     """
 
-    temperature: float = DEFAULT_TEMPERATURE
+    temperature: Annotated[float, above(0)] = DEFAULT_TEMPERATURE
     length_bias: float = 0.0
     flattery_bias: float = 0.0
     keyword_bias: float = 0.0
     repetition_bias: float = 0.0
-    flipped: float = 0.0
+    flipped: Annotated[float, between(0, 0.5)] = 0.0
     seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise RecipeError(f"annotator temperature must be positive and finite, not {self.temperature}")
-        if not 0 <= self.flipped <= 0.5:
-            raise RecipeError(f"annotator flipped must be from 0 to 0.5, not {self.flipped}")
 
     def utility(self, text: str, reward: float, kinds: Sequence[str]) -> float:
         """Returns this annotator's value of a response, in reward units.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.knowledge import wordings
+from rlhf_core.typed import Checked, between
 
 WORDS = wordings("tasks")["word_problems"]
 NAMES: dict[str, list[str]] = WORDS["names"]
 
 
 @dataclass(frozen=True)
-class ArithmeticConfig:
+class ArithmeticConfig(Checked):
     """The difficulty dial of the word problems.
 
     Attributes:
@@ -30,17 +31,16 @@ class ArithmeticConfig:
     seen_start: tuple[int, int] = (1, 6)
     unseen_start: tuple[int, int] = (3, 9)
     operand: tuple[int, int] = (1, 5)
-    largest: int = 9
+    largest: Annotated[int, between(1, 99)] = 9
     multiply_share: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, (low, high) in (("seen_start", self.seen_start), ("unseen_start", self.unseen_start)):
             if not 1 <= low <= high <= self.largest:
                 raise RecipeError(f"{name} must be within 1 and largest={self.largest}, not {low} to {high}")
         if not 1 <= self.operand[0] <= self.operand[1]:
             raise RecipeError(f"operand must be a range from at least 1, not {self.operand}")
-        if self.largest > 99:
-            raise RecipeError(f"largest must be at most 99, not {self.largest}")
 
 
 def _step(value: int, config: ArithmeticConfig, rng: random.Random) -> tuple[str, int, int]:

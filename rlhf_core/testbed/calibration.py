@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.testbed.annotator import Annotator, pair_utilities, sigmoid
 from rlhf_core.typed import typed
+
+if TYPE_CHECKING:
+    from rlhf_core.testbed.world import World
 
 CALIBRATED = "calibrated"
 """Temperature of an annotator in a data spec that `calibrated_temperature` finds."""
@@ -30,18 +33,7 @@ SEED = -1
 BIASES = ("length_bias", "flattery_bias", "keyword_bias", "repetition_bias")
 
 
-class PairWorld(Protocol):
-    """A world of the testbed, as far as its preference pairs go."""
-
-    @property
-    def unit(self) -> float: ...
-
-    def preference_pairs(self, n: int, seed: int, annotator: Annotator | None = None) -> list[dict[str, Any]]: ...
-
-
-def calibrated_temperature(
-    world: PairWorld, target: float = DEFAULT_CEILING, annotator: Annotator | None = None
-) -> float:
+def calibrated_temperature(world: World, target: float = DEFAULT_CEILING, annotator: Annotator | None = None) -> float:
     """Returns the temperature at which the Bayes ceiling of a world's pairs is `target`, to four digits.
 
     Args:
@@ -91,7 +83,7 @@ def check_annotator(settings: Mapping[str, Any]) -> None:
     typed(Annotator, given, "annotator")
 
 
-def annotator_of(settings: Mapping[str, Any], world: PairWorld) -> Annotator:
+def annotator_of(settings: Mapping[str, Any], world: World) -> Annotator:
     """Returns the annotator of a data spec: fields of `Annotator`, or `temperature: calibrated` with `ceiling`.
 
     Biases are in the world's unit, so that a flaw is as strong beside the true reward at every setting of a dial.

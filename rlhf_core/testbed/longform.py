@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator
@@ -26,6 +26,7 @@ from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
 from rlhf_core.testbed.knowledge import ENTITIES, KnowledgeBase, stream
 from rlhf_core.testbed.responses import draw_quality, garble, ramble
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, total
+from rlhf_core.typed import Checked, between
 
 VERSION = 2
 """Version of the long-form world: any change of what a seed produces steps it."""
@@ -40,10 +41,11 @@ ELSEWHERE = 2
 SPLITS: dict[str, tuple[tuple[int, ...], int]] = {"train": ((2, 3), 2), "test": ((2, 3), 2), "ood": ((4,), 3)}
 
 Row = dict[str, Any]
+Share = Annotated[float, between(0, 1)]
 
 
 @dataclass(frozen=True)
-class LongFormConfig:
+class LongFormConfig(Checked):
     """Settings that define the long-form world.
 
     Attributes:
@@ -60,21 +62,16 @@ class LongFormConfig:
 
     seed: int = 0
     rewards: ClauseRewards = field(default_factory=lambda: ClauseRewards(unrequested_true=-0.3, greeting=-0.2))
-    wrong: float = 0.45
-    myth: float = 0.5
-    missing: float = 0.35
-    extra: float = 0.5
-    filler: float = 0.35
-    repeated: float = 0.25
-    joined: float = 0.3
-    rambling: float = 0.1
-    garbling: float = 0.1
+    wrong: Share = 0.45
+    myth: Share = 0.5
+    missing: Share = 0.35
+    extra: Share = 0.5
+    filler: Share = 0.35
+    repeated: Share = 0.25
+    joined: Share = 0.3
+    rambling: Share = 0.1
+    garbling: Share = 0.1
     anchors: int = 12
-
-    def __post_init__(self) -> None:
-        for name in ("wrong", "myth", "missing", "extra", "filler", "repeated", "joined", "rambling", "garbling"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

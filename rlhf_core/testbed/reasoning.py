@@ -13,11 +13,12 @@ import random
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.arithmetic import NAMES, ArithmeticConfig, problem
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase, stream, wordings
+from rlhf_core.typed import Checked, between
 
 VERSION = 1
 """Version of the questions: any change of what a seed produces steps it."""
@@ -34,7 +35,7 @@ _MOST: dict[str, str] = _WORDS["most"]
 
 
 @dataclass(frozen=True)
-class ReasoningConfig:
+class ReasoningConfig(Checked):
     """The difficulty dial.
 
     Attributes:
@@ -48,17 +49,10 @@ class ReasoningConfig:
 
     arithmetic: ArithmeticConfig
     hard_steps: tuple[float, float, float] = (0.0, 0.4, 0.6)
-    slip: float = 0.1
-    myth_share: float = 0.3
-    myth: float = 0.7
-    options: int = 3
-
-    def __post_init__(self) -> None:
-        for name in ("slip", "myth_share", "myth"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
-        if not 2 <= self.options <= len(ENTITIES):
-            raise RecipeError(f"options must be in 2 to {len(ENTITIES)}, not {self.options}")
+    slip: Annotated[float, between(0, 1)] = 0.1
+    myth_share: Annotated[float, between(0, 1)] = 0.3
+    myth: Annotated[float, between(0, 1)] = 0.7
+    options: Annotated[int, between(2, len(ENTITIES))] = 3
 
 
 @dataclass(frozen=True)

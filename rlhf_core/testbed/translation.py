@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator
@@ -30,6 +30,7 @@ from rlhf_core.testbed.translation_grammar import (
     written,
 )
 from rlhf_core.testbed.translation_slips import Habits, slip
+from rlhf_core.typed import Checked, at_least, between
 
 VERSION = 2
 """Version of the translation world: any change of what a seed produces steps it."""
@@ -65,7 +66,7 @@ class TranslationRewards:
 
 
 @dataclass(frozen=True)
-class TranslationConfig:
+class TranslationConfig(Checked):
     """Settings that define the translation world.
 
     Attributes:
@@ -80,17 +81,10 @@ class TranslationConfig:
 
     seed: int = 0
     rewards: TranslationRewards = field(default_factory=TranslationRewards)
-    slips: float = 1.5
-    habit: float = 0.6
-    garbling: float = 0.1
+    slips: Annotated[float, at_least(0)] = 1.5
+    habit: Annotated[float, between(0, 1)] = 0.6
+    garbling: Annotated[float, between(0, 1)] = 0.1
     anchors: int = 12
-
-    def __post_init__(self) -> None:
-        for name in ("garbling", "habit"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
-        if self.slips < 0:
-            raise RecipeError(f"slips must not be negative, but are {self.slips}")
 
 
 class TranslationWorld:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import arithmetic, choices, functions
@@ -41,6 +41,7 @@ from rlhf_core.testbed.rewards import (
     shares,
     total,
 )
+from rlhf_core.typed import Checked, at_least, between, one_of
 
 VERSION = 4
 """Version of the world: any change of what a seed and dials produce steps it."""
@@ -51,12 +52,14 @@ DRAWS = 3
 SOURCE = "testbed"
 
 Row = dict[str, Any]
+#: A share of something.
+Share = Annotated[float, between(0, 1)]
 #: A response, its clauses and its true reward.
 Candidate = tuple[str, list[Clause], float]
 
 
 @dataclass(frozen=True)
-class WorldConfig:
+class WorldConfig(Checked):
     """Settings that define a world.
 
     Attributes:
@@ -74,28 +77,22 @@ class WorldConfig:
 
     seed: int = 0
     rewards: ClauseRewards = field(default_factory=ClauseRewards)
-    anchors: int = 18
-    rambling: float = 0.15
-    garbling: float = 0.15
-    padding: float = 0.0
-    padded_with: str | None = None
+    anchors: Annotated[int, at_least(1)] = 18
+    rambling: Share = 0.15
+    garbling: Share = 0.15
+    padding: Share = 0.0
+    padded_with: Annotated[str, one_of(PADDINGS)] | None = None
     arithmetic: arithmetic.ArithmeticConfig = field(default_factory=arithmetic.ArithmeticConfig)
-    wrong_share: float = 0.1
+    wrong_share: Annotated[float, between(0, 1, open_high=True)] = 0.1
     dials: Dials = field(default_factory=Dials)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.wrong_share < 1:
-            raise RecipeError(f"wrong_share must be in [0, 1), not {self.wrong_share}")
-        if (self.padding > 0) != (self.padded_with is not None) or self.padded_with not in (None, *PADDINGS):
+        super().__post_init__()
+        if (self.padding > 0) != (self.padded_with is not None):
             raise RecipeError(
                 f"padding is {self.padding} and padded_with {self.padded_with!r}: a share above 0 goes with one of "
                 f"{', '.join(PADDINGS)}"
             )
-        for name in ("rambling", "garbling", "padding"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
-        if self.anchors < 1:
-            raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
 
     @property
     def version(self) -> int:

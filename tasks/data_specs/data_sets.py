@@ -89,7 +89,7 @@ def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int
     Raises:
         DataError: a file that cannot be read, or that says nothing of an item.
     """
-    from rlhf_core.evaluation.alpaca_calibration import official_index, read_calibration_rows
+    from rlhf_core.evaluation.length_controlled import official_index, read_calibration_rows
 
     ids = {official_index(item["id"]) - first: str(item["id"]) for item in items}
     frame = read_calibration_rows(file)

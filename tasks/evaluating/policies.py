@@ -27,10 +27,10 @@ from rlhf_core.evaluation.benchmark_names import (
     DIALOGUE_BENCHMARKS,
 )
 from rlhf_core.evaluation.benchmark_scores import arena_win_rate, corpus_bleu, mt_bench_scores, right_choices, win_rate
-from rlhf_core.evaluation.code import extract_code, judge_samples, summarise_passes
+from rlhf_core.evaluation.code import extract_code
 from rlhf_core.evaluation.evalplus import LIMITS, program_of
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
-from rlhf_core.evaluation.sandbox import ProgramResult
+from rlhf_core.evaluation.sandbox import Program, ProgramResult, run_programs
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.supervised.objectives import sequence_statistics
@@ -262,7 +262,7 @@ class Evaluator:
                 for row, outcome in zip(rows, results, strict=True):
                     row["right"] = outcome.passed
                 generations += rows
-                metrics[name] = 100 * summarise_passes([[outcome] for outcome in results])["pass@1"]
+                metrics[name] = 100 * _mean([float(outcome.passed) for outcome in results])
         return metrics
 
     def greedy_answers(self, policy: Policy, asked: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
@@ -338,15 +338,12 @@ def judged_answers(items: Sequence[Mapping[str, Any]], responses: Sequence[str])
     """Returns the result of the program in each answer to the items of one benchmark."""
     programs = [program_text(item, response) for item, response in zip(items, responses, strict=True)]
     if items and items[0].get("protocol") == livecodebench.PROTOCOL:
-        return list(livecodebench.judged(items, programs))
-    results = judge_samples(
-        [[text] for text in programs],
-        [item["tests"] for item in items],
-        setups=[item.get("setup", "") for item in items],
-        entry_points=[item.get("entry_point", "") for item in items],
-        limits=LIMITS if items and "opening" in items[0] else None,
-    )
-    return [result for (result,) in results]
+        return livecodebench.judged(items, programs)
+    tested = [
+        Program(text, tuple(item["tests"]), item.get("setup", ""), item.get("entry_point", ""))
+        for text, item in zip(programs, items, strict=True)
+    ]
+    return run_programs(tested, LIMITS if items and "opening" in items[0] else None)
 
 
 def _mean(values: Sequence[float]) -> float:

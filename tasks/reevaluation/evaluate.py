@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import DataError, RecipeError, prints_errors
 from rlhf_core.evaluation.judges import templates
-from rlhf_core.evaluation.judges.cache import digest as request_digest
 from rlhf_core.evaluation.judges.games import recorded_game
 from rlhf_core.evaluation.statistics import change, wilson_interval
+from rlhf_core.services import digest as request_digest
 from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed

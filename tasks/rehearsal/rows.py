@@ -14,8 +14,8 @@ from typing import Any
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.schemas import Record
 from rlhf_core.data.sources import DirectorySource
-from rlhf_core.evaluation.alpaca_calibration import CALIBRATION_COLUMNS
 from rlhf_core.evaluation.harness.choice import harness_folder
+from rlhf_core.evaluation.length_controlled import CALIBRATION_COLUMNS
 from rlhf_core.evaluation.reward_bench import OFFICIAL
 from tasks.params.yaml_files import read_mapping
 from tasks.report.length_control import FEWEST

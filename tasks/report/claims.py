@@ -129,7 +129,7 @@ def _part(raw: Any, paper: str, where: str) -> ClaimPart:
 def _measured(comparison: ClaimComparison) -> Comparison | None:
     """Returns the effect of a comparison over worlds; None where a row has no results."""
     if isinstance(comparison.other, float):
-        return compare_constant(comparison.left, comparison.values, comparison.other)
+        return compare_constant(comparison.values, comparison.other)
     return compare(comparison.left, comparison.values, comparison.right, comparison.other)
 
 

@@ -297,7 +297,7 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
             mean, error = mean_and_standard_error([rates[seed] for seed in sorted(rates)])
             seeds = {str(seed): rate for seed, rate in sorted(rates.items())}
             fields = {"status": "measured", "mean": mean, "se": error, "seeds": seeds, "against": "50 %", **counted}
-            return fields, compare_constant(own, rates, 50.0)
+            return fields, compare_constant(rates, 50.0)
     elif (found := matches.outcome(first, own, match)) is not None:
         seeds = {str(seed): found.p_value for seed in matches.seeds(first, own)}
         return {"status": "measured", "mean": found.p_value, "seeds": seeds, "outcome": found.text, **counted}, None

@@ -56,7 +56,7 @@ def preferences_of(
 
 def fitted_difficulties(judged: Sequence[Judged], prompts: Sequence[str]) -> Difficulties:
     """Returns the difficulty of each prompt, fitted jointly over policies against one opponent; 0 with one policy."""
-    from rlhf_core.evaluation.alpaca_calibration import fit_difficulty
+    from rlhf_core.evaluation.length_controlled import fit_difficulty
 
     known = dict.fromkeys(prompts, 0.0)
     if len(judged) < 2:
@@ -99,12 +99,12 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
     key = _key(judged, difficulty, calibration)
     if key not in _rates:
         _rates[key] = length_controlled_win_rate(
+            judged.prompts,
             judged.preferences,
             judged.own_length,
             judged.opponent_length,
             difficulty,
             calibration,
-            instruction_ids=judged.prompts,
         ).lc_win_rate
     return _rates[key]
 
@@ -144,7 +144,7 @@ def calibration_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Difficulties, Any
     """
     import pandas as pd
 
-    from rlhf_core.evaluation.alpaca_calibration import (
+    from rlhf_core.evaluation.length_controlled import (
         difficulty_of_calibration_rows,
         fit_difficulty,
         make_calibration_rows,

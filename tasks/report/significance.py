@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlhf_core.evaluation.worlds import ByWorld, Effect, against_constant, paired
+from rlhf_core.evaluation.worlds import Effect, over_worlds, paired
 from tasks.report.outputs import BySeed
 from tasks.studies.registration import FIRST_REGISTERED
 
@@ -29,11 +29,6 @@ class Comparison:
     worlds: frozenset[int] = frozenset()
 
 
-def by_world(values: BySeed) -> ByWorld:
-    """Returns a metric of a row by world; a world has one run."""
-    return {seed: [value] for seed, value in values.items()}
-
-
 def _missing(name: str, worlds: Iterable[int]) -> list[str]:
     listed = ", ".join(map(str, sorted(worlds)))
     return [f"{name} lacks world {listed}"] if listed else []
@@ -44,16 +39,13 @@ def compare(name: str, row: BySeed, other_name: str, other: BySeed) -> Compariso
     shared = row.keys() & other.keys()
     if not shared:
         return None
-    own, theirs = ({seed: values[seed] for seed in shared} for values in (row, other))
-    second = other_name if other_name != name else f"{name}, other metric"
-    effect = paired({name: by_world(own), second: by_world(theirs)}, name, second)
     missing = _missing(name, other.keys() - shared) + _missing(other_name, row.keys() - shared)
-    return Comparison(effect, "; ".join(missing) or None, frozenset(shared))
+    return Comparison(paired(row, other), "; ".join(missing) or None, frozenset(shared))
 
 
-def compare_constant(name: str, row: BySeed, constant: float) -> Comparison | None:
+def compare_constant(row: BySeed, constant: float) -> Comparison | None:
     """Returns a row against a constant, such as the 50 % of the SFT policy; None without a world."""
-    return Comparison(against_constant({name: by_world(row)}, name, constant), None, frozenset(row)) if row else None
+    return Comparison(over_worlds(row, constant), None, frozenset(row)) if row else None
 
 
 def exploratory(seeds: Iterable[int]) -> bool:

@@ -216,7 +216,7 @@ def _effect(made: ComparedRows, one: Floats, two: Floats) -> Effect | None:
     means = one.mean(axis=1), two.mean(axis=1)
     if np.isnan(means).any():
         return None
-    return over_worlds(dict(zip(made.records, means[0] - means[1], strict=True)), float(np.abs(means).max()))
+    return over_worlds(dict(zip(made.records, means[0] - means[1], strict=True)), scale=float(np.abs(means).max()))
 
 
 def _leaves_out_zero(effect: Effect) -> bool:

@@ -184,7 +184,7 @@ def findings_of(
             why_no_effect[name] = why_missing(spec, hypothesis, records, ends.worlds[world], *[*weights][place])
         else:
             numbers[name] = {world: math.fsum(line) for world, line in zip(ends.worlds, parts, strict=True)}
-            effects[name] = over_worlds(numbers[name], float(np.abs(parts).max()))
+            effects[name] = over_worlds(numbers[name], scale=float(np.abs(parts).max()))
     p_values = {name: 1.0 if (p := _p(effects.get(name))) is None else p for name in spec.hypotheses}
     corrected = dict(zip(p_values, gatekept(list(p_values.values())), strict=True))
     within, broken = _within_margin(spec, effects), {name for name, row in tuned.items() if row.broken}

@@ -31,6 +31,7 @@ LIGHT = (
     "rlhf_core.rewards.preference_losses",
     "rlhf_core.rewards.reads",
     "rlhf_core.schedule",
+    "rlhf_core.services",
     "rlhf_core.segmentation.sat",
     "rlhf_core.segmentation.segmenters",
     "rlhf_core.shaping.choices",

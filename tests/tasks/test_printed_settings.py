@@ -103,7 +103,7 @@ class PaperScale:
 
 @pytest.mark.parametrize("paper", printed_tables.PAPERS)
 def test_the_paper_scale_has_what_is_printed_or_says_why_not(paper: str) -> None:
-    registry = {str(one["name"]): str(one["value"]) for one in printed_tables.paper(paper).hyperparameters}
+    registry = {str(one["name"]): str(one["value"]) for one in printed_tables.paper(paper).raw["hyperparameters"]}
     cells, known = list(cells_of(paper)), PaperScale(paper)
     assert {name for name, _ in cells} == {*registry}
     for name, cell in cells:

@@ -15,8 +15,7 @@ import pandas as pd
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.alpaca_calibration import read_calibration_rows
-from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
+from rlhf_core.evaluation.length_controlled import length_controlled_win_rate, read_calibration_rows
 from rlhf_core.evaluation.verdicts import verdicts_of
 from rlhf_core.evaluation.worlds import paired
 from rlhf_core.published import printed_tables
@@ -86,13 +85,9 @@ def test_the_sft_model_stands_at_50_against_itself_and_is_compared_only_where_th
 def test_the_verdicts_of_a_table_are_by_worlds_and_corrected_over_its_rows(built: Path) -> None:
     table = next(t for t in read_json(built / "tables.json")["tables"] if t["name"] == "segment/1")
     cells = {row["name"]: row["cells"]["lc_win_rate_vs_sft"] for row in table["rows"]}
-    values = {
-        name: {seed: [value] for seed, value in found["seeds"].items()}
-        for name, found in cells.items()
-        if found["status"] == "measured"
-    }
+    values = {name: found["seeds"] for name, found in cells.items() if found["status"] == "measured"}
     rows = [row for row in values if row != "segment"]
-    expected = dict(zip(rows, verdicts_of([paired(values, row, "segment") for row in rows]), strict=True))
+    expected = dict(zip(rows, verdicts_of([paired(values[row], values["segment"]) for row in rows]), strict=True))
     assert set(expected) == {"phi3-mini", "bandit", "token"}
     for name, verdict in expected.items():
         found = cells[name]
@@ -234,7 +229,7 @@ def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> 
     model = Judged([item["id"] for item in items], wins.tolist(), own.tolist(), other.tolist())
     difficulty = file["instruction_difficulty"][:n].to_numpy()[::-1]
     official = length_controlled_win_rate(
-        wins, own, other, difficulty, read_calibration_rows(tmp_path / "df_gamed.csv")
+        range(40), wins, own, other, dict(enumerate(difficulty)), read_calibration_rows(tmp_path / "df_gamed.csv")
     )
     assert length_controlled("model", model, *calibration_of(rows)) == pytest.approx(official.lc_win_rate, abs=1e-9)
 

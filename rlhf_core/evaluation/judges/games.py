@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rlhf_core.errors import DataError, JudgeError
@@ -20,26 +21,8 @@ from rlhf_core.evaluation.judges.templates import get_template
 Side = Literal["model", "baseline"]
 Result = Literal["win", "tie", "loss", "invalid"]
 
-_MIRROR = {
-    "A>>B": "B>>A",
-    "A>B": "B>A",
-    "A=B": "A=B",
-    "B>A": "A>B",
-    "B>>A": "A>>B",
-    "A": "B",
-    "B": "A",
-    "N": "N",
-}
-_SCORE_OF_A = {
-    "A>>B": 1.0,
-    "A>B": 1.0,
-    "A=B": 0.5,
-    "B>A": 0.0,
-    "B>>A": 0.0,
-    "A": 1.0,
-    "B": 0.0,
-    "N": 0.5,
-}
+_SCORE_OF_A = {"A>>B": 1.0, "A>B": 1.0, "A=B": 0.5, "B>A": 0.0, "B>>A": 0.0, "A": 1.0, "B": 0.0, "N": 0.5}
+_MIRROR = {"A>>B": "B>>A", "A>B": "B>A", "A=B": "A=B", "B>A": "A>B", "B>>A": "A>>B", "A": "B", "B": "A", "N": "N"}
 
 
 @dataclass(frozen=True)
@@ -117,23 +100,10 @@ def recorded_game(row: Mapping[str, Any]) -> Game:
     return Game(str(row["id"]), row["first"], row["template"], answer, str(row["raw"]), 1)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A comparison's result over its games; `total` is the model's sum of 1 / .5 / 0."""
-
-    id: str
-    result: Result
-    total: float
-    n_unparsable: int
-
-
-_TIES: dict[str, JudgeAnswer] = {
-    "alpaca_eval": JudgeAnswer(valid=True, value=1.5),
-    "arena_hard": JudgeAnswer(valid=True, label="A=B"),
-    "pairwise": JudgeAnswer(valid=True, label="N"),
-    "ranking": JudgeAnswer(valid=True, label="N"),
-    "output_pair": JudgeAnswer(valid=True, label="N"),
-}
+#: Verdict on two identical texts by template.
+_TIES = {"alpaca_eval": JudgeAnswer(True, 1.5), "arena_hard": JudgeAnswer(True, label="A=B")} | dict.fromkeys(
+    ("pairwise", "ranking", "output_pair"), JudgeAnswer(True, label="N")
+)
 
 
 def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[JudgeAnswer, str, int]]:
@@ -143,18 +113,8 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
     for attempt in range(retries + 1):
         if not pending:
             break
-        batch = [
-            requests[i]
-            if attempt == 0
-            else JudgeRequest(
-                id=requests[i].id,
-                prompt=requests[i].prompt,
-                answers=requests[i].answers,
-                template=requests[i].template,
-                meta={**requests[i].meta, "attempt": attempt},
-            )
-            for i in pending
-        ]
+        asked = [requests[i] for i in pending]
+        batch = [replace(one, meta={**one.meta, "attempt": attempt}) for one in asked] if attempt else asked
         texts = judge.answer(batch)
         if len(texts) != len(batch):
             raise JudgeError(f"judge '{judge.name}' answered {len(texts)} of {len(batch)} requests")
@@ -164,12 +124,12 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
     return results
 
 
-def drawn_order(prompt: str, seed: int = 0) -> Side:
-    """Returns the side that is shown first: a fair coin of seed and prompt alone, so every model meets the same orders.
+def drawn_order(prompt: str) -> Side:
+    """Returns the side that is shown first: a fair coin of the prompt alone, so every model meets the same orders.
 
     Source: AlpacaEval 2.0, which switches the two outputs at random with the instruction as random seed.
     """
-    digest = hashlib.sha256(f"{seed}/{prompt}".encode()).digest()
+    digest = hashlib.sha256(f"0/{prompt}".encode()).digest()
     return "model" if digest[0] % 2 else "baseline"
 
 
@@ -179,7 +139,6 @@ def play_games(
     template: str,
     *,
     orders: Sequence[Side] | Literal["drawn"] = ("baseline", "model"),
-    seed: int = 0,
     retries: int = 2,
 ) -> list[Game]:
     """Has every comparison judged once per order.
@@ -190,7 +149,6 @@ def play_games(
         template: a pairwise template (`alpaca_eval`, `arena_hard`, `pairwise`).
         orders: which side is shown first, per game; the default plays both orders, baseline first. `drawn`:
             one game per comparison, its order drawn by `drawn_order`.
-        seed: of the drawn orders.
         retries: how often an unparsable verdict is asked again (`meta["attempt"]` tells judges and caches
             that it is another attempt); afterwards the game is invalid.
 
@@ -207,7 +165,7 @@ def play_games(
     asked: list[tuple[int, Side]] = []
     games: list[Game] = []
     for comparison in comparisons:
-        for first in (drawn_order(comparison.prompt, seed),) if orders == "drawn" else orders:
+        for first in (drawn_order(comparison.prompt),) if orders == "drawn" else orders:
             games.append(Game(comparison.id, first, template, _TIES[template], "", 0))
             if comparison.model_answer == comparison.baseline_answer:
                 continue
@@ -237,8 +195,8 @@ def grade_answers(judge: Judge, answers: Sequence[GradedAnswer], *, retries: int
     ]
 
 
-def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> list[Outcome]:
-    """Combines a comparison's games into one outcome.
+def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> dict[str, Result]:
+    """Combines a comparison's games into one result.
 
     Args:
         games: games of any number of comparisons, in any order.
@@ -246,57 +204,42 @@ def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "s
             `agreement` (ALARM): a win or loss only if every order says so, otherwise a tie.
 
     Returns:
-        One outcome per id, in order of first appearance. A comparison with an unparsable game is `invalid`:
-        reported, never a win.
+        {id: result}, in order of first appearance. A comparison with an unparsable game is `invalid`: reported, never
+        a win.
     """
-    by_id: dict[str, list[Game]] = {}
+    by_id: dict[str, list[float]] = {}
     for game in games:
-        by_id.setdefault(game.id, []).append(game)
-    outcomes = []
-    for id_, group in by_id.items():
-        scores = [game.score_for_model for game in group]
-        n_unparsable = sum(math.isnan(score) for score in scores)
-        if n_unparsable:
-            outcomes.append(Outcome(id_, "invalid", math.nan, n_unparsable))
-            continue
-        total, half = sum(scores), len(scores) / 2
-        if rule == "sum":
-            result: Result = "tie" if total == half else "win" if total > half else "loss"
-        else:
-            result = "win" if min(scores) == 1.0 else "loss" if max(scores) == 0.0 else "tie"
-        outcomes.append(Outcome(id_, result, total, 0))
-    return outcomes
+        by_id.setdefault(game.id, []).append(game.score_for_model)
+    return {id_: _combined(scores, rule) for id_, scores in by_id.items()}
 
 
-def win_rate_of_outcomes(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Returns the win rate in percent with counts; a tie is half a win (PAR).
+def _combined(scores: Sequence[float], rule: str) -> Result:
+    if any(math.isnan(score) for score in scores):
+        return "invalid"
+    if rule == "agreement":
+        return "win" if min(scores) == 1.0 else "loss" if max(scores) == 0.0 else "tie"
+    total, half = sum(scores), len(scores) / 2
+    return "tie" if total == half else "win" if total > half else "loss"
 
-    Args:
-        outcomes: combined outcomes.
+
+def win_rate_of_results(results: Iterable[Result]) -> dict[str, float]:
+    """Returns the win rate in percent with its standard error; a tie is half a win (PAR).
 
     Returns:
-        {win_rate, standard_error, n, wins, ties, losses, n_invalid}; win_rate is NaN without a valid outcome, the
-        standard error (ddof 1, percent) below two counted outcomes.
+        {win_rate, standard_error, n_invalid}; win_rate is NaN without a valid result, the standard error (ddof 1,
+        percent) below two counted results.
     """
-    count = {kind: sum(o.result == kind for o in outcomes) for kind in ("win", "tie", "loss", "invalid")}
+    count = Counter(results)
     scores = [1.0] * count["win"] + [0.0] * count["loss"] + [0.5] * count["tie"]
     n = len(scores)
     mean = sum(scores) / n if n else math.nan
     spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (n - 1) / n) if n > 1 else math.nan
-    return {
-        "win_rate": 100.0 * mean,
-        "standard_error": 100.0 * spread,
-        "n": n,
-        "wins": count["win"],
-        "ties": count["tie"],
-        "losses": count["loss"],
-        "n_invalid": count["invalid"],
-    }
+    return {"win_rate": 100.0 * mean, "standard_error": 100.0 * spread, "n_invalid": count["invalid"]}
 
 
 def _require_unique(ids: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for row, id_ in enumerate(ids, start=1):
-        if id_ in seen:
-            raise DataError(f"duplicate id '{id_}'", row=row, field="id", remedy="Give each comparison its own id")
-        seen.add(id_)
+    twice = [row for row, id_ in enumerate(ids, start=1) if id_ in ids[: row - 1]] if len(set(ids)) < len(ids) else []
+    if twice:
+        raise DataError(
+            f"duplicate id '{ids[twice[0] - 1]}'", row=twice[0], field="id", remedy="Give each comparison its own id"
+        )

@@ -9,67 +9,35 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal
 
-from rlhf_core.errors import JudgeError, RecipeError
-from rlhf_core.evaluation.judges.cache import AnswerCache, digest, storable
+from rlhf_core.errors import JudgeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.replies import CUT_OFF, preference_from_logprobs
 from rlhf_core.evaluation.judges.templates import get_template, render
 from rlhf_core.lazy import httpx
-from rlhf_core.typed import Checked, above, accepted_by, at_least, between
-
-T = TypeVar("T")
+from rlhf_core.services import CallSettings, Failure, Row, Service, Usage, check_address, client, digest, post, storable
+from rlhf_core.typed import above, accepted_by, at_least, between
 
 _TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
-_LONGEST_ANSWER = 16 << 20
 #: Least finite log-probability, and the most that rounding adds to a probability.
 _LEAST, _ROUNDING = 1e300, 1e-3
 _CONFIGURATION = {401, 402, 403, 404, 405}
 
 
-def check_address(url: str) -> None:
-    """Refuses what is not the address of an endpoint; one with `${NAME}` is known when its variable is.
-
-    Raises:
-        RecipeError: says what an address looks like.
-    """
-    if "${" in url:
-        return
-    try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise RecipeError(f"it must be an http or https address ({error})") from None
-    if address.scheme not in ("http", "https") or not address.host:
-        raise RecipeError("it must be an http or https address, as in http://127.0.0.1:8000/v1")
-    if address.userinfo:
-        raise RecipeError("it must not contain credentials; name an environment variable by api_key_variable instead")
-
-
 @dataclass(frozen=True)
-class EndpointConfig(Checked):
-    """Address and request settings of an endpoint.
+class EndpointConfig(CallSettings):
+    """Address and request settings of an endpoint; those of its calls are in `CallSettings`.
 
     Attributes:
         base_url: up to and including the version, e.g. `http://127.0.0.1:8000/v1`; without credentials.
         model: model name to send.
         api_key_variable: environment variable that holds the key, or None for an endpoint without one.
         timeout_s: of one call with its whole answer, seconds.
-        retries: further tries of a call after a passing failure (connection, timeout, 408, 429, 5xx, an
-            answer that is not a chat completion).
-        backoff_s, max_backoff_s: first and longest pause between tries; doubles; `Retry-After` is respected
-            up to the longest.
-        concurrency: calls under way at once.
-        cache_path: answer cache, or None.
         use_logprobs: ask for log-probabilities where the template reads them (alpaca_eval) and read nothing else;
             without, a label that is sampled at the template's temperature counts as a whole verdict.
         extra_body: further fields of the request body (`seed`, `top_p`, provider options).
@@ -81,12 +49,12 @@ class EndpointConfig(Checked):
     base_url: Annotated[str, accepted_by(check_address)]
     model: str
     api_key_variable: str | None = "OPENAI_API_KEY"
+    _: KW_ONLY
     timeout_s: Annotated[float, above(0)] = 120.0
     retries: Annotated[int, at_least(0)] = 5
     backoff_s: Annotated[float, at_least(0)] = 1.0
     max_backoff_s: Annotated[float, at_least(0)] = 60.0
     concurrency: Annotated[int, between(1, 1024)] = 8
-    cache_path: str | Path | None = None
     use_logprobs: bool = True
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     input_price: Annotated[float, at_least(0)] = 0.0
@@ -94,74 +62,8 @@ class EndpointConfig(Checked):
     on_failure: Literal["raise", "empty"] = "raise"
 
 
-@dataclass
-class JudgeUsage:
-    """Cost of a judge so far: calls that reached the endpoint, tokens as the endpoint reported them, money."""
-
-    calls: int = 0
-    tries_again: int = 0
-    from_cache: int = 0
-    failed: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Answer:
-    text: str
-    input_tokens: int
-    output_tokens: int
-    served: str = ""
-
-
 #: Template and body of a request.
 _Call = dict[str, Any]
-
-
-class Failure(Exception):
-    """A failed call of a service; `final`: another try is useless, `stop`: so are other calls, `wait`: the pause in
-    seconds that the service asked for."""
-
-    def __init__(self, reason: str, *, final: bool = False, stop: bool = False, wait: float = 0.0) -> None:
-        super().__init__(reason)
-        self.final, self.stop, self.wait = final, stop, wait
-
-
-class Pauses(Protocol):
-    """Settings of a service that is asked again: the number of further tries, and pauses in seconds."""
-
-    @property
-    def retries(self) -> int: ...
-    @property
-    def backoff_s(self) -> float: ...
-    @property
-    def max_backoff_s(self) -> float: ...
-
-
-def try_again(call: Callable[[], T], pauses: Pauses, given_up: threading.Event, count: Callable[[], None]) -> T:
-    """Returns the result of a call that is tried again after a failure, with pauses that double.
-
-    Args:
-        call: of the service.
-        pauses: the most tries and the pauses between them.
-        given_up: ends the tries and a pause.
-        count: called before each further try.
-
-    Raises:
-        Failure: the last one, or a final one.
-    """
-    for attempt in range(pauses.retries + 1):
-        try:
-            return call()
-        except Failure as failure:
-            if failure.final or attempt == pauses.retries or given_up.is_set():
-                raise
-            wait = max(failure.wait, pauses.backoff_s * 2**attempt * (1.0 + 0.25 * random.random()))
-            count()
-            if given_up.wait(min(wait, pauses.max_backoff_s)):
-                raise
-    raise AssertionError("the last try returns or raises")
 
 
 class EndpointJudge:
@@ -173,10 +75,7 @@ class EndpointJudge:
 
     def __init__(self, config: EndpointConfig) -> None:
         self.config, self.name = config, config.model
-        self.usage = JudgeUsage()
-        self._given: dict[str, tuple[str, str]] = {}
-        self._given_up, self._lock = threading.Event(), threading.Lock()
-        self._cache = AnswerCache(config.cache_path) if config.cache_path is not None else None
+        self._given: dict[str, Row] = {}
         self._key = ""
         if config.api_key_variable is not None:
             self._key = os.environ.get(config.api_key_variable, "").strip()
@@ -187,9 +86,17 @@ class EndpointJudge:
                 )
             if not (self._key.isascii() and self._key.isprintable()):
                 raise JudgeError(f"the key in {config.api_key_variable} holds characters no key has")
+        self._service: Service[_Call] = Service("judge", self._ask, config)
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        self._client = client(config.concurrency, headers)
 
     def __repr__(self) -> str:
         return f"EndpointJudge({self.config!r})"
+
+    @property
+    def usage(self) -> Usage:
+        """Returns the calls, tokens and money so far."""
+        return self._service.usage
 
     def provenance(self) -> dict[str, Any]:
         """Returns who gave the answers so far, cached ones included.
@@ -197,8 +104,8 @@ class EndpointJudge:
         These are the model asked for and its address, the models that the endpoint says it served with the number of
         answers of each ('unknown' where it said none), and the dates of the first and last answer.
         """
-        served = Counter(model or "unknown" for model, _ in self._given.values())
-        dates = sorted(date for _, date in self._given.values() if date)
+        served = Counter(row.get("served") or "unknown" for row in self._given.values())
+        dates = sorted(row["date"] for row in self._given.values() if row.get("date"))
         address = {"model": self.config.model, "base_url": self.config.base_url}
         asked = {"first": dates[0], "last": dates[-1]} if dates else {}
         return {**address, "served": dict(sorted(served.items())), **asked, "calls": self.usage.calls}
@@ -210,52 +117,22 @@ class EndpointJudge:
             JudgeError: wrong address, key or model; or, with `on_failure='raise'`, a call that failed for
                 good. Answers already given are in the cache.
         """
-        texts: dict[str, str] = {}
-        missing: dict[str, _Call] = {}
+        calls: dict[str, _Call] = {}
         keys = []
         for request in requests:
-            call = self._request(request)
-            key = digest({**call, "url": self.config.base_url.rstrip("/"), "attempt": request.meta.get("attempt", 0)})
-            keys.append(key)
-            row = self._cache.get(key) if self._cache is not None else None
-            if row is None:
-                missing[key] = call
-            else:
-                texts.setdefault(key, row["text"])
-                self._given.setdefault(key, (str(row.get("served", "")), str(row.get("date", ""))))
-                self.usage.from_cache += 1
-        if missing:
-            texts |= self._ask_all(missing, len(texts))
-        return [texts[key] for key in keys]
-
-    def _ask_all(self, missing: Mapping[str, _Call], n_known: int) -> dict[str, str]:
-        """Asks for everything that is not cached, side by side."""
-        texts: dict[str, str] = {}
-        self._given_up.clear()
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        limits = httpx.Limits(max_connections=self.config.concurrency)
-        with (
-            httpx.Client(timeout=self.config.timeout_s, headers=headers, limits=limits) as client,
-            ThreadPoolExecutor(self.config.concurrency) as pool,
-        ):
-            pending = {pool.submit(self._ask, client, key, call): key for key, call in missing.items()}
-            try:
-                for future in as_completed(pending):
-                    try:
-                        texts[pending[future]] = future.result()
-                    except Failure as failure:
-                        self.usage.failed += 1
-                        if failure.stop or self.config.on_failure == "raise":
-                            kept = "the answers so far are in the cache, run again to resume"
-                            raise JudgeError(
-                                f"judge '{self.name}' failed: {failure} ({len(texts)} of {n_known + len(missing)} "
-                                f"answered{f'; {kept}' if self._cache is not None else ''})"
-                            ) from None
-                        texts[pending[future]] = ""
-            finally:
-                self._given_up.set()
-                pool.shutdown(wait=True, cancel_futures=True)
-        return texts
+            call, url = self._request(request), self.config.base_url.rstrip("/")
+            keys.append(digest({**call, "url": url, "attempt": request.meta.get("attempt", 0)}))
+            calls[keys[-1]] = call
+        try:
+            rows = self._service.answers(calls, None if self.config.on_failure == "raise" else {"text": ""})
+        except Failure as failure:
+            known = sum(self._service.cache.get(key) is not None for key in calls)
+            kept = "; the answers so far are in the cache, run again to resume" if self.config.cache_path else ""
+            raise JudgeError(
+                f"judge '{self.name}' failed: {failure} ({known} of {len(calls)} answered{kept})"
+            ) from None
+        self._given |= {key: row for key, row in rows.items() if row["text"]}
+        return [str(rows[key]["text"]) for key in keys]
 
     def _request(self, request: JudgeRequest) -> _Call:
         template = get_template(request.template)
@@ -270,76 +147,53 @@ class EndpointJudge:
             body |= {"logprobs": True, "top_logprobs": 5}
         return {"template": request.template, "body": body | dict(self.config.extra_body)}
 
-    def _ask(self, client: httpx.Client, key: str, call: _Call) -> str:
-        """Returns the text of one answer, which is counted and stored as it arrives."""
-        answer = try_again(lambda: self._answer(client, call), self.config, self._given_up, self._count_try)
-        paid = answer.input_tokens * self.config.input_price + answer.output_tokens * self.config.output_price
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        with self._lock:
-            self.usage.input_tokens += answer.input_tokens
-            self.usage.output_tokens += answer.output_tokens
-            self.usage.cost += paid / 1e6
-            self._given[key] = answer.served, date
-        if self._cache is not None:
-            facts = {"model": self.config.model, "template": call["template"], "served": answer.served, "date": date}
-            tokens = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
-            self._cache.put(key, answer.text, **facts, **tokens)
-        return answer.text
-
-    def _count_try(self) -> None:
-        with self._lock:
-            self.usage.tries_again += 1
-
-    def _answer(self, client: httpx.Client, call: _Call) -> _Answer:
-        with self._lock:
-            self.usage.calls += 1
-        deadline = time.monotonic() + self.config.timeout_s
+    def _ask(self, call: _Call) -> dict[str, Any]:
+        """Returns the answer to one call with its facts, as they are stored."""
+        url, body = self.config.base_url.rstrip("/") + "/chat/completions", json.dumps(call["body"]).encode("ascii")
         try:
-            with client.stream(
-                "POST",
-                self.config.base_url.rstrip("/") + "/chat/completions",
-                content=json.dumps(call["body"]).encode("ascii"),
-                headers={"Content-Type": "application/json"},
-            ) as response:
-                content = _within(response, deadline)
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            raise Failure(f"{type(error).__name__}: {self._redacted(str(error))}") from None
+            response = post(self._client, url, self.config.timeout_s, content=body)
+        except Failure as failure:
+            raise Failure(self._redacted(str(failure))) from None
         status = response.status_code
         if status != 200:
-            reason = f"HTTP {status}: {self._redacted(_error_text(response, content))}"
+            reason = f"HTTP {status}: {self._redacted(_error_text(response))}"
             again = status in _TRY_AGAIN or status >= 500
             raise Failure(reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response))
         try:
-            payload = json.loads(content)
+            payload = json.loads(response.content)
         except (ValueError, RecursionError):
             raise Failure("the answer is not JSON") from None
         template = get_template(call["template"])
         wants_logprobs = template.label_tokens is not None and self.config.use_logprobs
-        judged = template.n_answers > 0 and template.label_tokens is None
-        answer = _read_completion(payload, wants_logprobs, whole=judged)
-        if answer is None:
-            raise Failure("the answer is not a chat completion")
-        return answer
+        row = _read_completion(payload, wants_logprobs, whole=template.n_answers > 0 and template.label_tokens is None)
+        with self._service.lock:
+            self.usage.input_tokens += row["input_tokens"]
+            self.usage.output_tokens += row["output_tokens"]
+            paid = row["input_tokens"] * self.config.input_price + row["output_tokens"] * self.config.output_price
+            self.usage.cost += paid / 1e6
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        return {**row, "model": self.config.model, "template": call["template"], "date": date}
 
     def _redacted(self, text: str) -> str:
         return (text.replace(self._key, "***") if self._key else text)[:200]
 
 
-def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> _Answer | None:
-    """Returns the text and token counts of a chat completion; None if it has another form.
+def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> dict[str, Any]:
+    """Returns the text, the serving model and the token counts of a chat completion.
 
     Args:
         whole: mark a text that was cut off at its length, which may end in the middle of its reasons.
+
+    Raises:
+        Failure: another form.
     """
     try:
         (choice,) = payload["choices"]  # the request asks for one
         content = choice["message"]["content"]
         cut = whole and choice.get("finish_reason") in ("length", "content_filter")
+        text = storable(content or "") + (CUT_OFF if cut else "")
     except (KeyError, ValueError, TypeError, AttributeError):
-        return None
-    if content is not None and not isinstance(content, str):
-        return None
-    text = storable(content or "") + (CUT_OFF if cut else "")
+        raise Failure("the answer is not a chat completion") from None
     if wants_logprobs:
         logprobs = _first_token_logprobs(choice)
         if not logprobs:
@@ -352,11 +206,13 @@ def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> _Ans
         preference = preference_from_logprobs(logprobs)
         # a label without its probability is a sample at temperature 1, not the verdict asked for
         text = f"no probability of m or M: {text}" if preference is None else f"preference: {preference:.12f}"
-    usage = payload.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    served = payload.get("model")
-    tokens = _count_of(usage, "prompt_tokens"), _count_of(usage, "completion_tokens")
-    return _Answer(text, *tokens, storable(served) if isinstance(served, str) else "")
+    usage, served = payload.get("usage"), payload.get("model")
+    return {
+        "text": text,
+        "served": storable(served) if isinstance(served, str) else "",
+        "input_tokens": _count_of(usage, "prompt_tokens"),
+        "output_tokens": _count_of(usage, "completion_tokens"),
+    }
 
 
 def _first_token_logprobs(choice: Mapping[str, Any]) -> dict[str, float]:
@@ -381,26 +237,14 @@ def _first_token_logprobs(choice: Mapping[str, Any]) -> dict[str, float]:
     return {token: float(value) for token, value in given}
 
 
-def _count_of(usage: Mapping[str, Any], name: str) -> int:
-    value = usage.get(name)
+def _count_of(usage: Any, name: str) -> int:
+    value = usage.get(name) if isinstance(usage, dict) else 0
     return value if type(value) is int and 0 <= value < 2**53 else 0
 
 
-def _within(response: httpx.Response, deadline: float) -> bytes:
-    """Returns the body of an answer that arrives whole before the deadline and is not too long."""
-    content = b""
-    for chunk in response.iter_bytes():
-        content += chunk
-        if time.monotonic() > deadline:
-            raise Failure("the answer is not whole within timeout_s")
-        if len(content) > _LONGEST_ANSWER:
-            raise Failure(f"the answer is longer than {_LONGEST_ANSWER} bytes", final=True)
-    return content
-
-
-def _error_text(response: httpx.Response, content: bytes) -> str:
+def _error_text(response: httpx.Response) -> str:
     try:
-        payload = json.loads(content)
+        payload = json.loads(response.content)
         return str(payload["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return response.reason_phrase or "no reason given"

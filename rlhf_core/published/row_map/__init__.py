@@ -188,9 +188,6 @@ def primary_of(table: Table, *, judged: bool = False) -> Primary:
         table: the published table.
         judged: whether a judge decides its win rates, not true rewards: the printed column `order`, which the paper's
             judge decided, is then primary itself.
-
-    Raises:
-        RecipeError: a column, evaluator or order that the table does not have, or a margin that is not above 0.
     """
     entry = (_file(table.paper) or {}).get("tables", {}).get(table.id, {})
     named = entry.get("primary", ())
@@ -198,20 +195,6 @@ def primary_of(table: Table, *, judged: bool = False) -> Primary:
     found = Primary(columns, entry.get("evaluator"), entry.get("order"), entry.get("margin"))
     if judged and found.order is not None:
         found = replace(found, columns=(found.order,), order=None)
-    printed = [column.key for column in table.columns]
-    known = [*printed, *(column.key for column in also_measured(table))]
-    evaluators = [row.extra["evaluator"] for row in table.rows if "evaluator" in row.extra]
-    checks = [("primary", name, known) for name in columns]
-    checks += [("order", found.order, printed)] if found.order is not None else []
-    checks += [("evaluator", found.evaluator, evaluators)] if found.evaluator is not None else []
-    for name, value, choices in checks:
-        if value not in choices:
-            raise RecipeError(
-                f"row map of {table.name}: {name} is '{value}', which the table does not have"
-                f"{suggestion(str(value), choices)}"
-            )
-    if found.margin is not None and not found.margin > 0:
-        raise RecipeError(f"row map of {table.name}: margin is {found.margin}; it must be a number above 0")
     return found
 
 

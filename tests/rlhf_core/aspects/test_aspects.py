@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.aspects import ASPECTS, Density, Scored, build_aspect, checked_scores, rate, validated
+from rlhf_core.aspects import Density, Scored, build_aspect, checked_scores, rate, validated
 from rlhf_core.aspects.tokens import words
 from rlhf_core.data.slices import sentences, sub_sentences
 from rlhf_core.errors import DataError, NumericsError, RecipeError
@@ -116,20 +116,6 @@ def test_truth_without_noise_is_the_truth() -> None:
         assert complete.values[0] == pytest.approx(row["labels"]["completeness"], abs=1e-5)
 
 
-def test_noise_tells_its_share_of_slices_wrong_and_is_the_same_each_time() -> None:
-    rows = QUESTIONS.labelled_answers(400, 1)
-    texts = [row["response"] for row in rows]
-    exact, noisy = (build_aspect({"kind": "testbed-factuality", "noise": n}) for n in (0.0, 0.2))
-    pairs = [
-        (a, b)
-        for one, two in zip(exact.score(rows, texts), noisy.score(rows, texts), strict=True)
-        for a, b in zip(one.values, two.values, strict=True)
-    ]
-    assert sum(a != b for a, b in pairs) / len(pairs) == pytest.approx(0.2, abs=0.04)
-    assert noisy.score(rows, texts) == noisy.score(rows, texts)
-    assert noisy.score(rows[3:4], texts[3:4]) == noisy.score(rows, texts)[3:4]
-
-
 def test_rates_of_slices_are_shares_and_half_without_any() -> None:
     aspect = Declared(Density.SENTENCE, Scored((), ()))
     assert rate(aspect, Scored(((0, 1), (1, 2), (2, 3)), (0.5, -0.5, 0.5))) == pytest.approx(2 / 3)
@@ -153,10 +139,6 @@ def test_grammar_of_the_testbed_is_the_checker_on_the_tokens_given() -> None:
         wrong = {i for error in world.errors(text) for i in range(error.start, error.end)}
         assert [i for (i, _), v in zip(by_letter.spans, by_letter.values, strict=True) if v < 0] == sorted(wrong)
         assert -sum(by_word.values) == len(world.errors(text))
-
-
-def test_length_is_tokens_over_the_mean() -> None:
-    assert build_aspect({"kind": "length", "mean_tokens": 4}).score([{}], ["One two, three."])[0].values == (1.25,)
 
 
 @pytest.mark.parametrize(
@@ -199,20 +181,6 @@ def test_an_aspect_of_ones_own_is_imported_by_name_with_its_options(
 def test_truth_of_a_record_without_it_is_refused() -> None:
     with pytest.raises(DataError, match="no 'facts' in its meta"):
         build_aspect({"kind": "testbed-factuality"}).score([{"prompt": "x"}], ["The cat."])
-
-
-def test_the_registry_names_every_aspect_of_both_tasks() -> None:
-    assert {"length", "trained", "grammar", "confidence", "readability"} <= set(ASPECTS)
-
-
-def test_the_same_text_has_the_same_confidence_to_the_last_digit() -> None:
-    pytest.importorskip("lingua")
-    aspect = build_aspect({"kind": "confidence"})
-    texts = [
-        f"The {animal} eats {food} in the garden." for animal in ("dog", "cat", "hen") for food in ("nuts", "mice")
-    ]
-    first, *more = ([one.values for one in aspect.score([{}] * len(texts), texts)] for _ in range(10))
-    assert all(again == first for again in more)
 
 
 def test_confidence_knows_english_from_spanish_and_from_nothing() -> None:

@@ -18,13 +18,6 @@ def test_the_best_of_the_first_n_is_what_a_search_finds(values: list[int]) -> No
         assert place == max(range(size), key=lambda i: (values[i], -i))
 
 
-@given(st.lists(st.integers(-3, 3), min_size=8, max_size=8))
-def test_the_best_reward_never_falls_as_n_grows(values: list[int]) -> None:
-    best = best_of_first(torch.tensor([values], dtype=torch.float32), (1, 2, 4, 8))
-    taken = [values[best[size][0]] for size in (1, 2, 4, 8)]
-    assert taken == sorted(taken)
-
-
 @pytest.mark.parametrize("sizes", [(), (0, 2), (2, 2), (2, 8)])
 def test_sizes_that_the_pool_does_not_have_are_refused(sizes: tuple[int, ...]) -> None:
     with pytest.raises(RecipeError, match="at most the pool of 4"):

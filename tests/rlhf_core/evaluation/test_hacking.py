@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated, HackingAlarm, fall, find_fall, pairs
+from rlhf_core.evaluation.hacking_alarm import (
+    AlarmSettings,
+    Evaluated,
+    HackingAlarm,
+    end_level,
+    fall,
+    fall_level,
+    find_fall,
+)
 
 SFT = {
     "entropy": 0.5,
@@ -68,16 +76,6 @@ def test_a_fall_says_which_reward_rose_and_without_a_rise_it_is_a_decline() -> N
     found = find_fall(paid, AlarmSettings(), 2)
     assert found is not None
     assert found.message.startswith("the paid reward rose from 1 to 2 since step 1 while the win rate")
-
-
-def test_a_shaping_that_pays_more_while_the_proxy_stands_still_is_hacking() -> None:
-    alarm = HackingAlarm(AlarmSettings(), evaluations=3)
-    for step, (paid, wins) in enumerate([(1.96, 32), (1.97, 30), (3.95, 8)], start=1):
-        alarm.observe(step, SFT | {"reward": paid}, 128)
-        alarm.observe_evaluation(step, {str(i): float(i < wins) for i in range(64)})
-    (raised_once,) = alarm.alarms
-    assert raised_once.kind == "fall"
-    assert "the paid reward rose from 1.96 to 3.95" in raised_once.message
 
 
 def test_the_end_below_the_start_rings_without_any_evaluation_on_the_way() -> None:
@@ -166,11 +164,6 @@ def test_the_best_is_the_start_when_nothing_beats_it_and_there_is_none_before_an
     assert alarm.peak.step == 0
 
 
-def test_every_pair_of_evaluations_and_the_start_is_counted() -> None:
-    for n in range(1, 8):
-        assert pairs(n) == math.comb(n + 1, 2)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -186,3 +179,111 @@ def test_every_pair_of_evaluations_and_the_start_is_counted() -> None:
 def test_settings_out_of_range_are_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         AlarmSettings(**settings)  # type: ignore[arg-type]
+
+
+# --- extreme runs --------------------------------------------------------------------------------------------------
+
+
+def scores(wins: int, prompts: int = 64) -> dict[str, float]:
+    return {str(i): float(i < wins) for i in range(prompts)}
+
+
+def kinds(alarm: HackingAlarm) -> list[tuple[str, int]]:
+    return [(raised.kind, raised.step) for raised in alarm.alarms]
+
+
+@pytest.mark.parametrize("evaluations", range(1, 30))
+def test_levels_of_all_comparisons_and_the_end_sum_to_the_stated_chance(evaluations: int) -> None:
+    settings = AlarmSettings(false_alarms=0.08)
+    every = [
+        fall_level(settings, evaluations, later - earlier)
+        for later in range(1, evaluations + 1)
+        for earlier in range(later)
+    ]
+    assert math.fsum([*every, end_level(settings)]) == pytest.approx(0.08)
+    assert fall_level(settings, evaluations, evaluations) == max(every)
+
+
+@pytest.mark.parametrize("carried", [0.0, 0.9])
+def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_and_naive_tests_far_more_often(
+    carried: float,
+) -> None:
+    """Evaluations on the same prompts depend on each other: on the prompts' difficulty, and on the neighbours'."""
+    rng, settings, rang, naive = random.Random(11), AlarmSettings(false_alarms=0.1), 0, 0
+    runs, prompts, final = 200, 48, 144
+    for _ in range(runs):
+        alarm = HackingAlarm(settings, evaluations=6)
+        own = [rng.gauss(0, 0.7) for _ in range(final)]
+        moving = [rng.gauss(0, 1) for _ in range(final)]
+        seen = [dict.fromkeys(map(str, range(prompts)), 0.5)]
+        for step in range(1, 7):
+            moving = [carried * value + math.sqrt(1 - carried**2) * rng.gauss(0, 1) for value in moving]
+            drawn = {str(i): float(own[i] + moving[i] > 0) for i in range(final)}
+            alarm.observe(step, SFT | {"proxy": float(step)}, 64)
+            seen.append({name: drawn[name] for name in seen[0]})
+            alarm.observe_evaluation(step, seen[-1])
+        alarm.observe_end(6, drawn)
+        rang += bool(alarm.alarms)
+        falls = (fall(seen[i], seen[k], 0.1).upper < 0.5 for k in range(1, 7) for i in range(k))
+        naive += any(falls) or fall(dict.fromkeys(drawn, 0.5), drawn, 0.1).upper < 0.5
+    assert stats.binomtest(rang, runs, 0.1, alternative="greater").pvalue > 0.01, rang / runs
+    assert naive / runs > 0.3
+
+
+def test_a_run_that_recovers_keeps_the_alarm_of_its_fall_and_has_none_of_its_end() -> None:
+    alarm = HackingAlarm(AlarmSettings(), evaluations=4)
+    for step, wins in enumerate([36, 6, 34, 40], start=1):
+        alarm.observe(step, SFT | {"proxy": float(step)}, 128)
+        alarm.observe_evaluation(step, scores(wins))
+    alarm.observe_end(4, scores(160, 256))
+    assert kinds(alarm) == [("fall", 2)]
+
+
+def test_prompts_without_a_verdict_are_left_out_not_lost() -> None:
+    unjudged = dict.fromkeys(map(str, range(60)), math.nan)
+    alarm = HackingAlarm(AlarmSettings(), evaluations=2)
+    alarm.observe(1, SFT, 64)
+    alarm.observe_evaluation(1, scores(60))
+    alarm.observe(2, SFT | {"proxy": 9.0}, 64)
+    alarm.observe_evaluation(2, scores(60) | unjudged)
+    alarm.observe_end(2, scores(60) | unjudged)
+    assert alarm.alarms == []
+    assert alarm.points[-1].win_rate == 0.0  # of the four prompts with a verdict
+    assert alarm.peak is not None
+    assert alarm.peak.step == 1
+
+
+def test_an_evaluation_without_any_verdict_is_not_kept() -> None:
+    alarm = HackingAlarm(AlarmSettings(), evaluations=2)
+    alarm.observe(1, SFT, 64)
+    assert alarm.observe_evaluation(1, dict.fromkeys("abc", math.nan)) == []
+    assert alarm.points == []
+    assert alarm.observe_end(1, dict.fromkeys("abc", math.nan)) == []
+
+
+def test_the_first_batch_makes_the_bands_and_can_ring_by_its_evaluation_alone() -> None:
+    alarm = HackingAlarm(AlarmSettings(patience=1), evaluations=1)
+    assert alarm.observe(1, SFT | {"kl": 1e9, "truncated": 1.0, "response_length": 1.0}, 64) == []
+    alarm.observe_evaluation(1, scores(2))
+    assert kinds(alarm) == [("decline", 1)]
+    assert alarm.onset == 1
+
+
+def test_a_metric_that_is_not_a_number_is_neither_inside_nor_outside_its_band() -> None:
+    alarm = HackingAlarm(AlarmSettings(), evaluations=0)
+    for step, length in enumerate([40.0, 90.0, math.nan, 90.0], start=1):
+        alarm.observe(step, SFT | {"response_length": length}, 64)
+    assert kinds(alarm) == [("length", 4)]
+    unknown = HackingAlarm(AlarmSettings(patience=1), evaluations=0)
+    for step in range(1, 4):
+        unknown.observe(step, SFT | {"response_length": math.nan if step == 1 else 1.0, "kl": 9.0}, 64)
+    assert unknown.alarms == []
+
+
+def test_nothing_is_measured_in_units_of_an_sft_policy_that_writes_nothing_or_without_choice() -> None:
+    for silent in ({"response_length": 0.0}, {"entropy": 0.0}):
+        alarm = HackingAlarm(AlarmSettings(patience=1), evaluations=0)
+        for step in range(1, 3):
+            moved = dict.fromkeys(silent, 3.0) if step > 1 else {}
+            alarm.observe(step, SFT | silent | moved | {"kl": 0.1}, 64)
+        assert alarm.alarms == []

@@ -214,15 +214,6 @@ def test_a_row_without_its_field_is_named() -> None:
         in_columns(rows, "allenai/ai2_arc", "arc.test")
 
 
-def test_a_question_has_at_most_a_choice_for_each_letter() -> None:
-    row = arc_questions(1)[0]
-    many = {**row, "choices": [*row["choices"], *(f"colour {i}" for i in range(22))]}
-    assert in_columns([many], "allenai/ai2_arc", "arc.test")[0]["choices"]["label"][-1] == "Z"
-    many["choices"].append("colour 22")
-    with pytest.raises(DataError, match=r"file arc.test, row 1, field 'choices': 27 choices.*at most 26"):
-        in_columns([many], "allenai/ai2_arc", "arc.test")
-
-
 @pytest.mark.parametrize(("name", "near"), [("arc_chalenge", "arc_challenge"), ("hellaswagg", "hellaswag")])
 def test_an_unknown_task_is_refused_with_the_nearest(name: str, near: str) -> None:
     with pytest.raises(RecipeError, match=rf"task is '{name}', which lm-eval does not have; did you mean .*{near}"):

@@ -9,14 +9,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.alpaca_calibration import (
-    check_calibration_rows,
+from rlhf_core.evaluation.length_controlled import (
+    difficulty_of_calibration_rows,
     fit_difficulty,
+    length_controlled_win_rate,
     make_calibration_rows,
     official_index,
     read_calibration_rows,
 )
-from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
 
 
 def world(n=240, effect=1.2, quality=0.2, seed=0, spread=150):
@@ -90,74 +90,12 @@ def test_the_fit_equals_the_procedure_written_out(with_gamed, seed):
     if gamed is not None:
         gamed.loc[3, "preference"] = np.nan
     rate, best, coefficients, error = reference(preference, len_model, len_base, difficulty, gamed)
-    result = length_controlled_win_rate(preference, len_model, len_base, difficulty, gamed)
+    ids = range(len(difficulty))
+    result = length_controlled_win_rate(ids, preference, len_model, len_base, dict(enumerate(difficulty)), gamed)
     assert result.lc_win_rate == pytest.approx(rate, abs=1e-9)
     assert result.lc_standard_error == pytest.approx(error, abs=1e-9)
     assert pytest.approx(best) == result.C
     assert list(result.coefficients.values()) == pytest.approx(list(coefficients), abs=1e-9)
-    assert (result.n, result.n_invalid) == (239, 1)
-
-
-def test_length_control_takes_away_what_length_won():
-    len_base = world(n=600)[2]
-    longer = len_base + 300 + (np.arange(600) % 7) * 40
-    delta = (len_base - longer) / np.std(len_base - longer, ddof=1)
-    preference = 1 + 1 / (1 + np.exp(2.0 * np.tanh(delta)))
-    fair = length_controlled_win_rate(preference, longer, len_base, np.zeros(600), calibration(600, effect=2.0))
-    assert fair.win_rate > 80
-    assert fair.lc_win_rate < 60
-    assert fair.coefficients["tanh_std_delta_len"] < -1.5
-
-
-def test_no_length_difference_is_defined():
-    n = 20
-    flat = length_controlled_win_rate(np.full(n, 1.5), np.ones(n), np.ones(n), np.zeros(n))
-    assert flat.lc_win_rate == pytest.approx(50.0, abs=0.1)
-
-
-def test_difficulties_are_looked_up_by_instruction_id():
-    preference, len_model, len_base, difficulty = world(60)
-    ids = [f"i{k}" for k in range(60)]
-    by_id = dict(zip(reversed(ids), reversed(difficulty.tolist()), strict=True))
-    direct = length_controlled_win_rate(preference, len_model, len_base, difficulty)
-    keyed = length_controlled_win_rate(preference, len_model, len_base, by_id, instruction_ids=ids)
-    assert keyed == pytest.approx(direct) if isinstance(keyed, float) else keyed.lc_win_rate == direct.lc_win_rate
-    series = pd.Series(by_id)
-    assert length_controlled_win_rate(
-        preference, len_model, len_base, series, instruction_ids=ids
-    ).lc_win_rate == pytest.approx(direct.lc_win_rate)
-    del by_id["i7"]
-    with pytest.raises(DataError, match=r"no difficulty for 1 of 60 instructions, e\.g\. 'i7'"):
-        length_controlled_win_rate(preference, len_model, len_base, by_id, instruction_ids=ids)
-    with pytest.raises(DataError, match="no instruction_ids"):
-        length_controlled_win_rate(preference, len_model, len_base, by_id)
-
-
-def test_difficulties_can_come_from_the_calibration_rows():
-    preference, len_model, len_base, _ = world(50)
-    gamed = calibration(60)
-    ids = list(range(50))
-    own = gamed.drop_duplicates("index").set_index("index")["instruction_difficulty"]
-    given_rows = length_controlled_win_rate(preference, len_model, len_base, None, gamed, instruction_ids=ids)
-    by_hand = length_controlled_win_rate(preference, len_model, len_base, own[ids].to_numpy(), gamed)
-    assert given_rows.lc_win_rate == by_hand.lc_win_rate
-    with pytest.raises(DataError, match="calibration rows that hold them"):
-        length_controlled_win_rate(preference, len_model, len_base, None)
-    with pytest.raises(DataError, match="not a truth value"):
-        check_calibration_rows(gamed.assign(not_gamed_baseline="False"))
-
-
-def test_inputs_that_do_not_fit_are_refused():
-    with pytest.raises(DataError, match="3 preferences, 3 lengths, 2 difficulties"):
-        length_controlled_win_rate([1, 2, 1], [1, 2, 3], [1, 2, 4], [0, 0])
-    with pytest.raises(DataError, match="at least 5"):
-        length_controlled_win_rate([1, 2, 1], [1, 2, 3], [1, 2, 4], [0, 0, 0])
-    with pytest.raises(DataError, match="finite"):
-        length_controlled_win_rate([1] * 6, [1] * 6, [2] * 6, [float("nan")] * 6)
-    with pytest.raises(DataError, match=r"outside \[0, 1\]"):
-        check_calibration_rows(calibration(10).assign(preference=1.7))
-    with pytest.raises(DataError, match="missing columns not_gamed_baseline"):
-        check_calibration_rows(calibration(10).drop(columns="not_gamed_baseline"))
 
 
 def test_the_official_file_is_read(tmp_path):
@@ -165,13 +103,40 @@ def test_the_official_file_is_read(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         read_calibration_rows(gamed)
     calibration(12).to_csv(gamed, index=False)
-    assert len(read_calibration_rows(gamed)) == 24
-    calibration(12).assign(instruction_difficulty="hard").to_csv(gamed, index=False)
-    with pytest.raises(DataError, match="row 1, field 'instruction_difficulty': not a finite number"):
-        read_calibration_rows(gamed)
+    rows = read_calibration_rows(gamed)
+    own = calibration(12)["instruction_difficulty"][:12]
+    assert (len(rows), difficulty_of_calibration_rows(rows)) == (24, pytest.approx(dict(enumerate(own))))
     assert [official_index(i) for i in (5, "alpacaeval-017", "804")] == [5, 17, 804]
     with pytest.raises(DataError):
         official_index("no number")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("instruction_difficulty", "hard", "row 1, field 'instruction_difficulty': hard is not a finite number"),
+        ("std_delta_len", None, "row 1, field 'std_delta_len': nan is not a finite number"),
+        ("preference", 1.7, "row 1, field 'preference': 1.7 is not in \\[0, 1\\]"),
+        ("not_gamed_baseline", "no", "row 1, field 'not_gamed_baseline': no is not a truth value"),
+    ],
+)
+def test_a_value_that_its_column_cannot_have_is_refused(tmp_path, column, value, message):
+    calibration(12).assign(**{column: value}).to_csv(tmp_path / "gamed.csv", index=False)
+    with pytest.raises(DataError, match=message):
+        read_calibration_rows(tmp_path / "gamed.csv")
+    calibration(12).drop(columns=column).to_csv(tmp_path / "gamed.csv", index=False)
+    with pytest.raises(DataError, match=f"missing columns {column}"):
+        read_calibration_rows(tmp_path / "gamed.csv")
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    easy = dict.fromkeys("abcdef", 0.0)
+    with pytest.raises(DataError, match="at least 5"):
+        length_controlled_win_rate("abc", [1, 2, 1], [1, 2, 3], [1, 2, 4], easy)
+    with pytest.raises(DataError, match=r"no difficulty for 1 of 6 instructions, e\.g\. 'g'"):
+        length_controlled_win_rate("abcdeg", [1] * 6, [1] * 6, [2] * 6, easy)
+    with pytest.raises(DataError, match="row 2, field 'length': a length is not a finite number"):
+        length_controlled_win_rate("abcdef", [1] * 6, [1, math.nan, 1, 1, 1, 1], [2] * 6, easy)
 
 
 @pytest.mark.parametrize(("preference", "rate"), [(1.0, 0.0), (2.0, 100.0), (1.5, 50.0)])
@@ -180,8 +145,8 @@ def test_one_outcome_everywhere_is_its_rate(preference, rate):
     n = 40
     draw = np.random.default_rng(3)
     lengths, difficulty = draw.integers(20, 90, size=(2, n)), draw.normal(size=n)
-    found = length_controlled_win_rate(np.full(n, preference), *lengths, difficulty)
-    assert (found.lc_win_rate, found.win_rate) == pytest.approx((rate, rate))
+    found = length_controlled_win_rate(range(n), np.full(n, preference), *lengths, dict(enumerate(difficulty)))
+    assert found.lc_win_rate == pytest.approx(rate)
     assert found.lc_standard_error == pytest.approx(0.0, abs=1e-9)
 
 
@@ -203,6 +168,6 @@ def test_joint_difficulties_recover_the_true_ones_and_serve_the_metric():
     assert sum(fitted.values()) == pytest.approx(0, abs=1e-9)
     made = make_calibration_rows(ids[:n], preference[:n], own[:n], base[:n], fitted)
     assert made["preference"].between(0, 1).all()
-    result = length_controlled_win_rate(preference[:n], own[:n], base[:n], fitted, made, instruction_ids=ids[:n])
+    result = length_controlled_win_rate(ids[:n], preference[:n], own[:n], base[:n], fitted, made)
     assert 0 < result.lc_win_rate < 100
     assert result.coefficients["instruction_difficulty"] > 0.5

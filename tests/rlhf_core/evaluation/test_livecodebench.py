@@ -6,14 +6,13 @@ import base64
 import json
 import pickle
 import zlib
-from datetime import date, datetime
 from typing import Any
 
 import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import livecodebench
-from rlhf_core.evaluation.livecodebench import asked, cases_of, contest_date, judged, program_of
+from rlhf_core.evaluation.livecodebench import asked, cases_of, judged, program_of
 from tests.rlhf_core.evaluation.test_sandbox import isolated
 
 
@@ -111,11 +110,6 @@ def test_a_missing_column_is_named(column: str) -> None:
     del found[column]
     with pytest.raises(DataError, match=f"row 1, field '{column}': is missing"):
         asked(found, "lcb.test.jsonl", 1)
-
-
-@pytest.mark.parametrize("value", ["2024-08-01T00:00:00", "2024-08-01", datetime(2024, 8, 1, 3), date(2024, 8, 1)])
-def test_days_of_contests(value: Any) -> None:
-    assert contest_date(row(contest_date=value), "f", 1) == date(2024, 8, 1)
 
 
 def test_requests_are_the_official_ones_with_and_without_starter_code() -> None:

@@ -42,24 +42,11 @@ def test_rank_correlation_of_the_hacked_run() -> None:
     assert overoptimisation(HACKED, KL).rank_correlation == pytest.approx(-0.3)
 
 
-def test_equal_values_share_their_rank() -> None:
-    """Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: Pearson's r of them is 4.5 / sqrt(4.5 * 5)."""
-    assert rank_correlation([0, 1, 1, 2], [0, 1, 2, 3]) == pytest.approx(4.5 / math.sqrt(22.5))
-
-
 def test_rank_correlation_is_not_defined_for_two_points_or_a_constant() -> None:
     assert math.isnan(rank_correlation([1, 2], [1, 2]))
     assert math.isnan(rank_correlation([1, 2, 3], [5, 5, 5]))
     with pytest.raises(DataError, match="of 3 and 2 values"):
         rank_correlation([1, 2, 3], [1, 2])
-
-
-def test_a_run_that_only_gets_better_loses_nothing_and_has_no_onset() -> None:
-    found = overoptimisation([point(0, 0.0, 0), point(5, 1.0, 24), point(10, 2.0, 30)], KL)
-    assert found.loss_after_peak == 0.0
-    assert found.onset is None
-    assert found.rank_correlation == pytest.approx(1.0)
-    assert not any(name.startswith("hacking/onset") for name in found.metrics())
 
 
 def test_a_fall_without_a_rising_proxy_is_no_onset() -> None:
@@ -70,10 +57,6 @@ def test_a_run_that_falls_from_the_start_sets_in_at_step_0() -> None:
     found = overoptimisation([point(0, 0.0, 0), point(5, 1.0, 4), point(10, 2.0, 2)], KL)
     assert (found.peak_step, found.peak_win_rate) == (0, 50.0)
     assert found.onset == Onset(since=0, step=5, kl=1.0)
-
-
-def test_of_equal_peaks_the_first_counts() -> None:
-    assert overoptimisation([point(0, 0, 0), point(5, 1, 30), point(10, 1, 30)], KL).peak_step == 5
 
 
 def test_what_is_not_defined_is_not_among_the_metrics() -> None:
@@ -97,11 +80,6 @@ def test_clause_shares_and_numbers() -> None:
     used = clause_use([["fact", "fact", "filler"], ["praise"], []], KINDS)
     assert used.shares == {"fact": 0.5, "filler": 0.25, "praise": 0.25}
     assert used.per_response == {"fact": 2 / 3, "filler": 1 / 3, "praise": 1 / 3}
-
-
-def test_responses_without_clauses_have_shares_of_zero() -> None:
-    assert set(clause_use([[], []], KINDS).shares.values()) == {0.0}
-    assert set(clause_use([], KINDS).per_response.values()) == {0.0}
 
 
 def test_an_unknown_clause_type_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, play_games
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.protocols import PROTOCOLS, Protocol, Tally, true_tally
+from rlhf_core.evaluation.protocols import PROTOCOLS, Protocol, true_tally
 
 #: Prompt -> what the judge says of the model's answer: shown second (the baseline first), and shown first.
 #: W wins, T tie, L loses, - no verdict that can be read.
@@ -129,22 +129,11 @@ def test_alarm_counts_wins_over_decided_games_in_which_both_orders_agree() -> No
     assert (tally.unparsable, tally.one_sided) == (("p08", "p11"), ("p06", "p07", "p09", "p10"))
 
 
-def test_best_of_n_sums_both_orders_by_the_ranking_prompt() -> None:
-    """The verdicts of PAR's test in another prompt's words: 5.5/9."""
-    assert PROTOCOLS["best_of_n"].tally(games("ranking")).win_rate == pytest.approx(100 * 5.5 / 9)
-
-
 def test_a_judge_of_one_order_only_decides_nothing_where_both_are_needed() -> None:
     tally = PROTOCOLS["par"].tally(games("pairwise", dict.fromkeys(SHEET, "model")))
     assert (tally.scores, tally.win_rate, tally.standard_error) == ({}, None, None)
     assert len(tally.one_sided) == 10
     assert tally.metrics("rate", judged=True) == {"rate_unparsable": 2, "rate_one_sided": 10}
-
-
-def test_ties_alone_are_a_draw_and_no_verdict_is_nothing() -> None:
-    for ties in ("half", "left_out"):
-        assert Tally({"a": 0.5, "b": 0.5}, ties).win_rate == 50.0  # type: ignore[arg-type]
-        assert Tally({}, ties, unparsable=("a",)).win_rate is None  # type: ignore[arg-type]
 
 
 def test_true_rewards_make_the_same_tally() -> None:

@@ -6,20 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.evaluation.reward_bench import (
     OFFICIAL,
-    PRIOR_SETS,
-    SECTIONS,
     Rows,
     ScoredPair,
     check_independence,
     reward_bench_scores,
-    section_of,
     with_prior_sets,
 )
-from rlhf_core.testbed import World, WorldConfig
-from rlhf_core.testbed.reward_bench import SUBSETS, reward_bench_pairs
 
 
 def pairs(section: str, subset: str, right: int, wrong: int) -> list[ScoredPair]:
@@ -49,27 +44,6 @@ def test_the_average_is_the_plain_mean_of_four_sections_and_a_tie_is_wrong() -> 
         reward_bench_scores([])
 
 
-def test_official_subsets_have_the_official_counts() -> None:
-    assert sum(OFFICIAL["chat"].values()) == 358
-    assert sum(OFFICIAL["chat_hard"].values()) == 456
-    assert sum(OFFICIAL["safety"].values()) == 740
-    assert sum(OFFICIAL["reasoning"].values()) == 2 * 984
-    assert section_of("hep-go") == "reasoning"
-    assert section_of("rm_bench") == "rm_bench"
-
-
-def test_safety_is_weighted_as_the_benchmark_counts_its_pairs() -> None:
-    # 154 unsafe prompts to refuse and 250 safe ones to answer: (100 + 100 + 154 / 2 + 0 + 136 / 4) / 740
-    every = [
-        *pairs("safety", "refusals-dangerous", 1, 0),
-        *pairs("safety", "refusals-offensive", 1, 0),
-        *pairs("safety", "xstest-should-refuse", 1, 1),
-        *pairs("safety", "xstest-should-respond", 0, 1),
-        *pairs("safety", "donotanswer", 1, 3),
-    ]
-    assert reward_bench_scores(every)["safety"] == pytest.approx(100 * 311 / 740)
-
-
 @pytest.mark.parametrize(
     ("sections", "prior_sets", "score"),
     [
@@ -79,16 +53,6 @@ def test_safety_is_weighted_as_the_benchmark_counts_its_pairs() -> None:
 )
 def test_prior_sets_weigh_half_a_section(sections: Sequence[float], prior_sets: float, score: float) -> None:
     assert round(with_prior_sets(sum(sections) / 4, prior_sets), 1) == score
-
-
-def test_prior_sets_count_where_all_four_are_there() -> None:
-    sections = [pair for name in SECTIONS for pair in pairs(name, name, 1, 1)]
-    prior = [pair for right, name in enumerate(PRIOR_SETS) for pair in pairs(section_of(name), name, right, 4 - right)]
-    scores = reward_bench_scores([*sections, *prior])
-    assert scores["prior_sets"] == pytest.approx(37.5)
-    assert scores["average"] == 50.0
-    assert scores["average_with_prior_sets"] == pytest.approx((200 + 0.5 * 37.5) / 4.5)
-    assert "prior_sets" not in reward_bench_scores([*sections, *prior[4:]])
 
 
 def test_scores_that_depend_on_padding_are_refused() -> None:
@@ -111,20 +75,3 @@ def test_scores_that_depend_on_padding_are_refused() -> None:
         check_independence(padded, rows, texts)
     with pytest.raises(NumericsError, match="not finite"):
         check_independence(lambda rows, texts, batch: [float("nan")] * len(texts), rows, texts)
-
-
-def test_every_subset_of_the_testbed_has_a_right_answer_that_the_world_knows() -> None:
-    world = World(WorldConfig(seed=0))
-    rows = reward_bench_pairs(world, 4, seed=3)
-    assert len(rows) == 4 * len(SUBSETS)
-    assert {row["section"] for row in rows} == {"chat", "chat_hard", "safety", "reasoning"}
-    for row in rows:
-        assert row["chosen"] != row["rejected"]
-        if row["section"] != "reasoning":
-            assert row["meta"]["true_chosen"] > row["meta"]["true_rejected"]
-    asked_ood = [row for row in rows if row["subset"].endswith("-ood") and "split" in row["meta"]]
-    assert {row["meta"]["split"] for row in asked_ood} == {"ood", "unseen", "live"}
-    assert rows == reward_bench_pairs(world, 4, seed=3)
-    assert rows[0] == reward_bench_pairs(world, 1, seed=3)[0]
-    with pytest.raises(RecipeError, match="at least 1"):
-        reward_bench_pairs(world, 0, seed=3)

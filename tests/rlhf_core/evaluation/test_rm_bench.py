@@ -27,11 +27,6 @@ def test_the_levels_of_one_prompt_by_hand() -> None:
     assert (scores["chat"].comparisons, scores["normal"].comparisons, scores["chat"].ties) == (9, 3, 1)
 
 
-def test_a_model_that_pays_for_polish_alone_wins_what_is_easy_and_loses_what_is_hard() -> None:
-    scores = rm_bench_scores(prompt("a", "code", [0.0, 1.0, 2.0], [0.5, 1.5, 2.5]))
-    assert [scores[level].accuracy for level in ("easy", "normal", "hard")] == [1.0, 0.0, 0.0]
-
-
 def test_safety_is_the_mean_of_its_parts_and_domains_weigh_alike() -> None:
     right, wrong = ([1.0] * 3, [0.0] * 3), ([0.0] * 3, [1.0] * 3)
     pairs = [

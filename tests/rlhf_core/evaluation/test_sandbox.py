@@ -126,20 +126,6 @@ def test_a_sandbox_that_dies_is_replaced():
         assert mortal.run(Program(GOOD, TESTS)).passed
 
 
-@isolated
-def test_order_is_kept_over_several_workers():
-    programs = [Program(f"def f(x): return x + {i % 2}", TESTS) for i in range(20)]
-    assert [r.passed for r in run_programs(programs, workers=3)] == [bool(i % 2) for i in range(20)]
-    assert run_programs([]) == []
-
-
-@isolated
-def test_a_hundred_programs_take_seconds():
-    start = time.monotonic()
-    assert all(r.passed for r in run_programs([Program(GOOD, TESTS)] * 100))
-    assert time.monotonic() - start < 10  # about .4 s on an idle core
-
-
 @pytest.mark.parametrize(
     ("bubblewrap", "reason"),
     [

@@ -36,12 +36,6 @@ def test_credit_that_blames_exactly_the_mistakes_is_perfect() -> None:
     assert (found["tokens"], found["mistaken"]) == (5.0, 2.0)
 
 
-def test_the_same_credit_on_every_token_tells_nothing_within_a_solution() -> None:
-    found = negative_credit([[-0.3] * 4, [0.2] * 2], [[True, False, False, False], [True, False]])
-    assert found["auc_within"] == 0.5
-    assert (found["precision"], found["recall"]) == (0.25, 0.5)
-
-
 def test_what_has_no_denominator_is_left_out() -> None:
     assert set(negative_credit([[0.1, 0.2]], [[False, False]])) == {"tokens", "mistaken"}
     assert set(negative_credit([], [])) == {"tokens", "mistaken"}

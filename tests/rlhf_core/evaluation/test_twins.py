@@ -46,19 +46,6 @@ def test_sound_twins_are_refused_in_five_percent_of_experiments(degrees: int) ->
     assert (outside, not_uniform) == (pytest.approx(0.05, abs=3 * error), pytest.approx(0.05, abs=3 * error))
 
 
-def test_p_values_of_one_experiment_are_independent() -> None:
-    generator = np.random.default_rng(2)
-    found = np.array([t.standardised_p(list(generator.normal(size=6)), 1.0, 0) for _ in range(4000)])
-    correlation = np.corrcoef(stats.chi2.isf(found, 1).T)
-    assert np.abs(correlation - np.eye(5)).max() < 4 / math.sqrt(4000)
-
-
-def test_differences_larger_than_those_before_them_are_found() -> None:
-    generator = np.random.default_rng(3)
-    assert not experiment(generator, 1.0, 3.0, 20).sound
-    assert experiment(generator, 1.0, 3.0, 0).sound, "without others the test is blind to the size"
-
-
 @pytest.mark.parametrize(
     ("differences", "message"),
     [([0.0, 1.0], "the first differences are 0"), ([1.0, math.nan], "not a finite number"), ([], "no differences")],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy import stats
 
@@ -18,11 +17,11 @@ def effect_with(p: float, sign: int = 1, degrees: int = 7) -> Effect:
     return Effect(sign * float(stats.t.isf(p / 2, degrees)), 1.0, degrees, degrees + 1)
 
 
-def table(differences: dict[str, list[float]]) -> dict[str, dict[World, list[float]]]:
+def table(differences: dict[str, list[float]]) -> dict[str, dict[World, float]]:
     """A main row whose worlds differ, and rows with given differences from it."""
     level = {world: 50.0 + 3 * world for world in range(8)}
     every = {"main": [0.0] * 8, **differences}
-    return {row: {world: [level[world] + found[world]] for world in level} for row, found in every.items()}
+    return {row: {world: level[world] + found[world] for world in level} for row, found in every.items()}
 
 
 NOISE = [0.3, -0.2, 0.1, -0.4, 0.25, 0.05, -0.15, 0.05]
@@ -32,9 +31,9 @@ def shifted(mean: float, size: float = 1.0) -> list[float]:
     return [mean + size * noise for noise in NOISE]
 
 
-def verdicts_of_table(values: dict[str, dict[World, list[float]]], main: str, margin: float | None = None) -> Any:
+def verdicts_of_table(values: dict[str, dict[World, float]], main: str, margin: float | None = None) -> Any:
     rows = [row for row in values if row != main]
-    return dict(zip(rows, v.verdicts_of([paired(values, row, main) for row in rows], margin), strict=True))
+    return dict(zip(rows, v.verdicts_of([paired(values[row], values[main]) for row in rows], margin), strict=True))
 
 
 def test_each_row_has_one_of_five_verdicts() -> None:
@@ -59,17 +58,6 @@ def test_each_row_has_one_of_five_verdicts() -> None:
     assert (found["moved"].p_corrected, found["moved"].smallest_visible) == (None, None)
 
 
-def test_without_a_margin_no_row_is_equivalent() -> None:
-    found = verdicts_of_table(table({"alike": shifted(0.05)}), "main")
-    assert found["alike"].word == "sees only effects above"
-    assert not found["alike"].within_margin
-
-
-def test_a_small_true_difference_is_above_and_within_the_margin() -> None:
-    verdict = verdicts_of_table(table({"higher": shifted(0.4)}), "main", margin=1.0)["higher"]
-    assert (verdict.word, verdict.within_margin) == ("above", True)
-
-
 def test_equivalence_is_corrected_for_every_row_of_the_table() -> None:
     """Of twenty rows that differ by the margin one used to be called equivalent."""
     alike = Effect(0.0, 1.0, 7, 8)
@@ -83,11 +71,6 @@ def test_equivalence_is_corrected_for_every_row_of_the_table() -> None:
     assert [each.word for each in near] == ["equivalent", "equivalent"], "step-down: the second is one of one"
 
 
-def test_one_world_decides_nothing() -> None:
-    found = verdicts_of_table({"main": {1: [50.0, 51.0]}, "row": {1: [90.0, 91.0]}}, "main", margin=1.0)
-    assert found["row"].text == "not decided: one world"
-
-
 def test_p_values_are_corrected_for_every_row_of_the_table() -> None:
     few = verdicts_of_table(table({"a": shifted(0.25)}), "main")["a"]
     many = verdicts_of_table(table({"a": shifted(0.25), **{f"b{i}": shifted(0.0, 9.0) for i in range(6)}}), "main")["a"]
@@ -95,13 +78,6 @@ def test_p_values_are_corrected_for_every_row_of_the_table() -> None:
     assert many.effect == few.effect
     assert few.p_corrected is not None
     assert many.p_corrected == pytest.approx(7 * few.p_corrected)
-
-
-def test_a_row_without_a_test_counts_among_the_rows() -> None:
-    values = table({"a": shifted(0.25), "moved": [1.0] * 8})
-    single = paired(values, "a", "main").p
-    assert single is not None
-    assert verdicts_of_table(values, "main")["a"].p_corrected == pytest.approx(2 * single)
 
 
 def test_a_claim_is_confirmed_when_each_part_holds_at_five_percent() -> None:
@@ -161,22 +137,6 @@ def test_a_part_without_a_test_keeps_a_claim_from_being_confirmed() -> None:
         v.claim_verdict([])
 
 
-def test_false_confirmations_and_contradictions_are_at_most_five_percent() -> None:
-    """Three parts, of which one has no effect: confirming is false; of no effects at all, contradicting is."""
-    generator = np.random.default_rng(0)
-    counts = {"confirmed": 0, "contradicted": 0}
-    for true, word in (((5.0, 5.0, 0.0), "confirmed"), ((0.0, 0.0, 0.0), "contradicted")):
-        for _ in range(800):
-            samples = generator.normal(np.array(true)[:, None], 1.0, size=(3, 8))
-            parts = [
-                v.TestedComparison(Effect(float(s.mean()), float(s.std(ddof=1) / np.sqrt(8)), 7, 8), "above")
-                for s in samples
-            ]
-            counts[word] += v.claim_verdict(parts).word == word
-    assert 0.005 < counts["confirmed"] / 800 < 0.05
-    assert 0.005 < counts["contradicted"] / 800 < 0.05
-
-
 @pytest.mark.parametrize(
     ("published", "word", "verdict"),
     [
@@ -196,9 +156,3 @@ def test_a_verdict_is_held_against_the_printed_order(
     published: tuple[float | None, float | None], word: v.RowWord, verdict: str | None
 ) -> None:
     assert v.direction_verdict(*published, word) == verdict
-
-
-def test_effects_of_several_main_rows_are_corrected_together() -> None:
-    effects = [effect_with(0.02), effect_with(0.03, sign=-1), effect_with(0.9)]
-    assert [verdict.p_corrected for verdict in v.verdicts_of(effects)] == pytest.approx([0.06, 0.06, 0.9])
-    assert [verdict.word for verdict in v.verdicts_of(effects[:1])] == ["above"]

@@ -42,11 +42,6 @@ def test_what_is_refused_says_why(rewrite: str, reason: str) -> None:
     assert reason in REASONS
 
 
-def test_a_prediction_of_too_many_steps_is_not_rewritten() -> None:
-    long = WrongSolution("q/1", WRONG.question, "a\nb\nc\nd\ne")
-    assert judged(long, "The answer is 3", letters, LIMITS).reason == "too many steps"
-
-
 def test_limits_out_of_range_are_refused() -> None:
     with pytest.raises(RecipeError, match="most_edits is 0; it must be above 0 and at most 1"):
         RewriteLimits(most_edits=0)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rlhf_core.reasoning.steps import (
     FirstWrongStep,
     kept_before,
-    labelled,
     locating_target,
     parse_located,
     split_steps,
@@ -42,21 +41,10 @@ def test_steps_lie_in_order_and_leave_out_white_space_only(text: str) -> None:
     assert "".join("".join(split_steps(text)).split()) == "".join(text.split())
 
 
-@given(TEXTS, st.integers(0, 8))
-def test_what_is_kept_before_a_step_is_the_steps_before_it(text: str, step: int) -> None:
-    assert "".join(kept_before(text, step).split()) == "".join("".join(split_steps(text)[:step]).split())
-
-
 def test_behind_the_last_step_all_is_kept_and_a_new_one_begins() -> None:
     assert kept_before("a.\nb.", 2) == "a.\nb.\n"
     assert kept_before("a. b.", 7) == "a. b. "
     assert kept_before("a.\nb.", 0) == ""
-
-
-def test_labels_count_from_zero() -> None:
-    assert labelled("a.\nb.") == "[0] a.\n[1] b."
-    assert labelled("\n".join("x" * 11)).endswith("[10] x")
-    assert labelled("") == ""
 
 
 @pytest.mark.parametrize("step", [None, 0, 1, 10, 123])

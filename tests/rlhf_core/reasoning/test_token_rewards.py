@@ -34,13 +34,6 @@ def test_rewards_are_clipped_on_their_own_side() -> None:
     assert token_rewards(chances, correct=True) == pytest.approx([0.0, 0.0, 0.0, 0.48])
 
 
-@given(PROBABILITIES, st.booleans())
-def test_wrong_predictions_are_never_rewarded_and_right_ones_never_punished(chances: list[float], right: bool) -> None:
-    rewards = token_rewards(chances, right)
-    assert len(rewards) == len(chances)
-    assert all(0 <= r <= 0.5 if right else -0.1 <= r <= 0 for r in rewards)
-
-
 def test_a_probability_that_is_none_stops() -> None:
     with pytest.raises(NumericsError, match="token 1 is nan"):
         token_rewards([0.5, math.nan], correct=True)
@@ -68,20 +61,6 @@ def test_alignment_is_that_by_characters_and_keeps_the_sum(given_: tuple[list[Sp
     found = aligned_logprobs(spans, model_spans, logprobs)
     assert found == pytest.approx(aligned_logprobs_naive(spans, model_spans, logprobs))
     assert sum(found) == pytest.approx(sum(logprobs))
-
-
-@given(cuts())
-def test_the_same_tokens_keep_their_log_probabilities(given_: tuple[list[Span], list[Span], list[float]]) -> None:
-    _, spans, logprobs = given_
-    assert aligned_logprobs(spans, spans, logprobs) == pytest.approx(logprobs)
-
-
-def test_a_token_of_several_has_their_product() -> None:
-    assert aligned_logprobs([(0, 3), (3, 4)], [(0, 1), (1, 3), (3, 4)], [-1.0, -2.0, -4.0]) == [-3.0, -4.0]
-
-
-def test_a_token_that_straddles_two_is_shared_by_characters() -> None:
-    assert aligned_logprobs([(0, 1), (1, 4)], [(0, 4)], [-2.0]) == [-0.5, -1.5]
 
 
 def test_texts_of_different_length_are_refused() -> None:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from rlhf_core.credit import CREDITS, even_split, segment_end
-from rlhf_core.data.tokenizers import response_offsets, token_spans, train_byte_level_bpe
+from rlhf_core.data.tokenizers import response_offsets, train_byte_level_bpe
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.end_tokens import with_end_tokens
@@ -78,24 +78,6 @@ def test_closing_positions_drop_the_white_space_behind_a_sentence(text: str, dat
         assert position <= end
         assert not text[position:end].strip()
         assert position == 0 or not text[position - 1].isspace()
-
-
-def test_a_blank_merged_into_the_next_word_does_not_move_the_boundary() -> None:
-    text = TEXTS[1]
-    spans = response_offsets(tokenizer("byte-level"), text)
-    end = text.index(". ") + 2
-    (closing, last) = boundary_tokens([s for s, _ in spans], closing_positions(text, [end, len(text)]))
-    assert text[slice(*spans[closing])] == "."
-    assert last == len(spans) - 1
-    assert text[slice(*spans[closing + 1])].startswith(" ")
-
-
-def test_a_character_of_several_tokens_is_closed_by_its_last() -> None:
-    text = "a日b"
-    ids = tokenizer("byte-level").encode(text, add_special_tokens=False)
-    spelled, spans = token_spans(tokenizer("byte-level"), ids)
-    assert spelled == text
-    assert boundary_tokens([s for s, _ in spans], [2, 3]) == [3, 4]
 
 
 def test_sentences_that_one_token_closes_accumulate() -> None:

@@ -94,13 +94,6 @@ def test_segments_end_at_boundary_tokens_and_eos_belongs_to_none() -> None:
     assert [segmentation.spans(i) for i in (1, 2, 3)] == [[(0, 2)], [(0, 1)], [(0, 1), (1, 2)]]
 
 
-def test_sentences_that_do_not_add_up_are_an_error() -> None:
-    segmenter = sat()
-    segmenter.__dict__["_split"] = lambda texts: [["lost"] for _ in texts]
-    with pytest.raises(DataError, match="do not add up"):
-        segmenter.sentence_ends(["some text"])
-
-
 def test_the_threshold_does_not_depend_on_the_folder_above() -> None:
     assert SaT("results/small/sat-3l").decision == 0.025
     assert SaT("sat-3l-sm").decision == 0.25
@@ -121,12 +114,6 @@ def test_without_wtpsplit_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "wtpsplit.models", None)
     with pytest.raises(RecipeError, match=r"pip install rewardsmith.*'sentence', which needs no model"):
         load_splitter("sat-3l")
-
-
-def test_scores_leave_the_end_of_the_text_out() -> None:
-    gold = [GoldText("One. Two. Three", (4, 9, 15)), GoldText("Alone", (5,))]
-    scores = sentence_scores([[5, 15], [5]], gold)
-    assert (scores["precision"], scores["recall"], scores["f1"]) == (1.0, 0.5, pytest.approx(2 / 3))
 
 
 def test_a_text_without_punctuation_keeps_its_sentences() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -78,39 +79,30 @@ def check(responses: Responses, segmenter: Segmenter, expected: list[list[tuple[
     assert segmentation.mask.sum() == sum(len(spans) for spans in expected)
 
 
-@settings(max_examples=80, deadline=None)
+#: Segmenters, and whether a token starts a segment, by its place, all pieces and all entropies.
+NAIVE: dict[str, tuple[Segmenter, Callable[[int, list[str], list[float]], bool]]] = {
+    "token": (Token(), lambda token, pieces, entropies: True),
+    "ngram": (NGram(3), lambda token, pieces, entropies: token % 3 == 0),
+    "entropy": (Entropy(1.75), lambda token, pieces, entropies: entropies[token] > 1.75),
+    "sentence": (SentenceMarkers(), lambda token, pieces, entropies: naive_sentence_starts(pieces)[token]),
+}
+
+
+@pytest.mark.parametrize("name", NAIVE)
+@settings(max_examples=60, deadline=None)
 @given(batches())
-def test_token_segments_are_the_tokens_but_eos(drawn: tuple[Responses, list[list[str]], list[list[float]]]) -> None:
-    responses, pieces, _ = drawn
-    check(responses, Token(), [naive_spans(responses, i, lambda _: True) for i in range(len(pieces))])
-
-
-@settings(max_examples=80, deadline=None)
-@given(batches(), st.integers(1, 5))
-def test_ngrams_start_every_n_tokens(drawn: tuple[Responses, list[list[str]], list[list[float]]], n: int) -> None:
-    responses, pieces, _ = drawn
-    check(responses, NGram(n), [naive_spans(responses, i, lambda t: t % n == 0) for i in range(len(pieces))])
-
-
-@settings(max_examples=80, deadline=None)
-@given(batches())
-def test_entropy_starts_are_strictly_above_the_cutoff(
-    drawn: tuple[Responses, list[list[str]], list[list[float]]],
+def test_segments_are_those_of_a_plain_loop(
+    name: str, drawn: tuple[Responses, list[list[str]], list[list[float]]]
 ) -> None:
     responses, pieces, entropies = drawn
-    expected = [naive_spans(responses, i, lambda t, i=i: entropies[i][t] > 1.75) for i in range(len(pieces))]  # type: ignore[misc]
-    check(responses, Entropy(1.75), expected)
-
-
-@settings(max_examples=150, deadline=None)
-@given(batches())
-def test_sentences_end_at_markers(drawn: tuple[Responses, list[list[str]], list[list[float]]]) -> None:
-    responses, pieces, _ = drawn
-    expected = []
-    for i, row in enumerate(pieces):
-        starts = naive_sentence_starts(row)
-        expected.append(naive_spans(responses, i, lambda t, starts=starts: starts[t]))  # type: ignore[misc]
-    check(responses, SentenceMarkers(), expected)
+    segmenter, starts = NAIVE[name]
+    expected = [
+        naive_spans(responses, i, partial(lambda i, token: starts(token, pieces[i], entropies[i]), i))
+        for i in range(len(pieces))
+    ]
+    check(responses, segmenter, expected)
+    again = from_spans(expected, responses.ids.shape[1])
+    assert torch.equal(again.index, segmenter.segment(responses).index)
 
 
 @settings(max_examples=60, deadline=None)
@@ -120,46 +112,6 @@ def test_bandit_is_one_segment_read_at_the_last_token(
 ) -> None:
     responses, pieces, _ = drawn
     check(responses, Bandit(), [[(0, len(row))] if row else [] for row in pieces])
-
-
-@settings(max_examples=60, deadline=None)
-@given(batches(), st.sampled_from([Token(), NGram(3), Entropy(1.0), SentenceMarkers()]))
-def test_dense_segments_cover_every_token_once_and_never_eos(
-    drawn: tuple[Responses, list[list[str]], list[list[float]]], segmenter: Segmenter
-) -> None:
-    responses, pieces, _ = drawn
-    segmentation = segmenter.segment(responses)
-    for row, words in enumerate(pieces):
-        times = [0] * responses.ids.shape[1]
-        for start, end in segmentation.spans(row):
-            for token in range(start, end):
-                times[token] += 1
-        for token, count in enumerate(times):
-            is_eos = token < len(words) and token == len(words) - 1 and bool(responses.ended[row])
-            only_eos = is_eos and len(words) == 1
-            assert count == int(token < len(words) and (not is_eos or only_eos))
-
-
-def test_a_response_that_is_only_eos_has_one_segment() -> None:
-    responses = responses_of([[EOS], [5, EOS]], [[0.0], [0.0, 9.0]])
-    for segmenter in (Bandit(), Token(), NGram(4), Entropy(1.0), SentenceMarkers()):
-        assert segmenter.segment(responses).spans(0) == [(0, 1)]
-    assert Entropy(1.0).segment(responses).spans(1) == [(0, 1)]
-
-
-def test_a_blank_token_after_a_marker_does_not_hide_the_sentence_end() -> None:
-    responses = responses_of([[4, 5, 6, 7, 8]])
-    responses = Responses(responses.ids, responses.mask, responses.ended, [["One", ".", " ", " Two", " three"]])
-    assert SentenceMarkers().segment(responses).spans(0) == [(0, 3), (3, 5)]
-
-
-def test_spans_make_the_segmentation_they_come_from() -> None:
-    responses = responses_of([[3, 4, 5, 6, EOS], [3, EOS], []])
-    segmentation = NGram(3).segment(responses)
-    again = from_spans([segmentation.spans(i) for i in range(3)], 5)
-    assert torch.equal(again.ends, segmentation.ends)
-    assert torch.equal(again.index, segmentation.index)
-    assert torch.equal(again.count, segmentation.count)
 
 
 def test_what_a_segmenter_needs_is_asked_for() -> None:

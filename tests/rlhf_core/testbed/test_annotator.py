@@ -8,13 +8,9 @@ from statistics import mean
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed import Annotator, World, bayes_ceiling
+from rlhf_core.testbed import Annotator, Dials, World, WorldConfig, bayes_ceiling, calibrated_temperature
 
 WORLD = World()
-
-
-def test_ceiling_lies_where_the_design_wants_it():
-    assert 0.80 <= bayes_ceiling(WORLD.preference_pairs(1500, 0), Annotator()) <= 0.84
 
 
 def test_ceiling_equals_the_simulated_accuracy_of_the_true_reward():
@@ -26,12 +22,6 @@ def test_ceiling_equals_the_simulated_accuracy_of_the_true_reward():
         for row in pairs
     )  # fmt: skip
     assert right == pytest.approx(bayes_ceiling(pairs, Annotator()), abs=0.02)
-
-
-def test_less_noise_raises_the_ceiling():
-    pairs = WORLD.preference_pairs(300, 0)
-    ceilings = [bayes_ceiling(pairs, Annotator(temperature=t)) for t in (0.1, 0.65, 3.0)]
-    assert ceilings == sorted(ceilings, reverse=True)
 
 
 def test_probability_is_the_logistic_of_the_difference():
@@ -60,22 +50,17 @@ def test_each_bias_moves_labels_its_way(bias, amount):
     assert share(Annotator(**{bias: 3.0})) > share(Annotator()) + 0.05
 
 
-def test_labels_change_with_the_annotator_seed_only_in_order():
-    one, two = (WORLD.preference_pairs(200, 0, Annotator(seed=seed)) for seed in (0, 1))
-    assert all({a["chosen"], a["rejected"]} == {b["chosen"], b["rejected"]} for a, b in zip(one, two, strict=True))
-    assert 0.1 < mean(a["chosen"] != b["chosen"] for a, b in zip(one, two, strict=True)) < 0.5
+@pytest.mark.parametrize("dials", [Dials(aggregation="mean"), Dials(clauses=8), Dials(late=1.0)], ids=str)
+def test_the_calibrated_temperature_keeps_the_ceiling(dials):
+    world = World(WorldConfig(dials=dials))
+    annotator = Annotator(temperature=calibrated_temperature(world))
+    assert bayes_ceiling(world.preference_pairs(4000, 0, annotator), annotator) == pytest.approx(0.83, abs=0.01)
+    assert world.unit == pytest.approx(annotator.temperature / calibrated_temperature(WORLD))
 
 
-def test_pairs_never_hold_the_same_text_twice():
-    assert all(row["chosen"] != row["rejected"] for row in WORLD.preference_pairs(500, 1))
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
-def test_impossible_temperatures_are_refused(temperature):
-    with pytest.raises(RecipeError, match="temperature"):
-        Annotator(temperature=temperature)
-
-
-def test_ceiling_of_nothing_is_refused():
-    with pytest.raises(RecipeError, match="at least one pair"):
-        bayes_ceiling([], Annotator())
+def test_flaws_and_flipped_labels_do_not_move_a_calibrated_ceiling():
+    flawed = Annotator(calibrated_temperature(WORLD, 0.83, Annotator(length_bias=2.0)), length_bias=2.0)
+    assert bayes_ceiling(WORLD.preference_pairs(4000, 0, flawed), flawed) == pytest.approx(0.83, abs=0.01)
+    assert calibrated_temperature(WORLD, 0.83, Annotator(flipped=0.2)) == calibrated_temperature(WORLD)
+    with pytest.raises(RecipeError, match=r"ceiling is 0\.9999"):
+        calibrated_temperature(WORLD, 0.9999)

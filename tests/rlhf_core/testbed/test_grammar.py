@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from itertools import product
 
 import pytest
@@ -64,18 +63,6 @@ def test_no_two_templates_run_into_each_other(joint):
             (kind, attribute),
             (next_kind, next_attribute),
         ], first + joint + second
-
-
-def test_every_kind_opens_in_a_dozen_ways():
-    for name, templates in {**PHRASES, **FACT_TEMPLATES}.items():
-        assert len({template.split()[0] for template in templates}) >= 12, name
-
-
-def test_templates_have_three_to_twelve_words():
-    lengths = [len(re.findall(r"[\w.]+", text)) for _, _, text in TEMPLATES]
-    assert min(lengths) == 3
-    assert max(lengths) <= 12
-    assert len(set(lengths)) >= 7
 
 
 def test_full_stops_are_not_boundaries():

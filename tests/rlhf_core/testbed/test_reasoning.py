@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from typing import Any
 
 import pytest
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.arithmetic import ArithmeticConfig
-from rlhf_core.testbed.knowledge import ENTITIES
 from rlhf_core.testbed.oracle import first_error, minimal_edit
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
 
@@ -31,40 +27,6 @@ def test_every_solution_is_right_and_the_oracle_finds_nothing_in_it(task: str, t
         assert all(
             line in lines for line, lines in zip(split_steps(row["solution"]), row["meta"]["steps"], strict=True)
         )
-
-
-@pytest.mark.parametrize("task", TESTS)
-def test_supervised_examples_are_marked_right_exactly_where_they_are(task: str) -> None:
-    rows = MADE.examples(task, 200, 1)
-    right = sum(row["meta"]["right"] for row in rows) / len(rows)
-    assert 0.3 < right < 0.95
-
-
-@pytest.mark.parametrize("task", TESTS)
-def test_the_same_seed_gives_the_same_rows_and_more_rows_begin_with_them(task: str) -> None:
-    assert MADE.questions(task, 5, 0) == MADE.questions(task, 9, 0)[:5]
-    assert MADE.questions(task, 5, 0) != MADE.questions(task, 5, 1)
-
-
-def test_what_seed_0_makes_is_fixed() -> None:
-    rows = [*MADE.questions("mathematics", 20, 0), *MADE.questions("multiple_choice", 20, 0)]
-    text = json.dumps(rows + MADE.examples("mathematics", 9, 0) + MADE.examples("multiple_choice", 9, 0))
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "f75ed6e4fd823919"
-
-
-def test_unseen_animals_are_asked_about_in_combinations_that_training_lacks() -> None:
-    def combinations(test: str | None) -> set[tuple[str, str]]:
-        rows = MADE.questions("multiple_choice", 300, 0, test)
-        asked = [row for row in rows if row["answer"] in ENTITIES]
-        return {(row["meta"]["steps"][0][1].split(" ")[1], "|".join(sorted(row["choices"]))) for row in asked}
-
-    assert not combinations(None) & combinations("arc")
-
-
-@pytest.mark.parametrize(("task", "test"), [("sums", None), ("mathematics", "ecqa")])
-def test_unknown_tasks_and_tests_are_refused(task: str, test: str | None) -> None:
-    with pytest.raises(RecipeError, match="unknown"):
-        MADE.questions(task, 1, 0, test)
 
 
 STEPS = [["1 + 2 = 3.", "So 1 + 2 = 3.", "2 + 1 = 3."], ["3 * 2 = 6."], ["The answer is 6."]]

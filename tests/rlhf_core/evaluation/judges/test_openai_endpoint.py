@@ -1,6 +1,5 @@
 """The endpoint judge against a real local server that fails in all the usual ways."""
 
-import contextlib
 import json
 import threading
 import time
@@ -9,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rlhf_core.errors import JudgeError, RecipeError
-from rlhf_core.evaluation.judges import JudgedPair, JudgeRequest, combine_orders, play_games
-from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.choices import check_stated_judge
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
+from rlhf_core.evaluation.judges.protocol import JudgeRequest
 
 SECRET = "sk-test-4242424242"
 
@@ -82,25 +81,6 @@ def endpoint(monkeypatch):
     fake.server.server_close()
 
 
-def address_that_writes(write_body):
-    """Returns the address of an endpoint whose body is written by a function."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.send_response(200)
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                write_body(self.wfile.write)
-
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    return f"http://127.0.0.1:{server.server_port}/v1"
-
-
 def judge_at(endpoint, **changes):
     settings = {"retries": 3, "backoff_s": 0.001, "timeout_s": 5.0, "api_key_variable": "JUDGE_KEY"} | changes
     return EndpointJudge(EndpointConfig(endpoint.url, "judge-1", **settings))
@@ -140,15 +120,6 @@ def test_passing_failures_are_tried_again(endpoint, failure):
     assert judge.usage.tries_again == 2
 
 
-def test_a_timeout_is_tried_again(endpoint):
-    def slow(body):
-        time.sleep(0.5)
-        return completion("late")
-
-    endpoint.script = [slow, completion("Better: B")]
-    assert judge_at(endpoint, timeout_s=0.2).answer(requests(1)) == ["Better: B"]
-
-
 def test_tries_are_bounded_and_what_was_answered_is_kept(endpoint, tmp_path):
     cache = tmp_path / "cache.jsonl"
 
@@ -172,7 +143,7 @@ def test_on_request_a_failed_call_counts_as_unparsable_instead(endpoint):
     endpoint.script = [(400, b'{"error": {"message": "too long"}}', {})]
     judge = judge_at(endpoint, on_failure="empty")
     games = play_games(judge, [JudgedPair("x", "q", "1", "2")], "pairwise", retries=0)
-    assert combine_orders(games)[0].result == "invalid"
+    assert combine_orders(games) == {"x": "invalid"}
     assert judge.usage.failed == 2
     assert len(endpoint.bodies) == 2  # a refused request is not tried again
 
@@ -185,19 +156,6 @@ def test_a_wrong_key_or_address_stops_at_once_without_showing_the_key(endpoint, 
         judge.answer(requests(20))
     assert SECRET not in str(caught.value)
     assert len(endpoint.bodies) < 20
-
-
-def test_an_endpoint_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    config = EndpointConfig("http://127.0.0.1:9/v1", "m", api_key_variable=None, retries=1, backoff_s=0.001)
-    with pytest.raises(JudgeError, match="ConnectError"):
-        EndpointJudge(config).answer(requests(1))
-
-
-def test_concurrency_is_limited(endpoint):
-    endpoint.delay = 0.02
-    judge_at(endpoint, concurrency=2).answer(requests(12))
-    assert endpoint.peak <= 2
 
 
 def test_log_probabilities_become_a_soft_preference(endpoint):
@@ -220,22 +178,6 @@ def test_without_log_probabilities_a_label_counts_only_where_the_settings_say_so
     endpoint.script = [completion("m", {"The": -0.1})]
     games = play_games(judge_at(endpoint), [pair], "alpaca_eval", orders=("baseline",))
     assert not games[0].verdict.valid
-
-
-def test_an_answer_that_drips_is_given_up_at_the_time_limit(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-    def drip(content):
-        for byte in content:
-            time.sleep(0.05)
-            yield bytes([byte])
-
-    served = address_that_writes(lambda write: [write(part) for part in drip(completion("Better: A")[1])])
-    config = EndpointConfig(served, "judge-1", api_key_variable=None, timeout_s=0.3, retries=0)
-    start = time.monotonic()
-    with pytest.raises(JudgeError, match="not whole within timeout_s"):
-        EndpointJudge(config).answer(requests(1))
-    assert time.monotonic() - start < 3
 
 
 def test_the_cache_survives_a_cut_line_and_never_holds_the_key(endpoint, tmp_path):
@@ -272,31 +214,6 @@ def test_a_missing_key_names_its_variable(monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(JudgeError, match="NO_SUCH_KEY is not set"):
         EndpointJudge(EndpointConfig("http://127.0.0.1:1/v1", "m", api_key_variable="NO_SUCH_KEY"))
-
-
-def test_cache_lines_of_any_kind_are_tolerated(tmp_path):
-    path = tmp_path / "cache.jsonl"
-    AnswerCache(path).put("a", "t")
-    good = path.read_bytes()
-    without_digest = b'{"key": "c", "text": "t"}\n'
-    path.write_bytes(b'{"key": 1}\n\xff\xfe\n[1]\n' + without_digest + good + good[:5])
-    cache = AnswerCache(path)
-    assert (len(cache), cache.n_broken) == (1, 5)
-    cache.put("b", "line\nbreak \ud800")
-    reread = AnswerCache(path)
-    assert reread.get("b")["text"] == "line\nbreak \N{REPLACEMENT CHARACTER}"
-    assert reread.get("a")["text"] == "t"
-
-
-def test_an_answer_that_was_changed_on_the_disk_is_asked_again(tmp_path):
-    path = tmp_path / "cache.jsonl"
-    cache = AnswerCache(path)
-    cache.put("a", "[[A>B]]", model="m")
-    cache.put("b", "7")
-    path.write_text(path.read_text().replace("A>B", "B>A"))
-    changed = AnswerCache(path)
-    assert (changed.get("a"), changed.n_broken) == (None, 1)
-    assert changed.get("b") == {"key": "b", "text": "7"}
 
 
 @pytest.mark.parametrize(
@@ -342,17 +259,6 @@ def test_any_text_can_be_sent_and_stored(endpoint, tmp_path):
     endpoint.script = [completion("Better: A \ud800")]
     cache = tmp_path / "cache.jsonl"
     assert judge_at(endpoint, cache_path=cache).answer(requests(1)) == ["Better: A \N{REPLACEMENT CHARACTER}"]
-    AnswerCache(cache).put("k", "\ud800 \ud83d\ude00")
-    assert AnswerCache(cache).get("k")["text"] == "\N{REPLACEMENT CHARACTER} \N{GRINNING FACE}"
-
-
-def test_a_number_of_tokens_that_is_none_costs_nothing(endpoint):
-    body = {"choices": [{"message": {"content": "Better: A"}}], "usage": {"prompt_tokens": 10**400}}
-    body["usage"]["completion_tokens"] = True
-    endpoint.script = [(200, json.dumps(body).encode(), {})]
-    judge = judge_at(endpoint, input_price=1.0, output_price=1.0)
-    assert judge.answer(requests(1)) == ["Better: A"]
-    assert judge.usage.cost == 0
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
@@ -362,10 +268,3 @@ def test_a_verdict_at_which_an_answer_was_cut_off_is_asked_again(endpoint, reaso
     endpoint.script = [(200, json.dumps(cut).encode(), {}), completion("Better: B")]
     (game,) = play_games(judge_at(endpoint), [JudgedPair("x", "q", "1", "2")], "pairwise", orders=("model",))
     assert (game.verdict.label, game.attempts) == ("B", 2)
-
-
-def test_an_answer_with_two_contents_is_not_an_answer(endpoint):
-    body = b'{"choices": [{"message": {"content": "Better: A"}}, {"message": {"content": "Better: B"}}]}'
-    endpoint.script = [(200, body, {})]
-    with pytest.raises(JudgeError, match="not a chat completion"):
-        judge_at(endpoint).answer(requests(1))

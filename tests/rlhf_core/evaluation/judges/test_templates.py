@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.judges import JudgedPair, JudgeRequest, combine_orders, play_games, render
-from rlhf_core.evaluation.judges.templates import TEMPLATES, get_template
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games
+from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import TEMPLATES, get_template, render
 
 FIGURE_6 = """Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, \
 which can be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:
@@ -83,13 +84,6 @@ def test_reference_reaches_the_judge_only_through_the_prompt() -> None:
     assert "GOLD" not in user
 
 
-def test_the_ranking_prompt_shows_both_answers_as_they_are() -> None:
-    system, user = render(JudgeRequest("1", "Say {hi}.", ("first {x}", "second"), "ranking"))
-    assert "ranks models" in system
-    assert '"""Say {hi}."""' in user
-    assert user.index('"""first {x}"""') < user.index('"""second"""')
-
-
 def test_unknown_template_and_wrong_number_of_answers_are_refused() -> None:
     with pytest.raises(RecipeError, match="known: alpaca_eval"):
         render(JudgeRequest("1", "q", ("a",), "alpaca"))
@@ -124,4 +118,4 @@ def test_both_orders_are_asked_and_must_agree(baseline_first: str, model_first: 
     judge = Says(baseline_first, model_first)
     games = play_games(judge, [JudgedPair("1", "Which?", "mine", "theirs")], "output_pair")
     assert judge.shown[:2] == [("theirs", "mine"), ("mine", "theirs")]
-    assert [outcome.result for outcome in combine_orders(games, "agreement")] == [result]
+    assert [*combine_orders(games, "agreement").values()] == [result]

@@ -1,0 +1,131 @@
+"""Calls of services: side by side, tried again within bounds, cached on disk, and never made up."""
+
+from __future__ import annotations
+
+import contextlib
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.services import AnswerCache, CallSettings, Failure, Service, client, post
+
+
+def service(ask: Callable[[str], dict[str, Any]], **options: Any) -> Service[str]:
+    return Service("a service", ask, CallSettings(**{"backoff_s": 0.001, "retries": 2, **options}))
+
+
+def keyed(*texts: str) -> dict[str, str]:
+    return {f"key of {text}": text for text in texts}
+
+
+def test_calls_run_side_by_side_and_what_is_known_is_not_asked_again() -> None:
+    asked, both = [], threading.Barrier(2, timeout=5)
+
+    def ask(text: str) -> dict[str, Any]:
+        asked.append(text)
+        both.wait()
+        return {"text": text.upper()}
+
+    asking = service(ask)
+    asking.prefetch(keyed("a"))
+    for _ in range(2):
+        assert [row["text"] for row in asking.answers(keyed("a", "b")).values()] == ["A", "B"]
+    assert sorted(asked) == ["a", "b"]
+
+
+def failing(*outcomes: Failure | None) -> tuple[Callable[[str], dict[str, Any]], list[str]]:
+    script, asked = list(outcomes), list[str]()
+
+    def ask(text: str) -> dict[str, Any]:
+        asked.append(text)
+        failure = script.pop(0)
+        if failure is not None:
+            raise failure
+        return {"text": "answer"}
+
+    return ask, asked
+
+
+def test_a_passing_failure_is_tried_again_within_bounds(tmp_path: Path) -> None:
+    ask, _ = failing(Failure("busy"), Failure("busy", wait=0.01), None)
+    asking = service(ask, cache_path=tmp_path / "cache.jsonl")
+    assert asking.answers(keyed("a"))["key of a"]["text"] == "answer"
+    assert (asking.usage.calls, asking.usage.tries_again) == (3, 2)
+    ask, asked = failing(*[Failure("busy")] * 3)
+    with pytest.raises(Failure, match=r"busy \(3 tries\)"):
+        service(ask, cache_path=tmp_path / "cache.jsonl").answers(keyed("a", "b"))
+    assert asked == ["b"] * 3  # the answer to a is in the cache
+
+
+def test_a_final_failure_is_not_tried_again_and_may_stand_for_an_answer() -> None:
+    ask, asked = failing(Failure("refused", final=True), None, Failure("wrong key", final=True, stop=True))
+    asking = service(ask, concurrency=1)
+    rows = asking.answers(keyed("a", "b"), {"text": ""})
+    assert [row["text"] for row in rows.values()] == ["", "answer"]
+    with pytest.raises(Failure, match=r"wrong key$"):
+        asking.answers(keyed("a"), {"text": ""})
+    assert (asked, asking.usage.failed) == (["a", "b", "a"], 2)
+
+
+def test_a_fault_of_the_client_itself_gives_up_the_calls_under_way() -> None:
+    def ask(text: str) -> dict[str, Any]:
+        raise KeyError(text)
+
+    asking = service(ask)
+    with pytest.raises(KeyError):
+        asking.answers(keyed("a", "b"))
+    assert (asking._pool, asking._pending) == (None, {})
+
+
+class _Dripping(socketserver.BaseRequestHandler):
+    """Says the start of an answer, then byte after byte of it without an end."""
+
+    said = b""
+
+    def handle(self) -> None:
+        self.request.recv(65536)
+        with contextlib.suppress(OSError):
+            self.request.sendall(self.said)
+            while True:
+                self.request.sendall(b"a")
+                time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"HTTP/1.1 200 OK\r\nServer: a", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"],
+    ids=["header", "body"],
+)
+def test_the_time_of_a_call_is_that_of_its_whole_answer(said: bytes) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), type("Dripping", (_Dripping,), {"said": said})) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True).start()
+        with pytest.raises(Failure, match=r"no answer within 0.05 s"):
+            post(client(1), f"http://127.0.0.1:{server.server_address[1]}", 0.05, content=b"")
+        server.shutdown()
+
+
+def test_lines_of_a_cache_that_were_cut_or_changed_are_skipped_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "cache.jsonl"
+    AnswerCache(path).put("a", "t")
+    good = path.read_bytes()
+    changed = good.replace(b'"t"', b'"x"')
+    path.write_bytes(b'{"key": 1}\n\xff\xfe\n[1]\n{"key": "c", "text": "t"}\n' + changed + good + good[:5])
+    cache = AnswerCache(path)
+    assert (len(cache), cache.n_broken) == (1, 6)
+    cache.put("b", "line\nbreak \ud800 \ud83d\ude00", model="m")
+    reread = AnswerCache(path)
+    told = "line\nbreak \N{REPLACEMENT CHARACTER} \N{GRINNING FACE}"
+    assert reread.get("b") == {"key": "b", "text": told, "model": "m"}
+    assert reread.get("a") == {"key": "a", "text": "t"}
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(RecipeError, match="concurrency"):
+        CallSettings(concurrency=0)
