@@ -237,7 +237,10 @@ def _problem(run: Mapping[str, Any]) -> str | None:
 def _row_series(row: str, paths: Sequence[KLPath], slot: int) -> Iterator[Series]:
     """Yields a row's ways over root KL: thin ones of single worlds, and the mean at each evaluation that all have."""
     ways = [[(math.sqrt(kl), value) for kl, value in path] for path in paths]
-    mean = [tuple(math.fsum(axis) / len(each) for axis in zip(*each, strict=True)) for each in zip(*ways, strict=False)]
+    mean = [
+        (math.fsum(x for x, _ in points) / len(points), math.fsum(y for _, y in points) / len(points))
+        for points in zip(*ways, strict=False)
+    ]
     for way in (*ways, mean):
         x, y = [point[0] for point in way], [point[1] for point in way]
         yield Series(row, x, y, style="line" if way is mean else "thin", colour=slot)
