@@ -14,10 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import yaml
 from filelock import FileLock
 
 from tasks.graph.dvc_files import STAGES
+from tasks.params.yaml_files import yaml_text
 from tests.tasks import golden_choices as choices
 from tests.tasks import golden_tables
 from tests.tasks.golden_settings import SETTINGS as MAIN
@@ -311,7 +311,7 @@ class GoldenRuns:
         for name, values in settings.items():
             path = self.root / self.settings(name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+            path.write_text(yaml_text(values), encoding="utf-8")
         for name, rows in choices.FILES.items():
             path = self.root / choices.FILES_FOLDER / f"{name}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -350,7 +350,7 @@ class GoldenRuns:
                 given = self.settings(f"changed/{key}")
                 path = self.root / given
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(yaml.safe_dump(changed[key], sort_keys=False), encoding="utf-8")
+                path.write_text(yaml_text(changed[key]), encoding="utf-8")
             if given is not None:
                 values[key] = [str(each) for each in (given if isinstance(given, tuple) else (given,))]
         line = [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", *value)]

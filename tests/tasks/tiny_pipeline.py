@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tasks.params.yaml_files import yaml_text
 
 SUPERVISED = {"epochs": 1, "batch": 16, "microbatch": 16, "learning_rate": 5.0e-3}
 
@@ -210,7 +210,7 @@ class Pipeline:
         """Writes settings files; returns itself."""
         for name, values in settings.items():
             self.settings(name).parent.mkdir(parents=True, exist_ok=True)
-            self.settings(name).write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+            self.settings(name).write_text(yaml_text(values), encoding="utf-8")
         return self
 
     def settings(self, name: str) -> Path:
