@@ -23,7 +23,7 @@ from tasks.report.figure_data import (
     table_line,
     token_spans,
 )
-from tasks.report.figures_texts import examples
+from tasks.report.figures_texts import TASKS, examples
 from tasks.report.outputs import StageOutput, mean_and_standard_error, stage_record
 
 #: Half of a 95 % interval in standard errors.
@@ -38,8 +38,7 @@ OUTCOMES = {
 }
 #: Tokens before a sentence's end that are shown.
 BEFORE_END = 6
-#: RLMEC's tasks with the titles of their panels, and the data sets behind them.
-TASKS = {"qa": "Question answering, 7B", "math": "Mathematics, 7B"}
+#: Data sets behind RLMEC's tasks.
 DATA = {"qa": "questions", "math": "mathematics"}
 #: Steps between the first error and the final answer that have a bar of their own.
 FARTHEST = 4

@@ -13,7 +13,7 @@ from tasks.report.outputs import ResultTree, StageOutput, of_one_seed
 
 #: Texts that are shown of each task.
 CASES = 2
-#: RLMEC's tasks with the titles of their texts.
+#: RLMEC's tasks with their titles.
 TASKS = {"qa": "Question answering, 7B", "math": "Mathematics, 7B"}
 
 

@@ -84,7 +84,8 @@ class TableRuns:
         return found
 
     def _play(self, other: str) -> dict[tuple[str, int], tuple[Tally, StageOutput]]:
-        judges, others = None, self.outputs.get(other, {})
+        judges: Judges | None = None
+        others: Mapping[int, StageOutput] = self.outputs.get(other, {})
         if self.paper is not None and self.tree is not None:
             judges, others = Judges(self.tree.root), self.tree.of(recipe_row(self.paper, other))
         found = {}

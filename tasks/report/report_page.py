@@ -386,8 +386,8 @@ def _others(results: Path, paper: str) -> list[Any]:
     for table in printed_tables.paper(paper).tables:
         if table.is_result:
             continue
-        if table.name in PROMPTS:
-            parts += [Verbatim(f"{table.id}. {name}", text) for name, text in PROMPTS[table.name]().items()]
+        if prompts := _prompts(table.name):
+            parts += [Verbatim(f"{table.id}. {name}", text) for name, text in prompts.items()]
         elif table.name == "par/2":
             notation = read_mapping(NOTATION)
             rows = ([name, words["printed"], words["ours"]] for name, words in notation.items())
@@ -401,15 +401,12 @@ def _others(results: Path, paper: str) -> list[Any]:
     return parts
 
 
-def _rlmec_prompts(name: str) -> dict[str, str]:
+def _prompts(table: str) -> dict[str, str]:
+    """Returns the words that this project asks with in place of a table of prompts; empty for other tables."""
     from rlhf_core.reasoning.templates import PAPER, TEACHER
 
-    asked = TEACHER if name == "rlmec/5" else PAPER
-    return {"Error Locating": asked.locate, "Solution Rewriting": asked.rewrite}
-
-
-#: Tables of prompts -> the words that this project asks with.
-PROMPTS = {"rlmec/5": lambda: _rlmec_prompts("rlmec/5"), "rlmec/6": lambda: _rlmec_prompts("rlmec/6")}
+    asked = {"rlmec/5": TEACHER, "rlmec/6": PAPER}.get(table)
+    return {"Error Locating": asked.locate, "Solution Rewriting": asked.rewrite} if asked else {}
 
 
 def _time_section(root: Path, results: Path) -> Section:
