@@ -22,6 +22,7 @@ from rlhf_core.typed import Checked, at_least, between
 
 Q = TypeVar("Q")
 Row = Mapping[str, Any]
+_ONE_LOOP = threading.Lock()
 #: Answers kept in memory; beyond them the memory is emptied between calls, the disk keeps all.
 _KEPT = 100_000
 
@@ -285,7 +286,9 @@ def post(client: httpx.AsyncClient, url: str, seconds: float, **content: Any) ->
             return await client.post(url, **content)
 
     try:
-        return asyncio.run_coroutine_threadsafe(call(), _loop(os.getpid())).result()
+        with _ONE_LOOP:  # threads that call at once would start one each
+            loop = _loop(os.getpid())
+        return asyncio.run_coroutine_threadsafe(call(), loop).result()
     except TimeoutError:
         raise Failure(f"no answer within {seconds} s; is the server overloaded?") from None
     except (httpx.TransportError, httpx.DecodingError) as error:

@@ -106,7 +106,7 @@ def _compare(
     """Returns what selection.json has of an aspect, its value of each answer, and whether it never prefers one."""
     greedy, sampled = (aspect.score(answers.rows, texts) for texts in (answers.greedy, answers.sampled))
     of_response = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
-    pairs = Pairs.of(of_response["greedy"], of_response["sampled"], aspect.aspect.higher_is_better)
+    pairs = Pairs(of_response["greedy"], of_response["sampled"], aspect.aspect.higher_is_better)
     measured = consistency(holistic, pairs, rounds=scale.rounds, level=scale.level, seed=seed)
     # over the values of all spans, as a normaliser needs them; the means below are over answers
     statistics = _statistics([value for scored in sampled for value in scored.values], f"aspect '{aspect.name}'")
@@ -141,7 +141,7 @@ def select(
     answers = _answers(data, sft, reward_model, encoder, scale, seed)
     if not answers.rows:
         raise DataError("there are no prompts to answer", file=str(data / "prompts.jsonl"))
-    holistic = Pairs.of(answers.holistic["greedy"], answers.holistic["sampled"])
+    holistic = Pairs(answers.holistic["greedy"], answers.holistic["sampled"])
     statistics = _statistics(answers.holistic["sampled"], "the holistic reward")
     if statistics["std"] <= 0:
         raise DataError("the holistic reward is constant over the initial policy's samples", file=str(reward_model))

@@ -33,29 +33,15 @@ class Pairs:
         higher_is_better: False for error rates.
     """
 
-    greedy: Floats
-    sampled: Floats
+    greedy: ArrayLike
+    sampled: ArrayLike
     higher_is_better: bool = True
-
-    @classmethod
-    def of(cls, greedy: ArrayLike, sampled: ArrayLike, higher_is_better: bool = True) -> Pairs:
-        """Returns the checked values.
-
-        Raises:
-            DataError: different numbers of values, or one that is not finite.
-        """
-        first, second = np.asarray(greedy, dtype=np.float64), np.asarray(sampled, dtype=np.float64)
-        if first.shape != second.shape or first.ndim != 1:
-            raise DataError(f"{first.shape} greedy and {second.shape} sampled values do not form pairs")
-        if not (np.isfinite(first).all() and np.isfinite(second).all()):
-            raise DataError("a value is not finite")
-        return cls(first, second, higher_is_better)
 
     @property
     def preference(self) -> NDArray[np.int8]:
         """Returns [prompts] 1 where the greedy answer is better, -1 where the sampled one is, 0 for a tie."""
         sign = 1 if self.higher_is_better else -1
-        return (sign * np.sign(self.greedy - self.sampled)).astype(np.int8)
+        return (sign * np.sign(np.subtract(self.greedy, self.sampled, dtype=np.float64))).astype(np.int8)
 
     @property
     def never_prefers(self) -> bool:
@@ -108,8 +94,6 @@ def consistency(
         rounds, level, seed: of the bootstrap; the same prompts are drawn for every aspect.
     """
     by, other = holistic.preference, aspect.preference
-    if by.shape != other.shape:
-        raise DataError(f"{len(by)} pairs of the holistic reward and {len(other)} of the aspect")
     drawn = np.random.default_rng(seed).integers(len(by), size=(rounds, len(by))) if len(by) else np.zeros((0, 0), int)
     apart, wins = [], []
     for rows in drawn:

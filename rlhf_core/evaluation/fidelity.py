@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.errors import DataError
-
 Floats = NDArray[np.float64]
 
 
@@ -75,16 +73,9 @@ def clause_rewards(response: ScoredResponse) -> tuple[Floats, Floats]:
 
     Returns:
         ([n_clauses] learned, NaN for a clause without any token reward; [n_clauses] true).
-
-    Raises:
-        DataError: rewards and offsets that differ in number, or clauses out of order.
     """
-    if len(response.rewards) != len(response.offsets):
-        raise DataError(f"{len(response.rewards)} rewards but {len(response.offsets)} offsets")
     starts = np.array([start for start, _, _ in response.clauses], dtype=int)
     ends = np.array([end for _, end, _ in response.clauses], dtype=int)
-    if (starts[1:] < ends[:-1]).any() or (ends < starts).any():
-        raise DataError("clauses overlap or are out of order", field="clauses")
     totals, counts = np.zeros(len(starts)), np.zeros(len(starts))
     for reward, (start, _) in zip(response.rewards, response.offsets, strict=True):
         if reward is None or math.isnan(reward):
@@ -150,8 +141,6 @@ def boundary_scores(
         Scores over all responses. Nothing predicted and nothing true: all 1. Otherwise precision is 0
         without predictions, recall 0 without true starts, and F1 0 when both are 0.
     """
-    if len(predicted) != len(true):
-        raise DataError(f"{len(predicted)} predicted and {len(true)} true segmentations")
     hits = n_predicted = n_true = 0
     for guess, truth in zip(predicted, true, strict=True):
         left, right = sorted(set(guess) - {0}), sorted(set(truth) - {0})
@@ -189,13 +178,7 @@ def negative_credit(credits: Sequence[Sequence[float]], mistaken: Sequence[Seque
         {precision, recall: of tokens with credit below 0; auc: chance that a mistaken token has less credit than
         another, over all responses (ties count half); auc_within: the same inside a response, averaged over responses
         that have both kinds; tokens, mistaken: how many}. What has no denominator is left out.
-
-    Raises:
-        DataError: two different numbers of tokens.
     """
-    for row, (own, wrong) in enumerate(zip(credits, mistaken, strict=True), start=1):
-        if len(own) != len(wrong):
-            raise DataError(f"{len(own)} credits for {len(wrong)} tokens", row=row)
     values = np.array([value for row in credits for value in row], dtype=np.float64)
     truth = np.array([value for row in mistaken for value in row], dtype=bool)
     blamed = values < 0

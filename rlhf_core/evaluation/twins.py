@@ -13,10 +13,8 @@ alone, which are independent of their sum, the only thing of them in v_i. So p_i
 uniform, and z_i = the normal quantile of p_i are independent and normal: the mean of n squared z has exactly the band
 chi-square(n) / n, .61 to 1.48 for n = 40, and the Kolmogorov-Smirnov test of the p is exact.
 
-With the differences of other worlds as `v` this tests the size of the differences. Without them (0 degrees) the first
-difference starts the variance and gives no p: such a test is blind to the size, and sees differences that vary more in
-some worlds than in others. Standardising by all other differences (leave one out) is no test: the mean square is near 1
-whatever the differences are.
+Standardising by all other differences (leave one out) is no test: the mean square is near 1 whatever the differences
+are.
 
 Runs that collapse make differences far from normal: then sound twins are refused, mostly by the p-values, although
 verdicts by worlds stay conservative.
@@ -24,7 +22,6 @@ verdicts by worlds stay conservative.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,36 +55,26 @@ class Calibration:
         return self.band[0] <= self.mean_square <= self.band[1] and self.uniform_p >= 1 - LEVEL
 
 
-def chi_square_band(n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Returns the band that holds a share `level` of the means of n squared normal variables."""
-    from scipy import stats
-
-    tail = (1 - level) / 2
-    return float(stats.chi2.ppf(tail, n)) / n, float(stats.chi2.isf(tail, n)) / n
-
-
-def standardised_p(differences: Sequence[float], variance: float = 0.0, degrees: float = 0) -> list[float]:
+def standardised_p(differences: Sequence[float], variance: float, degrees: int) -> list[float]:
     """Returns the p of each difference by the variance known before it: independent and uniform for normal ones.
 
     Args:
         differences: with mean 0, in an order that does not depend on them.
-        variance: of a difference, estimated from other runs with `degrees` degrees of freedom; infinite degrees mean
-            that it is known. With 0 degrees the first difference starts the variance and has no p.
+        variance: of a difference, estimated from other runs with `degrees` degrees of freedom.
+
+    Raises:
+        DataError: a difference that is not finite, or a variance of 0.
     """
     from scipy import stats
 
     squares: Floats = np.asarray(differences, dtype=np.float64) ** 2
     if not np.isfinite(squares).all():
         raise DataError("a difference is not a finite number", field="differences")
-    if math.isinf(degrees):
-        return [float(p) for p in 2 * stats.norm.sf(np.sqrt(squares / variance))]
+    if not variance > 0:
+        raise DataError("the first differences are 0, which gives no variance", remedy="Check that the seeds differ")
     known = degrees + np.arange(len(squares))
     total = degrees * variance + np.concatenate([[0.0], np.cumsum(squares)[:-1]])
-    first = 0 if degrees else 1
-    if not (total[first:] > 0).all():
-        raise DataError("the first differences are 0, which gives no variance", remedy="Check that the seeds differ")
-    t = np.sqrt(squares[first:] * known[first:] / total[first:])
-    return [float(p) for p in 2 * stats.t.sf(t, known[first:])]
+    return [float(p) for p in 2 * stats.t.sf(np.sqrt(squares * known / total), known)]
 
 
 def calibration_of_p_values(p_values: Sequence[float]) -> Calibration:
@@ -100,6 +87,7 @@ def calibration_of_p_values(p_values: Sequence[float]) -> Calibration:
 
     if not p_values:
         raise DataError("there are no differences to standardise")
+    n, tail = len(p_values), (1 - LEVEL) / 2
     mean_square = float(np.mean(stats.chi2.isf(p_values, 1)))
-    uniform_p = float(stats.kstest(p_values, "uniform").pvalue)
-    return Calibration(tuple(p_values), mean_square, chi_square_band(len(p_values)), uniform_p)
+    band = float(stats.chi2.ppf(tail, n)) / n, float(stats.chi2.isf(tail, n)) / n
+    return Calibration(tuple(p_values), mean_square, band, float(stats.kstest(p_values, "uniform").pvalue))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -155,17 +156,12 @@ class SaT(Checked):
         return result
 
     def _split(self, texts: list[str]) -> list[list[str]]:
-        from rlhf_core.segmentation.sat_inference import split_together
-
         block = min(510, self.splitter.model.config.max_position_embeddings - 4)
-        return split_together(
-            self.splitter,
-            texts,
-            threshold=self.decision,
-            block=block,
-            stride=max(1, block // 2),
-            batch=self.batch,
-        )
+        options = {"block_size": block, "stride": max(1, block // 2), "batch_size": self.batch}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that line ends stay within sentences, which is what is asked for
+            found = self.splitter.split(texts, threshold=self.decision, split_on_input_newlines=False, **options)
+            return [list(sentences) for sentences in found]
 
     def segment(self, responses: Responses) -> Segmentation:
         """Returns segments that end at boundary tokens; several sentences may end on one token."""

@@ -204,12 +204,12 @@ def right_selection(selection: Path, data: Path) -> dict[str, float]:
     metas = {row["id"]: row["meta"] for row in read_jsonl(data / "prompts.jsonl")}
     greedy = [world.true_reward(metas[row["id"]], row["greedy"]["text"]) for row in answers]
     sampled = [world.true_reward(metas[row["id"]], row["sampled"]["text"]) for row in answers]
-    truth, aspects = Pairs.of(greedy, sampled), made["aspects"]
+    truth, aspects = Pairs(greedy, sampled), made["aspects"]
     if truth.never_prefers:
         return {}
 
     def pairs(name: str, better: bool) -> Pairs:
-        return Pairs.of([row["greedy"][name] for row in answers], [row["sampled"][name] for row in answers], better)
+        return Pairs([row["greedy"][name] for row in answers], [row["sampled"][name] for row in answers], better)
 
     found = {name: inconsistency(truth, pairs(name, facts["higher_is_better"])) for name, facts in aspects.items()}
     constant = [name for name, facts in aspects.items() if facts["constant"]]

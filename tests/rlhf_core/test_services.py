@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from rlhf_core import services
 from rlhf_core.errors import RecipeError
 from rlhf_core.services import AnswerCache, CallSettings, Failure, Service, client, post
+from tests.tool_server import ToolServer
 
 
 def service(ask: Callable[[str], dict[str, Any]], **options: Any) -> Service[str]:
@@ -109,6 +111,17 @@ def test_the_time_of_a_call_is_that_of_its_whole_answer(said: bytes) -> None:
         with pytest.raises(Failure, match=r"no answer within 0.05 s"):
             post(client(1), f"http://127.0.0.1:{server.server_address[1]}", 0.05, content=b"")
         server.shutdown()
+
+
+def test_first_calls_at_once_share_one_event_loop() -> None:
+    services._loop.cache_clear()
+    with ToolServer(latency=0.02) as server:
+        url, shared = f"{server.url}/v2/check", client(8)
+        asking = service(
+            lambda text: {"text": post(shared, url, 5.0, data={"text": text}).text}, concurrency=8, retries=0
+        )
+        assert len(asking.answers(keyed(*map(str, range(16))))) == 16
+    assert services._loop.cache_info().currsize == 1
 
 
 def test_lines_of_a_cache_that_were_cut_or_changed_are_skipped_and_counted(tmp_path: Path) -> None:

@@ -96,14 +96,6 @@ def test_every_response_is_scored() -> None:
         checked_scores(aspect, [{}], ["hello", "world"])
 
 
-@pytest.mark.parametrize("kind", ["testbed-relevance", "testbed-factuality", "testbed-completeness", "length"])
-def test_aspects_of_answers_keep_their_density_whatever_the_text(kind: str) -> None:
-    aspect = build_aspect({"kind": kind})
-    texts = [*ANSWERS, "", " ", "...", "The color of the moon is 4.", "it\n\nis"]
-    records = [*ROWS, *ROWS[:5]]
-    assert len(checked_scores(aspect, records, texts)) == len(texts)
-
-
 def test_truth_without_noise_is_the_truth() -> None:
     for row, text in zip(ROWS, ANSWERS, strict=True):
         for kind in ("relevance", "factuality"):

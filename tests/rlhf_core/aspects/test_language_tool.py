@@ -74,17 +74,6 @@ def test_a_server_that_stops_while_training_runs_is_an_error_and_one_that_return
         assert len(checked_scores(aspect, [{}] * 4, TEXTS)) == 4
 
 
-def test_nonsense_is_never_stored(tmp_path: Path) -> None:
-    cache = str(tmp_path / "grammar.jsonl")
-    with ToolServer(mode="span") as server:
-        with pytest.raises(ToolError):
-            grammar(server.url, cache_path=cache).score([{}], TEXTS[:1])
-        server.mode = "ok"
-        aspect = grammar(server.url, cache_path=cache)
-        checked_scores(aspect, [{}], TEXTS[:1])
-        assert aspect.usage.from_cache == 0
-
-
 def test_an_empty_response_is_not_asked_about() -> None:
     with ToolServer() as server:
         scored = checked_scores(grammar(server.url), [{}, {}], ["", "  "])

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.errors import DataError
 from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, clause_rewards, fidelity
 
 
@@ -22,16 +21,6 @@ def test_tokens_belong_to_the_clause_of_their_first_character():
     assert learned.tolist()[:2] == [3.0, 4.0]  # the token at [2, 4) starts inside the first clause
     assert math.isnan(learned[2])
     assert true.tolist() == [10, 20, 30]
-
-
-def test_perfect_reversed_and_constant_credit():
-    clauses = [(0, 2, 1.0), (2, 4, -1.0), (4, 6, 0.5)]
-    perfect = fidelity([response([1.0, -1.0, 0.5], clauses)])
-    assert (perfect.pearson, perfect.spearman) == pytest.approx((1, 1))
-    assert fidelity([response([-1.0, 1.0, -0.5], clauses)]).pearson == pytest.approx(-1)
-    flat = fidelity([response([1.0, 1.0, 1.0], clauses)])
-    assert math.isnan(flat.pearson)
-    assert math.isnan(flat.within_spearman)
 
 
 def test_knowing_only_the_total_earns_nothing_within_responses():
@@ -50,13 +39,6 @@ def test_empty_sets_are_defined():
     unpaid = fidelity([response([None, None], [(0, 4, 1.0)])])
     assert unpaid.n_unpaid == 1
     assert clause_rewards(ScoredResponse([1.0], [(0, 1)], []))[0].size == 0
-
-
-def test_bad_inputs_are_named():
-    with pytest.raises(DataError, match="2 rewards but 1 offsets"):
-        clause_rewards(ScoredResponse([1.0, 2.0], [(0, 1)], []))
-    with pytest.raises(DataError, match="overlap"):
-        clause_rewards(response([1.0], [(0, 3, 1.0), (2, 4, 1.0)]))
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=3, max_size=12), st.floats(0.1, 9))
@@ -78,17 +60,6 @@ def test_boundaries_by_hand():
     assert boundary_scores([[0], []], [[0], []]).f1 == 1
     assert boundary_scores([[0, 3]], [[0]]).f1 == 0
     assert boundary_scores([[0]], [[0, 3]]).f1 == 0
-
-
-@given(st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=4), st.integers(0, 3))
-def test_boundaries_are_symmetric_and_perfect_on_themselves(sets, tolerance):
-    rows = [sorted(x) for x in sets]
-    other = [[p + 1 for p in row] for row in rows]
-    assert boundary_scores(rows, rows, tolerance=tolerance).f1 == 1
-    there = boundary_scores(rows, other, tolerance=tolerance)
-    back = boundary_scores(other, rows, tolerance=tolerance)
-    assert there.f1 == pytest.approx(back.f1)
-    assert there.precision == pytest.approx(back.recall)
 
 
 def test_a_tolerant_match_uses_each_boundary_once():

@@ -123,15 +123,6 @@ def test_a_band_left_for_as_many_batches_as_patience_says_is_raised_once(
     assert alarm.onset == 6
 
 
-def test_a_band_that_is_null_is_not_watched() -> None:
-    off = AlarmSettings(kl=None, length=None, repetition=None, truncation=None, entropy=None, patience=1)
-    alarm = HackingAlarm(off, evaluations=0)
-    for step in range(1, 4):
-        moved = {"kl": 1e3 * step, "response_length": 40.0 * step, "truncated": 0.3 * step, "entropy": 0.5 / step}
-        alarm.observe(step, SFT | moved, 64)
-    assert alarm.onset is None
-
-
 def watch(alarm: HackingAlarm, steps: range) -> None:
     rng = random.Random(5)
     draws = [[float(rng.random() < rate) for _ in range(40)] for rate in (0.6, 0.9, 0.5, 0.1, 0.05, 0.0)]
@@ -152,16 +143,6 @@ def test_an_alarm_goes_on_from_its_state_as_if_never_interrupted(cut: int) -> No
     assert {alarm.kind for alarm in straight.alarms} == {"fall", "length"}
     assert straight.peak is not None
     assert straight.peak.step == 2
-
-
-def test_the_best_is_the_start_when_nothing_beats_it_and_there_is_none_before_an_evaluation() -> None:
-    alarm = HackingAlarm(AlarmSettings(), evaluations=1)
-    alarm.observe(1, SFT, 8)
-    assert alarm.peak is None
-    assert alarm.observe_evaluation(1, {}) == []
-    alarm.observe_evaluation(1, {"a": 0.5, "b": 0.0})
-    assert alarm.peak is not None
-    assert alarm.peak.step == 0
 
 
 @pytest.mark.parametrize(
@@ -230,15 +211,6 @@ def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_and_naive_test
     assert naive / runs > 0.3
 
 
-def test_a_run_that_recovers_keeps_the_alarm_of_its_fall_and_has_none_of_its_end() -> None:
-    alarm = HackingAlarm(AlarmSettings(), evaluations=4)
-    for step, wins in enumerate([36, 6, 34, 40], start=1):
-        alarm.observe(step, SFT | {"proxy": float(step)}, 128)
-        alarm.observe_evaluation(step, scores(wins))
-    alarm.observe_end(4, scores(160, 256))
-    assert kinds(alarm) == [("fall", 2)]
-
-
 def test_prompts_without_a_verdict_are_left_out_not_lost() -> None:
     unjudged = dict.fromkeys(map(str, range(60)), math.nan)
     alarm = HackingAlarm(AlarmSettings(), evaluations=2)
@@ -251,14 +223,6 @@ def test_prompts_without_a_verdict_are_left_out_not_lost() -> None:
     assert alarm.points[-1].win_rate == 0.0  # of the four prompts with a verdict
     assert alarm.peak is not None
     assert alarm.peak.step == 1
-
-
-def test_an_evaluation_without_any_verdict_is_not_kept() -> None:
-    alarm = HackingAlarm(AlarmSettings(), evaluations=2)
-    alarm.observe(1, SFT, 64)
-    assert alarm.observe_evaluation(1, dict.fromkeys("abc", math.nan)) == []
-    assert alarm.points == []
-    assert alarm.observe_end(1, dict.fromkeys("abc", math.nan)) == []
 
 
 def test_the_first_batch_makes_the_bands_and_can_ring_by_its_evaluation_alone() -> None:

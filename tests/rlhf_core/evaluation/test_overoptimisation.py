@@ -45,8 +45,6 @@ def test_rank_correlation_of_the_hacked_run() -> None:
 def test_rank_correlation_is_not_defined_for_two_points_or_a_constant() -> None:
     assert math.isnan(rank_correlation([1, 2], [1, 2]))
     assert math.isnan(rank_correlation([1, 2, 3], [5, 5, 5]))
-    with pytest.raises(DataError, match="of 3 and 2 values"):
-        rank_correlation([1, 2, 3], [1, 2])
 
 
 def test_a_fall_without_a_rising_proxy_is_no_onset() -> None:
@@ -80,11 +78,6 @@ def test_clause_shares_and_numbers() -> None:
     used = clause_use([["fact", "fact", "filler"], ["praise"], []], KINDS)
     assert used.shares == {"fact": 0.5, "filler": 0.25, "praise": 0.25}
     assert used.per_response == {"fact": 2 / 3, "filler": 1 / 3, "praise": 1 / 3}
-
-
-def test_an_unknown_clause_type_is_refused() -> None:
-    with pytest.raises(DataError, match="unknown clause types poem; known: fact, filler, praise"):
-        clause_use([["poem"]], KINDS)
 
 
 def test_inflated_types_are_those_that_grew_the_most_first() -> None:

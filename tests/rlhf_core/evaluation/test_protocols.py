@@ -142,11 +142,6 @@ def test_true_rewards_make_the_same_tally() -> None:
     assert tally.metrics("rate", judged=False) == pytest.approx({"rate": 50.0, "rate_se": 100 / 12**0.5, "rate_p": 1.0})
 
 
-def test_a_tally_on_some_prompts_keeps_what_is_missing_among_them() -> None:
-    tally = PROTOCOLS["par"].tally(games("pairwise")).on(["p01", "p05", "p09", "p11"])
-    assert (tally.win_rate, tally.unparsable, tally.one_sided) == (50.0, ("p11",), ("p09",))
-
-
 def test_soft_verdicts_need_a_template_that_has_them() -> None:
     with pytest.raises(RecipeError, match="template 'pairwise' has no soft verdicts; use 'alpaca_eval'"):
         Protocol("pairwise", "summed", soft=True)

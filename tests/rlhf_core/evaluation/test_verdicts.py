@@ -97,11 +97,6 @@ def test_a_claim_is_contradicted_only_after_correction() -> None:
     assert weak.p_holds == 1.0
 
 
-def test_below_is_the_mirror_of_above() -> None:
-    assert v.claim_verdict([v.TestedComparison(effect_with(0.01, sign=-1), "below")]).word == "confirmed"
-    assert v.claim_verdict([v.TestedComparison(effect_with(0.01), "below")]).word == "contradicted"
-
-
 @pytest.mark.parametrize(("estimate", "word"), [(0.2, "confirmed"), (2.0, "undecided"), (-5.0, "contradicted")])
 def test_beside_is_an_equivalence_inside_the_margin(estimate: float, word: str) -> None:
     part = v.TestedComparison(Effect(estimate, 0.5, 7, 8), "beside", margin=2.0)

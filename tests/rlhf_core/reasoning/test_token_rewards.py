@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
 
-PROBABILITIES = st.lists(st.floats(0, 1), max_size=12)
 Span = tuple[int, int]
 
 

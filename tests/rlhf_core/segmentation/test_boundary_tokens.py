@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rlhf_core.credit import CREDITS, even_split, segment_end
 from rlhf_core.data.tokenizers import response_offsets, train_byte_level_bpe
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segments import boundary_tokens, check_end_token, closing_positions, from_ends, from_spans
@@ -104,14 +104,6 @@ def test_ends_and_spans_say_the_same(steps: list[list[int]]) -> None:
         assert [end - 1 for _, end in segmentation.spans(i)] == row
     assert torch.equal(again.ends, segmentation.ends)
     assert torch.equal(again.index, segmentation.index)
-
-
-def test_a_tokenizer_without_offset_mapping_is_refused_with_the_reason() -> None:
-    class Slow:
-        is_fast = False
-
-    with pytest.raises(RecipeError, match=r"Slow has no offset mapping.*fast version"):
-        response_offsets(Slow(), "text")  # type: ignore[arg-type]
 
 
 def test_an_end_token_in_the_text_is_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation import SaT, build_segmenter
+from rlhf_core.segmentation import SaT
 from rlhf_core.segmentation.boundary_tagger import GoldText, sentence_scores, without_punctuation
 from rlhf_core.segmentation.sat import SPLIT_MARKERS, load_splitter, split_long, text_digest
 
@@ -100,15 +99,6 @@ def test_the_threshold_does_not_depend_on_the_folder_above() -> None:
     assert SaT("sat-3l", threshold=0.4).decision == 0.4
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"max_sentence_chars": 0}, "at least 1"), ({"threshold": 1.0}, "between 0 and 1, both excluded")],
-)
-def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        build_segmenter({"kind": "sat", "model": "sat-3l", **options})
-
-
 def test_without_wtpsplit_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wtpsplit", None)
     monkeypatch.setitem(sys.modules, "wtpsplit.models", None)
@@ -166,19 +156,6 @@ def test_a_batch_finds_what_one_by_one_finds_and_longer_texts_than_the_window_wo
     assert together == dataclasses.replace(segmenter, batch=3).sentence_ends(texts)
     assert len(together[12]) > 10
     assert all(ends[-1] == len(text) for text, ends in zip(texts, together, strict=True))
-
-
-def test_texts_together_have_the_sentences_that_wtpsplit_finds(tagger: Path) -> None:
-    """wtpsplit's own inference is the naive reference of the fast one."""
-    segmenter = SaT(str(tagger))
-    texts = [item.text for item in statements(20, seed=3)]
-    texts += [" ".join(texts) * 2, "Überall – naïve 日本語 🙂.\n\n\tYes.", "x y"]
-    block = segmenter.splitter.model.config.max_position_embeddings - 4
-    options = {"threshold": segmenter.decision, "block_size": block, "stride": block // 2}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        naive = [list(each) for each in segmenter.splitter.split(texts, split_on_input_newlines=False, **options)]
-    assert segmenter._split(texts) == naive
 
 
 def test_a_missing_model_says_where_to_get_it_and_what_works_offline(tmp_path: Path) -> None:

@@ -58,15 +58,6 @@ def test_the_drawn_order_belongs_to_the_prompt_and_the_seed():
         assert all(g.score_for_model == 1 for g in games)
 
 
-def test_half_a_point_wins_the_sum_but_not_the_agreement():
-    verdicts = {"model": "Better: A", "baseline": "Better: N"}
-    judge = FunctionJudge(lambda r: verdicts[r.id.rsplit("/", 1)[1].removesuffix("-first")])
-    games = play_games(judge, [JudgedPair("a/b", "q", "1", "2")], "pairwise")
-    assert combine_orders(games) == {"a/b": "win"}
-    assert combine_orders(games, "agreement") == {"a/b": "tie"}
-    assert games[0].id == "a/b"
-
-
 def test_identical_texts_tie_without_asking():
     for template in ("pairwise", "arena_hard", "alpaca_eval"):
         judge = FunctionJudge(lambda r: "no")
@@ -85,12 +76,6 @@ def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted()
     summary = win_rate_of_results(["invalid"])
     assert summary["n_invalid"] == 1
     assert math.isnan(summary["win_rate"]), "50 % would be invented"
-
-
-def test_soft_preferences_are_turned_to_the_model():
-    judge = FunctionJudge(lambda r: "preference: 1.8" if r.answers[0] == "model" else "preference: 1.4")
-    games = play_games(judge, [JudgedPair("x", "q", "model", "base")], "alpaca_eval")
-    assert [g.preference_for_model for g in games] == pytest.approx([1.4, 1.2])
 
 
 def test_grades_are_parsed_one_by_one():

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import TEMPLATES, get_template, render
 
@@ -89,33 +86,3 @@ def test_unknown_template_and_wrong_number_of_answers_are_refused() -> None:
         render(JudgeRequest("1", "q", ("a",), "alpaca"))
     with pytest.raises(RecipeError, match="takes 2"):
         render(JudgeRequest("1", "q", ("a",), "pairwise"))
-
-
-class Says:
-    """Answers as told, the baseline being shown first in the first game and second in the second."""
-
-    name = "says"
-
-    def __init__(self, *texts: str) -> None:
-        self.texts, self.shown = texts, list[tuple[str, ...]]()
-
-    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
-        self.shown += [request.answers for request in requests]
-        return [self.texts[request.answers[0] == "mine"] for request in requests]
-
-
-@pytest.mark.parametrize(
-    ("baseline_first", "model_first", "result"),
-    [
-        ("Output (b)", "Output (a)", "win"),
-        ("Output (a)", "Output (b)", "loss"),
-        ("Output (a)", "Output (a)", "tie"),
-        ("Output (b)", "Output (b)", "tie"),
-        ("Output (b)", "Both.", "invalid"),
-    ],
-)
-def test_both_orders_are_asked_and_must_agree(baseline_first: str, model_first: str, result: str) -> None:
-    judge = Says(baseline_first, model_first)
-    games = play_games(judge, [JudgedPair("1", "Which?", "mine", "theirs")], "output_pair")
-    assert judge.shown[:2] == [("theirs", "mine"), ("mine", "theirs")]
-    assert [*combine_orders(games, "agreement").values()] == [result]
