@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 class PostgreSQL:
-    """A server with a superuser and scram-sha-256 passwords; `kill` and `start` again keep its data.
+    """A server with a superuser and scram-sha-256 passwords.
 
     It refuses to run as root, so root runs it as `nobody`, from a copy of the binaries that `nobody` can reach.
     """
@@ -99,19 +99,6 @@ class PostgreSQL:
                 return cursor.fetchall() if cursor.description else []
         finally:
             connection.close()
-
-    def kill(self) -> None:
-        """SIGKILL to the server and every process of it."""
-        import psutil
-
-        assert self.process is not None
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.kill()
-        self.process.wait()
-        for child in children:
-            with suppress(psutil.Error):
-                child.kill()
-        psutil.wait_procs(children, timeout=SECONDS)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:

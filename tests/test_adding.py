@@ -1,6 +1,5 @@
-"""docs/adding.md as it stands: each of its choices is added to an installed package, and named from a user's folder.
-
-Both are planned, refused when misspelt, and run by the stages that use them, in fresh processes outside the clone.
+"""docs/adding.md as it stands: each of its choices is added to an installed package, planned, refused when misspelt,
+and run by the stages that use it, in fresh processes outside the clone; a module of a user's own is planned, too.
 """
 
 from __future__ import annotations
@@ -75,17 +74,12 @@ def refusals(cases):
     from tasks.command_line import app
     said = {}
     for name, (page, misspelt) in cases.items():
-        text = Path(page).read_text()
+        text, heard = Path(page).read_text(), io.StringIO()
         Path(page).write_text(misspelt)
-        heard = io.StringIO()
         sys.argv = ["rewardsmith", "plan", "toys"]
-        with contextlib.redirect_stdout(heard), contextlib.redirect_stderr(heard):
-            try:
-                app()
-                code = 0
-            except SystemExit as stop:
-                code = stop.code
-        said[name] = [code, heard.getvalue()]
+        with contextlib.redirect_stdout(heard), contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
+            app()
+        said[name] = heard.getvalue()
         Path(page).write_text(text)
     return said
 
@@ -93,13 +87,10 @@ def stages():
     called = set()
     def note(frame, event, argument):
         called.add((frame.f_code.co_filename, frame.f_code.co_name))
-    files = [Path("dvc.yaml"), *sorted(Path("pipelines").glob("*/shared/dvc.yaml")),
-             *sorted(Path("pipelines").glob("*/toys/dvc.yaml"))]
     lines = {}
-    for file in files:
-        if file.exists():
-            for name, stage in (yaml.safe_load(file.read_text())["stages"] or {}).items():
-                lines[stage["outs"][0]] = shlex.split(stage["cmd"], comments=True)
+    for file in map(Path, ("dvc.yaml", "pipelines/testbed/shared/dvc.yaml", "pipelines/testbed/toys/dvc.yaml")):
+        for stage in (yaml.safe_load(file.read_text())["stages"] or {}).values() if file.exists() else ():
+            lines[stage["outs"][0]] = shlex.split(stage["cmd"], comments=True)
     sys.settrace(note)
     for line in lines.values():
         at = line.index("-m")
@@ -109,9 +100,9 @@ def stages():
     return sorted(called)
 
 if __name__ == "__main__":
-    given = json.loads(sys.stdin.read())
+    cases = json.loads(sys.stdin.read())
     with contextlib.redirect_stdout(sys.stderr):
-        found = refusals(given["refusals"]) if "refusals" in given else stages()
+        found = refusals(cases) if cases else stages()
     print(json.dumps(found))
 """
 
@@ -207,40 +198,42 @@ class Study:
     library: Path
     named: dict[str, str]
 
-    def python(self, *arguments: str, given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs Python with the installed package alone, in a fresh process in the user's folder."""
+    def python(self, *arguments: str, given: str = "") -> str:
+        """Returns what Python with the installed package alone prints, in a fresh process in the user's folder."""
         environment = clean_environment(PYTHONPATH=str(self.library), HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
         done = subprocess.run(
             [sys.executable, "-P", *arguments],
             cwd=self.root, env=environment, input=given, capture_output=True, text=True, timeout=1500,
         )  # fmt: skip
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
-    def drive(self, given: dict[str, Any]) -> Any:
-        """Runs the driver; returns what it found."""
-        return json.loads(self.python("-c", DRIVER, given=json.dumps(given)).stdout)
+    def plan(self) -> str:
+        return self.python("-m", "tasks.command_line", "plan", "toys")
 
 
-@pytest.fixture(scope="module", params=["in the project", "in your own folder"])
-def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """The package outside the clone, with the page's choices in its tables or in a module of the user's."""
-    library, root = tmp_path_factory.mktemp("library"), tmp_path_factory.mktemp("study")
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package outside the clone, with the page's choices in its tables."""
+    folder = tmp_path_factory.mktemp("library")
     for package in PACKAGES:
-        shutil.copytree(PROJECT / package, library / package, ignore=shutil.ignore_patterns("__pycache__"))
-    own = request.param != "in the project"
-    if own:
-        code = "\n\n".join(added.code for added in ADDED)
-        (root / f"{OWN_MODULE}.py").write_text(code, encoding="utf-8")
-    else:
-        for added in ADDED:
-            insert(library, added)
-    named = choices(own=own)
-    for file, content in pages(named, own=own).items():
+        shutil.copytree(PROJECT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for added in ADDED:
+        insert(folder, added)
+    return folder
+
+
+def written(root: Path, library: Path, *, own: bool) -> Study:
+    for file, content in pages(choices(own=own), own=own).items():
         write_yaml(root / file, content)
     for words in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):
         command(*words, root=root)
-    return Study(root, library, named)
+    return Study(root, library, choices(own=own))
+
+
+@pytest.fixture(scope="module")
+def study(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return written(tmp_path_factory.mktemp("study"), library, own=False)
 
 
 def test_every_table_of_choices_has_an_example() -> None:
@@ -255,37 +248,34 @@ def test_every_table_of_choices_has_an_example() -> None:
     assert len(BY_TABLE) == len(ADDED)
 
 
-def test_a_plan_takes_every_new_choice(study: Study) -> None:
-    planned = study.python("-m", "tasks.command_line", "plan", "toys").stdout
-    for stage in ("reward_model", "normaliser", "selection", "policy", "teacher"):
-        assert stage in planned
+def test_a_plan_takes_every_new_choice_from_the_package_or_a_users_module(study: Study, tmp_path: Path) -> None:
+    (tmp_path / f"{OWN_MODULE}.py").write_text("\n\n".join(added.code for added in ADDED), encoding="utf-8")
+    for one in (study, written(tmp_path, study.library, own=True)):
+        planned = one.plan()
+        for stage in ("reward_model", "normaliser", "selection", "policy", "teacher"):
+            assert stage in planned
 
 
 def test_a_misspelt_choice_is_refused_with_the_nearest(study: Study) -> None:
     cases = {}
     for table, name in study.named.items():
-        (page, text), *_ = [
-            (file, file.read_text(encoding="utf-8"))
-            for file in sorted((study.root / "params").rglob("*.yaml"))
-            if re.search(rf"\b{name}\b", file.read_text(encoding="utf-8"))
-        ]
-        cases[table] = (str(page), re.sub(rf"\b{name}\b", f"{name}x", text))
-    for table, (code, said) in study.drive({"refusals": cases}).items():
-        right = study.named[table].rpartition(":")[2]
-        assert code == 2, f"{table}: {said}"
-        assert f"{right}x" in said
-        assert f"did you mean '{right}'" in said, f"{table}: {said}"
+        texts = {file: file.read_text(encoding="utf-8") for file in sorted((study.root / "params").rglob("*.yaml"))}
+        file = next(file for file, text in texts.items() if re.search(rf"\b{name}\b", text))
+        cases[table] = (str(file), re.sub(rf"\b{name}\b", f"{name}x", texts[file]))
+    for table, said in json.loads(study.python("-c", DRIVER, given=json.dumps(cases))).items():
+        assert "error: " in said
+        assert f"{study.named[table]}x" in said
+        assert f"did you mean '{study.named[table]}'" in said, f"{table}: {said}"
 
 
 @pytest.mark.platform
 @pytest.mark.timeout(1800)
 def test_the_stages_call_every_new_choice(study: Study) -> None:
-    study.python("-m", "tasks.command_line", "plan", "toys")
-    called = {(file, name) for file, name in study.drive({})}
+    study.plan()
+    called = {(file, name) for file, name in json.loads(study.python("-c", DRIVER, given="{}"))}
     for added in ADDED:
-        file = study.library / added.file if ":" not in study.named[added.table] else study.root / f"{OWN_MODULE}.py"
-        for function in added.functions:
-            assert (file.as_posix(), function) in called, f"{added.table}: {function} was not called"
+        file = (study.library / added.file).as_posix()
+        assert {name for name in added.functions if (file, name) not in called} == set(), added.table
     rollouts = study.root / "results/testbed/toys/policy/rewarded/0/result/rollouts.jsonl"
     first, second, *_ = [json.loads(line) for line in rollouts.read_text(encoding="utf-8").splitlines()]
     assert first["id"] == second["id"], "the optimiser's groups have two responses to each prompt"

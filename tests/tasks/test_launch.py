@@ -44,9 +44,8 @@ def in_processes(pipeline: Pipeline, name: str, out: Path, **more: str) -> dict[
     return found
 
 
-@pytest.mark.parametrize(
-    "name", ["sft", *(pytest.param(name, marks=pytest.mark.platform) for name in ("reward_model", "ppo", "par", "dpo"))]
-)
+@pytest.mark.platform
+@pytest.mark.parametrize("name", ["sft", "ppo"])
 def test_a_stage_in_two_processes_gives_the_metrics_of_one(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
     found, expected = in_processes(pipeline, name, tmp_path / "two"), pipeline.metrics(name)
     assert found.keys() == expected.keys()
@@ -60,10 +59,9 @@ def test_a_stage_in_two_processes_gives_the_metrics_of_one(pipeline: Pipeline, t
 
 
 @pytest.mark.platform
-@pytest.mark.parametrize("stage", [2, 3])
-def test_the_policy_stage_runs_sharded_in_bf16(pipeline: Pipeline, tmp_path: Path, stage: int) -> None:
+def test_the_policy_stage_runs_sharded_in_bf16(pipeline: Pipeline, tmp_path: Path) -> None:
     config = tmp_path / "zero.json"
-    config.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}))
+    config.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}))
     found = in_processes(pipeline, "ppo", tmp_path / "two", REWARDSMITH_DEEPSPEED=str(config))
     assert found.keys() == pipeline.metrics("ppo").keys()
     assert (tmp_path / "two" / "result" / "model" / "model.safetensors").is_file()

@@ -235,22 +235,32 @@ def test_slots_and_gpu_hours_follow_what_the_stages_need(
 
 
 @pytest.mark.platform
-def test_everything_is_current_after_a_run(finished: Path) -> None:
-    assert set(states(finished).values()) == {"current"}
-
-
-@pytest.mark.platform
-def test_changed_row_runs_with_what_reads_from_it_and_says_why(finished_copy: Path) -> None:
-    root = finished_copy
-    set_entry(root / "params/segment/rows.yaml", "bandit", small_repository.DEFAULT_ROWS["bandit"] | {"more": 1})
+def test_the_plan_follows_what_a_finished_tree_still_has(finished_copy: Path) -> None:
+    root, page = finished_copy, finished_copy / "params/segment/rows.yaml"
+    assert set(states(root).values()) == {"current"}
+    # DVC's own status would refuse: the outputs are locked for writing by a process that lives
+    written = {str(root / path): {"write": {"pid": os.getppid(), "cmd": "dvc repro"}} for path in OUTPUTS}
+    (root / ".dvc/tmp/rwlock").write_text(json.dumps(written))
+    assert set(states(root).values()) == {"current"}
+    before = page.read_text()
+    set_entry(page, "bandit", small_repository.DEFAULT_ROWS["bandit"] | {"more": 1})
     found = read_state(root, ["dvc.yaml"])
+    policies = ("policy-segment-bandit-0", "policy-segment-bandit-1")
     running = {address for address, s in found.items() if s.state == "run"}
-    assert running == {"check-segment", "policy-segment-bandit-0", "policy-segment-bandit-1", "tables-segment"}
-    assert found["policy-segment-bandit-0"].reasons == ("input params/segment/rows.yaml:bandit modified",)
-    assert found["tables-segment"].reasons == (
-        "reads from policy-segment-bandit-0",
-        "reads from policy-segment-bandit-1",
-    )
+    assert running == {"check-segment", *policies, "tables-segment"}
+    assert found[policies[0]].reasons == ("input params/segment/rows.yaml:bandit modified",)
+    assert found["tables-segment"].reasons == tuple(f"reads from {policy}" for policy in policies)
+    page.write_text(before)
+    shutil.rmtree(root / "results/testbed/segment")
+    made = states(root)
+    of_the_paper = ("policy-segment-segment-0", "reward_model-segment-segment-0", "tables-segment")
+    assert {made[name] for name in of_the_paper} == {"restore"}
+    assert made["sft-phi3-mini-0"] == "current"
+    (root / "dvc.lock").unlink()
+    shutil.rmtree(root / "results")
+    assert set(states(root).values()) == {"restore"}, "from DVC's run cache"
+    shutil.rmtree(root / ".dvc/cache")
+    assert set(states(root).values()) == {"run"}
 
 
 def test_stages_with_the_same_settings_are_each_compared_with_their_own_lock(
@@ -274,44 +284,6 @@ def test_stages_with_the_same_settings_are_each_compared_with_their_own_lock(
     assert found["first"].reasons == ("input params.yaml:rate modified",)
     write_yaml(tmp_path / "params.yaml", {"rate": 1})
     assert states(tmp_path) == {"first": "current", "second": "restore"}, "DVC's cache has both runs"
-
-
-@pytest.mark.platform
-def test_deleted_outputs_come_from_the_cache(finished_copy: Path) -> None:
-    root = finished_copy
-    shutil.rmtree(root / "results/testbed/segment")
-    found = states(root)
-    assert (
-        found["policy-segment-segment-0"]
-        == found["reward_model-segment-segment-0"]
-        == found["tables-segment"]
-        == "restore"
-    )
-    assert found["sft-phi3-mini-0"] == "current"
-
-
-@pytest.mark.platform
-def test_without_lock_file_everything_comes_from_the_run_cache(finished_copy: Path) -> None:
-    root = finished_copy
-    (root / "dvc.lock").unlink()
-    shutil.rmtree(root / "results")
-    assert set(states(root).values()) == {"restore"}
-
-
-@pytest.mark.platform
-def test_without_cache_everything_runs(finished_copy: Path) -> None:
-    root = finished_copy
-    shutil.rmtree(root / ".dvc/cache")
-    shutil.rmtree(root / "results")
-    assert set(states(root).values()) == {"run"}
-
-
-@pytest.mark.platform
-def test_a_plan_looks_while_a_stage_runs(finished_copy: Path) -> None:
-    """DVC's own status would refuse, since the outputs are locked for writing by a process that lives."""
-    written = {str(finished_copy / path): {"write": {"pid": os.getppid(), "cmd": "dvc repro"}} for path in OUTPUTS}
-    (finished_copy / ".dvc/tmp/rwlock").write_text(json.dumps(written))
-    assert set(states(finished_copy).values()) == {"current"}
 
 
 @pytest.mark.platform

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from unittest.mock import patch
 
 import pytest
@@ -159,19 +159,12 @@ def settings(tmp_path: Path) -> Callable[[str], dict[str, Path]]:
     return lambda name: {STAGES[name][0]: longer.settings(STAGES[name][1])}
 
 
-@pytest.mark.parametrize(
-    ("launch", "kills"),
-    [(Forked, 4), pytest.param(Started, 3, marks=pytest.mark.platform)],
-    ids=["forked", "command"],
-)
 @pytest.mark.parametrize("name", STAGES)
 def test_a_killed_stage_ends_as_one_never_killed(
     pipeline: Pipeline,
     tmp_path: Path,
     settings: Callable[[str], dict[str, Path]],
     name: str,
-    launch: Any,
-    kills: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -179,7 +172,7 @@ def test_a_killed_stage_ends_as_one_never_killed(
     assert not checkpoints(tmp_path), "without kills and with the default interval nothing is saved"
     out = tmp_path / "killed"
     module, line = pipeline.arguments(name, out, SEED, settings(name))
-    made = killed_and_restarted(lambda: launch(module, line, tmp_path), tmp_path, random.Random(f"kill {name}"), kills)
+    made = killed_and_restarted(partial(Forked, module, line, tmp_path), tmp_path, random.Random(f"kill {name}"), 3)
     log = (tmp_path / "log").read_text()
     assert made >= 2, log
     assert log.count("continues after step") == made, log
@@ -193,7 +186,7 @@ def test_a_killed_stage_ends_as_one_never_killed(
 
 
 @pytest.mark.platform
-@pytest.mark.parametrize("name", ["sft", "ppo"])
+@pytest.mark.parametrize("name", ["ppo"])
 def test_a_killed_stage_of_two_ranks_ends_as_one_never_killed(
     pipeline: Pipeline, tmp_path: Path, settings: Callable[[str], dict[str, Path]], name: str
 ) -> None:
