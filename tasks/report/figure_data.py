@@ -103,7 +103,7 @@ class FigureData:
 
 
 @dataclass(frozen=True)
-class Line:
+class FigureLine:
     """A row of a figure, with its label and colour."""
 
     name: str
@@ -126,7 +126,7 @@ class Request:
 
     paper: str
     tree: ResultTree
-    lines: Sequence[Line]
+    lines: Sequence[FigureLine]
     labels: Mapping[str, str]
     verdicts: str
     spec: Any

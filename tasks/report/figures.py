@@ -28,7 +28,7 @@ from tasks.report import figures_texts as of_texts
 from tasks.report.claims import paper_claims_figure
 from tasks.report.figure_data import (
     FigureData,
-    Line,
+    FigureLine,
     Panel,
     Request,
     Series,
@@ -171,11 +171,11 @@ def _with_verdicts(text: str, verdicts: str) -> str:
     return text.replace("{verdicts}", verdicts).replace("{Verdicts}", verdicts.capitalize())
 
 
-def _lines(spec: FigureSpec, labels: Mapping[str, str]) -> list[Line]:
+def _lines(spec: FigureSpec, labels: Mapping[str, str]) -> list[FigureLine]:
     """Returns the rows of a figure with their labels and colours: those of their label, else of their place."""
     named = spec.rows if isinstance(spec.rows, Mapping) else {name: labels.get(name, name) for name in spec.rows}
     colours = {} if spec.own_colours else {label: slot for slot, label in enumerate(labels.values())}
-    return [Line(name, label, colours.get(label, place)) for place, (name, label) in enumerate(named.items())]
+    return [FigureLine(name, label, colours.get(label, place)) for place, (name, label) in enumerate(named.items())]
 
 
 def _panels(figure: FigureData, request: Request) -> None:
@@ -201,7 +201,7 @@ def _panels(figure: FigureData, request: Request) -> None:
 
 
 def _mean(
-    panel: PanelSpec, request: Request, line: Line, runs: Mapping[int, StageOutput]
+    panel: PanelSpec, request: Request, line: FigureLine, runs: Mapping[int, StageOutput]
 ) -> tuple[float, float | None] | None:
     found = metric_by_seed(runs, panel.metric)
     if found is None and panel.else_of_reward_model:
@@ -210,7 +210,7 @@ def _mean(
     return found
 
 
-def _series(panel: PanelSpec, line: Line, runs: Mapping[int, StageOutput]) -> list[Series]:
+def _series(panel: PanelSpec, line: FigureLine, runs: Mapping[int, StageOutput]) -> list[Series]:
     """Returns the series of a row: bars, means by size, or its curve with the one of the second axis."""
     if panel.bars:
         groups = {metric: name.replace("{label}", line.label) for metric, name in panel.bars.items()}
@@ -226,7 +226,7 @@ def _series(panel: PanelSpec, line: Line, runs: Mapping[int, StageOutput]) -> li
     return [series for series in found if series.x]
 
 
-def _curve(panel: PanelSpec, metric: str, line: Line, runs: Mapping[int, StageOutput]) -> Series:
+def _curve(panel: PanelSpec, metric: str, line: FigureLine, runs: Mapping[int, StageOutput]) -> Series:
     points = list(zip(*curve(runs, metric, file=panel.file, x=panel.along), strict=True))
     if panel.final:
         place, height = metric_by_seed(runs, panel.along), metric_by_seed(runs, metric)

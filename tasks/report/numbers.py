@@ -195,7 +195,7 @@ def difficulties_of(
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """A run of a table, and the SFT model that it starts from."""
 
     runs: TableRuns
@@ -215,7 +215,7 @@ class Run:
         return f"{self.name} at seed {self.seed}"
 
 
-def _alpaca_length_controlled(run: Run, _: str) -> float | None:
+def _alpaca_length_controlled(run: MeasuredRun, _: str) -> float | None:
     """Returns AlpacaEval's length-controlled win rate in percent; None where no variants of the baseline were judged,
     from which the difficulties are."""
     rows, output = run.runs.calibrations.get(run.seed), run.output
@@ -243,7 +243,7 @@ def _alpaca_length_controlled(run: Run, _: str) -> float | None:
     return length_controlled(str(run), own, *run.runs.once(("calibration", run.seed), lambda: calibration_of(rows)))
 
 
-def _length_controlled_over_sft(run: Run, _: str, *, peak: bool = False) -> float | None:
+def _length_controlled_over_sft(run: MeasuredRun, _: str, *, peak: bool = False) -> float | None:
     """Returns the length-controlled win rate of a run's answers over the SFT model in percent."""
     if run.sft is None or run.is_sft:
         return None
@@ -254,18 +254,18 @@ def _length_controlled_over_sft(run: Run, _: str, *, peak: bool = False) -> floa
     return length_controlled(str(run), own, difficulties_of(run.runs, run.output, run.sft, rate)[0])
 
 
-def _arena_over_sft(run: Run, _: str) -> float | None:
+def _arena_over_sft(run: MeasuredRun, _: str) -> float | None:
     """Returns the win rate over the SFT model on Arena-Hard's prompts in percent, ties half."""
     scores = {} if run.sft is None else tally_over_sft(run.output, run.sft, "arena").scores
     return 100 * sum(scores.values()) / len(scores) if scores else None
 
 
-def _over_row(run: Run, other: str) -> float | None:
+def _over_row(run: MeasuredRun, other: str) -> float | None:
     tally, _ = run.runs.games_over(other).get((run.name, run.seed), (None, None))
     return None if tally is None else tally.win_rate
 
 
-def _length_controlled_over_row(run: Run, other: str) -> float | None:
+def _length_controlled_over_row(run: MeasuredRun, other: str) -> float | None:
     """Returns a length-controlled win rate over another row. The difficulties are that row's true rewards, or fitted
     over the table's rows."""
     if _over_row(run, other) is None:
@@ -289,48 +289,48 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _of_history(run: Run, name: str) -> list[float]:
+def _of_history(run: MeasuredRun, name: str) -> list[float]:
     return [float(row[name]) for row in run.output.history if row.get(name) is not None]
 
 
-def _last(run: Run, name: str) -> float | None:
+def _last(run: MeasuredRun, name: str) -> float | None:
     values = _of_history(run, name)
     return values[-1] if values else None
 
 
-def _percent(run: Run, metric: str) -> float | None:
+def _percent(run: MeasuredRun, metric: str) -> float | None:
     return 100 * run.output.metrics[metric] if metric in run.output.metrics else None
 
 
-def _calibration_gap(run: Run, _: str) -> float | None:
+def _calibration_gap(run: MeasuredRun, _: str) -> float | None:
     """Returns the mean distance of preference score and win rate over the evaluations of a run, in points."""
     rows = run.output.rows("checkpoints.jsonl")
     known = [row for row in rows if {"preference_score", "win_rate_vs_sft"} <= row.keys()]
     return _mean([abs(100 * float(row["preference_score"]) - float(row["win_rate_vs_sft"])) for row in known])
 
 
-def _steps_to_answer(run: Run, _: str) -> float | None:
+def _steps_to_answer(run: MeasuredRun, _: str) -> float | None:
     """Returns the mean steps between the first error of wrong solutions and their answer. Source: RLMEC, Figure 5."""
     rows = run.output.generations
     wrong = [row for row in rows if row.get("right") is False and row.get("first_error") is not None]
     return _mean([max(0, int(row["steps"]) - 1 - int(row["first_error"])) for row in wrong])
 
 
-def _holistic_distance(run: Run, aspect: str) -> float | None:
+def _holistic_distance(run: MeasuredRun, aspect: str) -> float | None:
     """Returns the points between the win rates of greedy answers by an aspect and by the holistic reward."""
     own, holistic = (run.output.metrics.get(f"win_rate/{name}") for name in (aspect, "holistic"))
     return None if own is None or holistic is None else abs(own - holistic)
 
 
 #: Metrics that no run records, of tables: they need the SFT model's answers or the data set's calibration.
-JOINT_METRICS: dict[str, Callable[[Run, str], float | None]] = {
+JOINT_METRICS: dict[str, Callable[[MeasuredRun, str], float | None]] = {
     "alpaca_lc": _alpaca_length_controlled,
     "lc_win_rate_vs_sft": _length_controlled_over_sft,
     "peak_lc_win_rate_vs_sft": lambda run, _: _length_controlled_over_sft(run, "", peak=True),
     "arena_win_rate_vs_sft": _arena_over_sft,
 }
 #: Metrics of claims with what their argument is; of those with '' there is none.
-OF_CLAIMS: dict[str, tuple[str, Callable[[Run, str], float | None]]] = {
+OF_CLAIMS: dict[str, tuple[str, Callable[[MeasuredRun, str], float | None]]] = {
     "mean": ("field of the history", lambda run, name: _mean(_of_history(run, name))),
     "last": ("field of the history", _last),
     "percent": ("share of metrics.json", _percent),
@@ -340,7 +340,7 @@ OF_CLAIMS: dict[str, tuple[str, Callable[[Run, str], float | None]]] = {
     "greedy_wins": ("aspect", lambda run, aspect: run.output.metrics.get(f"win_rate/{aspect}")),
     "holistic_distance": ("aspect", _holistic_distance),
 }
-DERIVED: dict[str, Callable[[Run, str], float | None]] = {
+DERIVED: dict[str, Callable[[MeasuredRun, str], float | None]] = {
     **JOINT_METRICS,
     "win_rate_over": _over_row,
     "lc_win_rate_over": _length_controlled_over_row,
@@ -353,7 +353,7 @@ def has_itself(metric: str) -> bool:
     return metric in OVER_SFT or metric.startswith("peak_")
 
 
-def _of_itself(run: Run, metric: str) -> float | None:
+def _of_itself(run: MeasuredRun, metric: str) -> float | None:
     return 50.0 if metric in OVER_SFT else run.output.metrics.get(metric.removeprefix("peak_"))
 
 
@@ -367,10 +367,12 @@ def measurements(runs: TableRuns, metric: str) -> Measurements:
     return {**found, **_values(runs, metric, lambda run, of: _of_itself(run, of) if run.is_sft else None)}
 
 
-def _values(runs: TableRuns, metric: str, of: Callable[[Run, str], float | None]) -> dict[str, dict[int, float]]:
+def _values(
+    runs: TableRuns, metric: str, of: Callable[[MeasuredRun, str], float | None]
+) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for name, seed, output in runs.each():
-        value = of(Run(runs, name, seed, output), metric)
+        value = of(MeasuredRun(runs, name, seed, output), metric)
         if value is not None:
             found.setdefault(name, {})[seed] = value
     return found

@@ -114,7 +114,7 @@ def made_cell(row: MeasuredRow, column: Mapping[str, Any], cell: Mapping[str, An
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One line of a table as it is printed, which several rows of this project may make together.
 
     Attributes:
@@ -144,22 +144,22 @@ def shown_columns(table: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[
     return first, [column for column in table["columns"] if column not in first]
 
 
-def printed_lines(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[Line]:
+def printed_lines(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[TableLine]:
     """Returns the lines of a table for some of its columns: parts of a printed row side by side where each has its own
     columns.
 
     Columns that several parts measure (`Seen` of question answering and of mathematics) keep a line for each part.
     """
     keys = [column["key"] for column in columns]
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     for printed, group in itertools.groupby(enumerate(table["rows"]), key=_printed_row):
         rows = [row for _, row in group]
         owners = {key: [row for row in rows if row["cells"][key]["status"] != ELSEWHERE] for key in keys}
         if len(rows) > 1 and all(len(owning) == 1 for owning in owners.values()):
             cells = {key: (owning[0], owning[0]["cells"][key]) for key, owning in owners.items()}
-            lines.append(Line(str(printed[0]), rows, cells))
+            lines.append(TableLine(str(printed[0]), rows, cells))
             continue
-        lines += [Line(row["condition"], [row], {key: (row, row["cells"][key]) for key in keys}) for row in rows]
+        lines += [TableLine(row["condition"], [row], {key: (row, row["cells"][key]) for key in keys}) for row in rows]
     return lines
 
 
@@ -174,7 +174,10 @@ def _printed_row(numbered: tuple[int, MeasuredRow]) -> tuple[Any, ...]:
 
 
 def paper_table(
-    table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], lines: Iterable[Line] | None = None, title: str = ""
+    table: Mapping[str, Any],
+    columns: Sequence[Mapping[str, Any]],
+    lines: Iterable[TableLine] | None = None,
+    title: str = "",
 ) -> ShownTable:
     """Returns lines of a table of `tables.json`, all unless given, with some of its columns."""
     several = len({row["backbone"] for row in table["rows"]}) > 1

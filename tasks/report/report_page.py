@@ -112,7 +112,7 @@ class PaperResults:
 
 
 @dataclass(frozen=True)
-class Run:
+class ShownRun:
     """A row at one seed.
 
     Attributes:
@@ -224,7 +224,7 @@ def report_page(results: Path) -> ReportPage:
 
 
 def _lead(
-    results: Path, papers: list[PaperResults], across: Mapping[str, list[RowRuns]], runs: Mapping[str, Run]
+    results: Path, papers: list[PaperResults], across: Mapping[str, list[RowRuns]], runs: Mapping[str, ShownRun]
 ) -> Iterator[Any]:
     counts = {name: sum(paper.content["counts"][name] for paper in papers) for name in VERDICTS}
     alarms = [(anchor, run, alarm_text(alarms_of(run.out / "result"))) for anchor, run in runs.items()]
@@ -254,7 +254,7 @@ def _lead(
     yield Fold("Scale, seeds, commit and data", (FactList(_facts(results, papers, runs.values())),))
 
 
-def _facts(results: Path, papers: list[PaperResults], runs: Iterable[Run]) -> dict[str, str]:
+def _facts(results: Path, papers: list[PaperResults], runs: Iterable[ShownRun]) -> dict[str, str]:
     """Returns where the results are from, and the facts of their data."""
     made = provenance([run.record for run in runs])
     data_sets = results / "shared" / "data"
@@ -430,26 +430,26 @@ def _time_section(root: Path, results: Path) -> Section:
 
 def _runs(
     root: Path, papers: list[PaperResults], across: Mapping[str, list[RowRuns]], demo: RowsCompared | None
-) -> Iterator[tuple[str, Run]]:
+) -> Iterator[tuple[str, ShownRun]]:
     """Yields every run behind a number with its anchor: those of the papers' tables, of all policies, of the demo."""
 
     def below(out: Path) -> str:
         return out.resolve().relative_to(root).as_posix()
 
-    found: dict[str, Run] = {}
+    found: dict[str, ShownRun] = {}
     for paper in papers:
         for row in (row for table in paper.content["tables"] for row in table["rows"]):
             for seed, path in row["runs"].items():
                 anchor = run_anchor(row["group"], row["kind"], row["name"], seed)
-                found.setdefault(anchor, Run(paper.key, row["name"], seed, root / path, path))
+                found.setdefault(anchor, ShownRun(paper.key, row["name"], seed, root / path, path))
     for row in (*(row for rows in across.values() for row in rows), *(row.row for row in (demo.rows if demo else ()))):
         for seed, output in row.runs.items():
             anchor = run_anchor(row.paper, "policy", row.name, str(seed))
-            found.setdefault(anchor, Run(row.paper, row.name, str(seed), output.path, below(output.path)))
+            found.setdefault(anchor, ShownRun(row.paper, row.name, str(seed), output.path, below(output.path)))
     yield from found.items()
 
 
-def _runs_section(root: Path, runs: Mapping[str, Run]) -> Section:
+def _runs_section(root: Path, runs: Mapping[str, ShownRun]) -> Section:
     """Returns one row for each run: where its result is, its digest, the commit that made it, its first answers."""
     rows, searched = [], False
     for anchor, run in runs.items():
@@ -480,7 +480,7 @@ def _runs_section(root: Path, runs: Mapping[str, Run]) -> Section:
     return Section("Runs", "runs", (Text(reading), ShownTable(columns, tuple(rows))), folded=str(len(runs)))
 
 
-def _answers(run: Run) -> Iterator[tuple[str, str]]:
+def _answers(run: ShownRun) -> Iterator[tuple[str, str]]:
     """Yields the first prompts of a run's benchmarks with its answers and their true rewards."""
     for row in StageOutput(run.out, int(run.seed)).generations[:ANSWERS]:
         if "response" in row:
