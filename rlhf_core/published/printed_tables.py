@@ -54,6 +54,7 @@ class Column:
     unit: str
     direction: str | None = None
     benchmark: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,10 @@ def _row(raw: Mapping[str, Any]) -> Row:
 
 
 def _table(paper_key: str, raw: Mapping[str, Any]) -> Table:
-    columns = tuple(Column(**{name: raw.get(name) for name in _COLUMN_FIELDS}) for raw in raw["columns"])
+    columns = tuple(
+        Column(**{name: column.get(name) for name in _COLUMN_FIELDS}, source=column.get("judge_or_source"))
+        for column in raw["columns"]
+    )
     rows = tuple(_row(row) for row in raw["rows"])
     return Table(paper_key, raw["id"], raw["title"], raw["kind"], columns, rows)
 

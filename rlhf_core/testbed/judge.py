@@ -7,18 +7,15 @@ parser accepts; `position_biased` likes the answer shown first; `length_biased` 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
 from rlhf_core.testbed.grammar import WORD
 from rlhf_core.testbed.knowledge import stream
 from rlhf_core.testbed.rewards import Meta
-
-if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import JudgeRequest
 
 
 class GoldWorld(Protocol):
@@ -33,6 +30,19 @@ class GoldWorld(Protocol):
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
         """Returns the sorted true rewards of the prompt's fixed pool of graded answers."""
+
+
+class GoldRequest(Protocol):
+    """The part of `rlhf_core.evaluation.judges.protocol.JudgeRequest` that the gold judge reads."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def answers(self) -> tuple[str, ...]: ...
+    @property
+    def template(self) -> str: ...
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -69,11 +79,11 @@ CLEAR_MARGIN = 1.5
 """Reward difference, in units of the world, from which `arena_hard` answers with a double sign."""
 
 
-def _alpaca_eval(judge: GoldJudge, values: list[float], request: JudgeRequest) -> str:
+def _alpaca_eval(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
     return f"preference: {1 + sigmoid((values[1] - values[0]) / (judge.temperature * judge.world.unit)):.6f}"
 
 
-def _arena_hard(judge: GoldJudge, values: list[float], request: JudgeRequest) -> str:
+def _arena_hard(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
     difference = values[0] - values[1]
     if abs(difference) <= TIE_MARGIN * judge.world.unit:
         return "Both answers are worth the same. My final verdict is: [[A=B]]"
@@ -82,30 +92,30 @@ def _arena_hard(judge: GoldJudge, values: list[float], request: JudgeRequest) ->
     return f"Assistant {better} is better. My final verdict is: [[{better}{sign}{worse}]]"
 
 
-def _mt_bench(judge: GoldJudge, values: list[float], request: JudgeRequest) -> str:
+def _mt_bench(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
     anchors = judge.world.anchor_rewards(request.meta["prompt"])
     rank = (bisect_left(anchors, values[0] - 1e-9) + bisect_right(anchors, values[0] + 1e-9)) / 2
     return f"Rating: [[{1 + round(9 * rank / len(anchors))}]]"
 
 
-def _pairwise(judge: GoldJudge, values: list[float], request: JudgeRequest) -> str:
+def _pairwise(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
     difference = values[0] - values[1]
     label = "N" if abs(difference) <= TIE_MARGIN * judge.world.unit else "A" if difference > 0 else "B"
     return f"Better: {label}"
 
 
-def _ranking(judge: GoldJudge, values: list[float], request: JudgeRequest) -> str:
+def _ranking(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
     difference = values[0] - values[1]
     ranks = (1, 1) if abs(difference) <= TIE_MARGIN * judge.world.unit else (1, 2) if difference > 0 else (2, 1)
     return str([{"model": f"model_{i}", "rank": rank} for i, rank in enumerate(ranks, start=1)])
 
 
-def _output_pair(judge: GoldJudge, values: list[float], request: JudgeRequest) -> str:
+def _output_pair(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
     """Names the better output, the first of two equal ones: the prompt allows no tie, so both orders never agree."""
     return f"Output ({'a' if values[0] >= values[1] else 'b'})"
 
 
-_TEMPLATES: dict[str, tuple[int, Callable[[GoldJudge, list[float], JudgeRequest], str]]] = {
+_TEMPLATES: dict[str, tuple[int, Callable[[GoldJudge, list[float], GoldRequest], str]]] = {
     "alpaca_eval": (2, _alpaca_eval),
     "arena_hard": (2, _arena_hard),
     "mt_bench": (1, _mt_bench),
@@ -136,7 +146,7 @@ class GoldJudge:
         self.world, self.persona, self.seed, self.temperature = world, PERSONAS[persona], seed, temperature
         self.name = f"gold-{persona}" if persona == "exact" else f"gold-{persona}-{seed}"
 
-    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
+    def answer(self, requests: Sequence[GoldRequest]) -> list[str]:
         """Returns the verdict text of each request.
 
         `request.meta["prompt"]` is the meta of the prompt judged (for a second turn, the second turn's).
@@ -146,7 +156,7 @@ class GoldJudge:
         """
         return [self._verdict(request) for request in requests]
 
-    def _verdict(self, request: JudgeRequest) -> str:
+    def _verdict(self, request: GoldRequest) -> str:
         if request.template not in _TEMPLATES:
             known = ", ".join(_TEMPLATES)
             raise JudgeError(f"request {request.id}: unknown template '{request.template}', known are {known}")

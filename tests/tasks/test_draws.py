@@ -31,9 +31,10 @@ def drawn(folder: Path, kind: str, *worlds: int) -> Path:
     spec = folder / "data.yaml"
     spec.write_text(yaml.safe_dump(DATA[f"data/{kind}"]), encoding="utf-8")
     out = folder / "shared" / "data" / kind
-    prepare(Address(spec), out)
-    for world in worlds:
-        prepare(Address(spec), out / str(world), world)
+    for world in (None, *worlds):
+        folder = out if world is None else out / str(world)
+        (folder / "result").mkdir(parents=True)
+        prepare(Address(spec), folder, folder / "result", world)
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -198,8 +199,9 @@ def invoke(monkeypatch: pytest.MonkeyPatch, root: Path, *words: str) -> tuple[An
     """The command's outcome in a folder, and the calls of the flow in its place."""
     calls: list[Any] = []
 
-    def flow(paper: str, scale: str, rows: Any, seeds: Any, **_: Any) -> int:
-        calls.append((paper, scale, list(rows), list(seeds)))
+    def flow(call: str, choice: Mapping[str, Any], **_: Any) -> int:
+        assert call == "paper"
+        calls.append(tuple(choice[name] for name in ("paper", "scale", "rows", "seeds")))
         return 1
 
     monkeypatch.chdir(root)

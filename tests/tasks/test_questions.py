@@ -115,7 +115,7 @@ def test_a_set_without_steps_is_refused(tmp_path: Path) -> None:
         ({"source": "testbed"}, "name the sets of a directory, and only of one"),
         ({"tests": {"sums": "known"}}, "tests.sums is 'known'; known: seen, unseen"),
         ({"rows": {"sft": 6}}, "'rows.questions' and .* are missing"),
-        ({"difficulty": {"slip": 2.0}, "source": "testbed", "train": [], "tests": {}}, "slip must be in"),
+        ({"difficulty": {"slip": 2.0}, "source": "testbed", "train": [], "tests": {}}, "slip is 2.0; it must be from"),
     ],
 )
 def test_unusable_specs_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

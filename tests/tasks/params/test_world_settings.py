@@ -40,7 +40,8 @@ def test_the_stages_read_the_dials_back(tmp_path):
     path.write_text(
         yaml.safe_dump({**BASE, "dials": {"aggregation": "mean"}, "annotator": {"temperature": "calibrated"}})
     )
-    prepare(path, tmp_path / "out")
+    (tmp_path / "out/result").mkdir(parents=True)
+    prepare(path, tmp_path / "out", tmp_path / "out/result")
     facts = json.loads((tmp_path / "out/result/data.json").read_text())
     assert facts["world"] == {"version": 4, "seed": 0, "dials": {"aggregation": "mean"}}
     assert 0.1 < facts["annotator"]["temperature"] < 0.5
