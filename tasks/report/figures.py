@@ -179,14 +179,22 @@ def _lines(spec: FigureSpec, labels: Mapping[str, str]) -> list[FigureLine]:
 
 
 def _panels(figure: FigureData, request: Request) -> None:
-    """Draws a figure's panels."""
-    for raw in request.spec.panels:
-        panel = typed(PanelSpec, {**request.spec.each, **raw}, f"figure '{figure.title}'")
+    """Draws a figure's panels; what is missing is named row by row."""
+    panels = [typed(PanelSpec, {**request.spec.each, **raw}, f"figure '{figure.title}'") for raw in request.spec.panels]
+    lines_of = [
+        request.lines if panel.rows is None else _lines(replace(request.spec, rows=panel.rows), request.labels)
+        for panel in panels
+    ]
+    found: dict[tuple[int, int], Mapping[int, StageOutput]] = {}
+    for row in range(max(map(len, lines_of), default=0)):
+        for place, (panel, lines) in enumerate(zip(panels, lines_of, strict=True)):
+            if row < len(lines):
+                name = panel.prefix + lines[row].name
+                found[place, row] = figure.needs(name, request.tree.of(recipe_row(request.paper, name)))
+    for place, (panel, lines) in enumerate(zip(panels, lines_of, strict=True)):
         y = _with_verdicts(panel.y, request.verdicts)
         drawn = Panel(panel.title, panel.x, y, [], right_label=panel.right)
-        lines = request.lines if panel.rows is None else _lines(replace(request.spec, rows=panel.rows), request.labels)
-        places = [(line, recipe_row(request.paper, panel.prefix + line.name)) for line in lines]
-        runs = [figure.needs(panel.prefix + line.name, request.tree.of(place)) for line, place in places]
+        runs = [found[place, row] for row in range(len(lines))]
         if panel.positions:
             means = {
                 at: _mean(panel, request, line, own) for at, line, own in zip(panel.positions, lines, runs, strict=True)
