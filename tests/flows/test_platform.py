@@ -257,7 +257,8 @@ def test_a_cron_schedule_with_a_timezone_runs_at_its_time(platform: Platform, du
     tree = platform.root / ".work" / "recipes" / "own"
     assert (tree / "results/testbed/segment/policy/own/0/result/metrics.json").exists()
     assert "own" not in command("git", "status", "--short", root=platform.root).stdout
-    done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
+    call = (sys.executable, "-P", "-m", "flows", "adopt", '{"name": "own"}')
+    done = command(*call, root=platform.root, PYTHONPATH=str(PROJECT))
     assert "params/segment/rows_own.yaml" in done.stdout, "adopted as a row"
     (platform.root / "params/segment/rows_own.yaml").unlink()
     command(sys.executable, "-P", "-m", "tasks.command_line", "graph", root=platform.root, PYTHONPATH=str(PROJECT))
