@@ -1,4 +1,4 @@
-"""The last line of `python -m flows.study`."""
+"""The last line of `rewardsmith study run`."""
 
 from __future__ import annotations
 
