@@ -179,18 +179,19 @@ def _lines(spec: FigureSpec, labels: Mapping[str, str]) -> list[FigureLine]:
 
 
 def _panels(figure: FigureData, request: Request) -> None:
-    """Draws a figure's panels; what is missing is named row by row."""
+    """Draws a figure's panels; what is missing is named panel by panel."""
     panels = [typed(PanelSpec, {**request.spec.each, **raw}, f"figure '{figure.title}'") for raw in request.spec.panels]
     lines_of = [
         request.lines if panel.rows is None else _lines(replace(request.spec, rows=panel.rows), request.labels)
         for panel in panels
     ]
+    wanted = [(place, row) for place, lines in enumerate(lines_of) for row in range(len(lines))]
+    if len({bool(panel.prefix) for panel in panels}) == 2:  # a row stands beside its other form
+        wanted.sort(key=lambda where: where[1])
     found: dict[tuple[int, int], Mapping[int, StageOutput]] = {}
-    for row in range(max(map(len, lines_of), default=0)):
-        for place, (panel, lines) in enumerate(zip(panels, lines_of, strict=True)):
-            if row < len(lines):
-                name = panel.prefix + lines[row].name
-                found[place, row] = figure.needs(name, request.tree.of(recipe_row(request.paper, name)))
+    for place, row in wanted:
+        name = panels[place].prefix + lines_of[place][row].name
+        found[place, row] = figure.needs(name, request.tree.of(recipe_row(request.paper, name)))
     for place, (panel, lines) in enumerate(zip(panels, lines_of, strict=True)):
         y = _with_verdicts(panel.y, request.verdicts)
         drawn = Panel(panel.title, panel.x, y, [], right_label=panel.right)
