@@ -62,7 +62,7 @@ class AnswerCache:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 content = self.path.read_bytes() if self.path.exists() else b""
         except OSError as error:
-            raise DataError(f"judge cache cannot be read ({error.strerror})", file=str(self.path)) from error
+            raise DataError(f"the cache of answers cannot be read ({error.strerror})", file=str(self.path)) from error
         self._needs_newline = bool(content) and not content.endswith(b"\n")
         for line in content.split(b"\n"):
             if line.strip():

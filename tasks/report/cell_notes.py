@@ -1,4 +1,4 @@
-"""What a cell or table says beside its numbers: lacking verdicts, reasons of blanks, judges, benchmarks in part."""
+"""Notes beside the numbers of cells and tables: lacking verdicts, reasons of blanks, judges, benchmarks in part."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ and `recorded` ones, of records that the tables stage does not read. A figure ha
     caption            `{verdicts}` is 'true' or 'judged': what decides win rates
     rows               names, or {name: label}
     own_colours        whether colours follow the rows' places in the figure
+    row_by_row         whether missing rows are named in the order of the rows, not of the panels
     panels             of kind panels: see `PanelSpec`; `each` has the fields that all panels share
     kind, options      a function of `KINDS` that draws something else, and its arguments
 """
@@ -112,6 +113,7 @@ class FigureSpec:
     caption: str = ""
     rows: Any = ()
     own_colours: bool = False
+    row_by_row: bool = False
     each: Mapping[str, Any] = field(default_factory=dict)
     panels: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -124,7 +126,7 @@ class PaperFigures:
     labels: Mapping[str, str]
     figures: tuple[Any, ...]
     recorded: tuple[Any, ...] = ()
-    #: Whether captions of panels say what their errors are.
+    #: True where captions of panels say what their errors are.
     spread_note: bool = False
 
 
@@ -179,23 +181,17 @@ def _lines(spec: FigureSpec, labels: Mapping[str, str]) -> list[FigureLine]:
 
 
 def _panels(figure: FigureData, request: Request) -> None:
-    """Draws a figure's panels; what is missing is named panel by panel."""
+    """Draws a figure's panels."""
     panels = [typed(PanelSpec, {**request.spec.each, **raw}, f"figure '{figure.title}'") for raw in request.spec.panels]
-    lines_of = [
-        request.lines if panel.rows is None else _lines(replace(request.spec, rows=panel.rows), request.labels)
-        for panel in panels
-    ]
-    wanted = [(place, row) for place, lines in enumerate(lines_of) for row in range(len(lines))]
-    if len({bool(panel.prefix) for panel in panels}) == 2:  # a row stands beside its other form
-        wanted.sort(key=lambda where: where[1])
-    found: dict[tuple[int, int], Mapping[int, StageOutput]] = {}
-    for place, row in wanted:
-        name = panels[place].prefix + lines_of[place][row].name
-        found[place, row] = figure.needs(name, request.tree.of(recipe_row(request.paper, name)))
-    for place, (panel, lines) in enumerate(zip(panels, lines_of, strict=True)):
+    if request.spec.row_by_row:
+        for name in (panel.prefix + line.name for line in request.lines for panel in panels):
+            figure.needs(name, request.tree.of(recipe_row(request.paper, name)))
+    for panel in panels:
         y = _with_verdicts(panel.y, request.verdicts)
         drawn = Panel(panel.title, panel.x, y, [], right_label=panel.right)
-        runs = [found[place, row] for row in range(len(lines))]
+        lines = request.lines if panel.rows is None else _lines(replace(request.spec, rows=panel.rows), request.labels)
+        places = [(line, recipe_row(request.paper, panel.prefix + line.name)) for line in lines]
+        runs = [figure.needs(panel.prefix + line.name, request.tree.of(place)) for line, place in places]
         if panel.positions:
             means = {
                 at: _mean(panel, request, line, own) for at, line, own in zip(panel.positions, lines, runs, strict=True)

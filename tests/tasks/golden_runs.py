@@ -27,7 +27,7 @@ from tests.tasks.golden_settings import Values
 SETTINGS: dict[str, Values] = {**MAIN, **choices.SETTINGS}
 
 Names = str | tuple[str, ...]
-#: What takes the place of an argument's value: settings, paths or words, or None where the argument is left out.
+#: Values in place of an argument's: settings, paths or words, or None where the argument is left out.
 Given = Mapping[str, Any] | str | Path | tuple[str | Path, ...] | None
 
 #: Stages that compute; the result of `check` is constant.

@@ -26,7 +26,7 @@ def assistant(text: str) -> dict[str, str]:
 HUMAN = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: Who are you?\n\nAssistant:"
 DIALOGUE = [user("Hi"), assistant("Hello."), user("Who are you?")]
 COMPLETIONS = [{"response": f"answer {score}", "overall_score": score} for score in (3.0, 8.5, 1.0)]
-#: What the rows of formats stand for, where nothing else is said.
+#: Pairs that the rows of formats stand for, where nothing else is said.
 PAIR = ("Why?", "So.", "No.")
 SAID = {"chosen": [assistant("So.")], "rejected": [assistant("No.")]}
 WHOLE = {"chosen": [user("Why?"), assistant("So.")], "rejected": [user("Why?"), assistant("No.")]}

@@ -79,7 +79,7 @@ def each(formula: Callable[[float, float, float], float]) -> Callable[[Numbers, 
     return lambda a, b, c: [formula(*one) for one in zip(a, b, c, strict=True)]
 
 
-#: Three [batch, response_len] tensors and a mask -> [batch, response_len]; the same of a row's real tokens.
+#: A formula of three [batch, response_len] tensors and a mask; its reference takes the real tokens of one row.
 PER_TOKEN: dict[str, tuple[Callable[..., Tensor], Callable[[Numbers, Numbers, Numbers], Numbers]]] = {
     "gae": (
         lambda a, b, c, mask: gae(a, b, mask, GAMMA, LAM),

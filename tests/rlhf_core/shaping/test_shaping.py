@@ -64,7 +64,7 @@ def signals(of: RolloutBatch, seed: int = 0) -> list[Any]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a formula may know of one value.
+    """Facts that a formula may use for one value.
 
     Attributes:
         references: rewards of the prompt's reference responses.
