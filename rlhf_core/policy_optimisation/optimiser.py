@@ -186,25 +186,17 @@ class PolicyOptimiser:
 
         Tensors are the live ones: save or copy them before the next iteration.
         """
-        state: dict[str, Any] = {
-            "step": self.step,
-            "generator": self.generator.get_state(),
-            "learner": self.learner.state_dict(),
-            "kl": self.kl.state_dict(),
-            "replay": self.replay.state_dict(),
-            "source": self.source.state_dict(),
-        }
-        if isinstance(self.reward, Stateful):
-            state["reward"] = self.reward.state_dict()
-        return state
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        return state | {"step": self.step, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a `state_dict`, bitwise, given the same settings, data and frozen models."""
         self.step = state["step"]
         self.generator.set_state(state["generator"])
-        self.learner.load_state_dict(state["learner"])
-        self.kl.load_state_dict(state["kl"])
-        self.replay.load_state_dict(state["replay"])
-        self.source.load_state_dict(state["source"])
-        if isinstance(self.reward, Stateful):
-            self.reward.load_state_dict(state["reward"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, Any]:
+        """Returns what changes while training and keeps its own state."""
+        parts = {"learner": self.learner, "kl": self.kl, "replay": self.replay, "source": self.source.passes}
+        return parts | ({"reward": self.reward} if isinstance(self.reward, Stateful) else {})

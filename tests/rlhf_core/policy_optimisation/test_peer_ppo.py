@@ -20,6 +20,7 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import score
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.sources import Passes
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import FunctionScorer
 from rlhf_core.rollout import RolloutBatch
@@ -33,16 +34,13 @@ ROWS, LENGTH, RATE, KL, EPOCHS, VALUE = 8, 6, 1e-3, 0.05, 2, 0.1
 class Fixed:
     """A source of one batch."""
 
+    passes = Passes(1, 1, "")
+
     def __init__(self, batch: RolloutBatch) -> None:
         self.batch = batch
 
     def next(self, generator: torch.Generator) -> RolloutBatch:
         return self.batch
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def folders(folder: Path) -> dict[str, Path]:
