@@ -18,7 +18,7 @@ from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.rewards.zero_shot import ZeroShotSettings
 from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_needs
-from rlhf_core.shaping.specification import CONSTANTS
+from rlhf_core.shaping.choices import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import Checked, Seed, above, accepted_by, between, check_given, init_fields, one_of, typed
 from tasks.params.settings import Count, Share, overrides

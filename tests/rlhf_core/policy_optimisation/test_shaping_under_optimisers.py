@@ -24,7 +24,7 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.shaping.choices import SHAPINGS, build_shaping, shaping_class
+from rlhf_core.shaping.choices import build_shaping, shaping_class
 from rlhf_core.signals import Sequence
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)
@@ -88,9 +88,6 @@ def test_grpo_cancels_an_affine_shaping(shaping: str) -> None:
     for shaped, plain in zip(advantages(shaping), advantages(None), strict=True):
         torch.testing.assert_close(shaped, plain, atol=1e-5, rtol=0)
         assert float(plain.abs().max()) > 0.5
-
-
-STRICT = sorted(kind for kind in SHAPINGS if shaping_class(kind).order == "strict")
 
 
 @pytest.mark.parametrize("shaping", ["par", "clip", "poly", "length_penalty"])
