@@ -182,17 +182,12 @@ def cut_at(responses: Responses, find_ends: Callable[[Sequence[str]], Sequence[S
         tokens = boundary_tokens([start for start, _ in spans[:n]], closing_positions(text, sentences))
         # White space behind the last sentence and tokens without text belong to it; without text, all is one.
         ends.append([*tokens[:-1], n - 1] if n else [])
-    return _on_device(from_ends(ends, responses.ids.shape[1]), responses)
+    return from_ends(ends, responses.ids.shape[1]).to(responses.ids.device)
 
 
 def _visible(text: str) -> Iterator[str]:
     """Its visible characters."""
     return (letter for letter in text if letter.isprintable() and not letter.isspace())
-
-
-def _on_device(segmentation: Segmentation, responses: Responses) -> Segmentation:
-    device = responses.ids.device
-    return Segmentation(segmentation.ends.to(device), segmentation.count.to(device), segmentation.index.to(device))
 
 
 def _merged(parts: Sequence[str]) -> list[int]:

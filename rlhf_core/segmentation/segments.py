@@ -58,6 +58,10 @@ class Segmentation:
         location = position[None] / self.count.clamp(min=1)[:, None].float()
         return torch.where(self.mask, location, torch.ones_like(location))
 
+    def to(self, device: torch.device | None) -> Segmentation:
+        """Returns the segmentation on a device."""
+        return Segmentation(self.ends.to(device), self.count.to(device), self.index.to(device))
+
     def spans(self, row: int) -> list[tuple[int, int]]:
         """Returns half-open token spans of one row, in order; an empty segment's is (end, end)."""
         index = self.index[row].tolist()

@@ -21,8 +21,8 @@ from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, FixedSamples, RolloutSource
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
+from rlhf_core.rewards.combinations import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.composition import Reward
-from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.signals import Segments
 from rlhf_core.training_state import State, restoring
 from tasks.params.policy import PolicyScale, RewardTraining, needed_solutions, reward_training

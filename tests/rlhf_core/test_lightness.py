@@ -27,7 +27,6 @@ LIGHT = (
     "rlhf_core.rewards.aggregation",
     "rlhf_core.rewards.combinations",
     "rlhf_core.rewards.function",
-    "rlhf_core.rewards.hierarchical",
     "rlhf_core.rewards.preference_losses",
     "rlhf_core.rewards.reads",
     "rlhf_core.schedule",
