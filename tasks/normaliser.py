@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import fit_statistics
 from rlhf_core.rewards.aggregation import build_aggregation

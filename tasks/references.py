@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect

@@ -26,40 +26,12 @@ from rlhf_core.models.response_states import start_token
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling, generate
 
-#: Files of a model's folder by part.
-PARTS = {
-    "configuration (config.json)": ("config.json",),
-    "weights (*.safetensors)": ("*.safetensors",),
-    "tokenizer (tokenizer.json or tokenizer_config.json)": (
-        "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model",
-    ),
-}  # fmt: skip
-#: Files of other forms of a model, and how its folder is made of them.
-OTHER_FORMS = {
-    "adapter_config.json": "It has an adapter of another model: merge it (peft: merge_and_unload) and save the whole",
-    "*.bin": "Pickled weights (*.bin) may run code and are not loaded: convert them once by "
-    "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER) in a place that you trust",
-    "*.gguf": "GGUF is for inference: give the model from which it was converted",
-}
-SAVED = "Give a folder that save_pretrained wrote, of the model and of its tokenizer"
 #: The largest difference in nats between log-probabilities here and by transformers.
 TOLERANCE = 1e-3
 #: Tokens of the tiny model's vocabulary, of its prompts, and of its answers.
 _WORDS, _PROMPTS, _ANSWER = 64, ((5, 6, 7, 8, 9, 10), (11, 12, 13)), 4
 #: Standard deviation of its weights; of smaller ones every token would be as likely.
 _DEVIATION = 0.3
-
-
-def check_parts(folder: Path) -> None:
-    """Refuses a model's folder without one of its parts.
-
-    Raises:
-        DataError: names the missing files, and how to make them of those that are there.
-    """
-    for part, names in PARTS.items():
-        if not any(any(folder.glob(name)) for name in names):
-            remedy = next((said for form, said in OTHER_FORMS.items() if any(folder.glob(form))), SAVED)
-            raise DataError(f"the model folder has no {part}", file=str(folder), remedy=remedy)
 
 
 def check_kind(config: PreTrainedConfig, model: str) -> None:

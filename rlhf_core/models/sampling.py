@@ -89,9 +89,8 @@ ENGINES: Choices[type[Engine]] = Choices("engine", {"loop": Loop, "vllm": Vllm},
 #: Samples where no setting names another one.
 DEFAULT_ENGINE = "loop"
 
-_used: set[str] = set()
-
-
+#: Engines that have sampled for the stage under way, for its record.
+used_engines: set[str] = set()
 #: Temperatures of sampling: below the smallest and above the largest one, logits are no longer told apart.
 Temperature = Annotated[
     float, Range("0 for greedy, or from 0.01 to 100", lambda value: value == 0 or 0.01 <= value <= 100)
@@ -151,13 +150,6 @@ def generate(
     """
     import torch
 
-    _used.add(sampling.engine)
+    used_engines.add(sampling.engine)
     with torch.no_grad():
         return ENGINES[sampling.engine]().sample(policy, prompt_ids, prompt_mask, sampling, generator)
-
-
-def take_used() -> list[str]:
-    """Returns the engines that have sampled in this process since this was last called."""
-    found = sorted(_used)
-    _used.clear()
-    return found

@@ -15,7 +15,7 @@ from rlhf_core.aspects.aspect import SIGNALS
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation

@@ -13,7 +13,7 @@ from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED

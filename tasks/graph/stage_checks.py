@@ -18,7 +18,7 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.models.architecture import POSITIONS, architecture_of, field
-from rlhf_core.models.classifier_folder import check_given_reward_model
+from rlhf_core.models.folders import check_given_reward_model
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_needs

@@ -15,7 +15,7 @@ from rlhf_core.credit import build_credit
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NORMALISERS, NoNormaliser, Normaliser, build_normaliser

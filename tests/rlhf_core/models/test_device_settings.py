@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.models.architecture import known_configuration
-from rlhf_core.models.device import CPU, Device, device_of
-from rlhf_core.models.device_settings import FLASH, DeviceSettings, Load, StatedSettings, resolve
-from rlhf_core.models.memory import GIB, Sharding
+from rlhf_core.models.device import CPU, FLASH, Device, DeviceSettings, Load, StatedSettings, device_of, resolve
+from rlhf_core.models.forecast import GIB, Sharding
 
 SMALL = Device("RTX 4090", 24.0, bf16=True, count=1, tf32=True)
 LARGE = Device("H100", 80.0, bf16=True, count=8, tf32=True, flash_attention=True)

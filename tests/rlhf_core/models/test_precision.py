@@ -16,7 +16,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_language_model, set_attention, set_precision
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling
@@ -140,7 +140,7 @@ def test_adapters_on_a_bf16_model_are_trained_in_float32(kind: str) -> None:
             if "lora_B" in name:
                 parameter.add_(0.1)
     assert not torch.equal(statistics(policy).logprobs, statistics(copied).logprobs)
-    assert torch.equal(statistics(AdapterOff(policy, adapter)).logprobs, statistics(copied).logprobs)
+    assert torch.equal(statistics(adapter.reference(policy)).logprobs, statistics(copied).logprobs)
 
 
 def likes_large_tokens(batch: RolloutBatch) -> RewardOutput:

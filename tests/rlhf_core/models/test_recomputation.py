@@ -15,7 +15,7 @@ from rlhf_core.models.device import CPU, Device, grant
 from rlhf_core.models.forward import recompute_layers
 from rlhf_core.models.loading import set_device_defaults
 from rlhf_core.models.lora import Adapter, LoraSettings
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.stepper import stepper_of
@@ -139,7 +139,7 @@ def test_tf32_is_on_inside_float32_transformers_and_in_their_backward_pass_alone
     language_model = LlamaForCausalLM(configuration()).eval()
     set_device_defaults(language_model)
     scalar = ScalarModel.from_language_model(language_model, projections={"query": 4})
-    policy = DecoderPolicy(language_model, pad_id=PAD, eos_id=EOS)
+    policy = Policy(language_model, pad_id=PAD, eos_id=EOS)
     seen: dict[str, set[bool]] = {}
 
     def watch(name: str) -> Callable[..., None]:

@@ -19,7 +19,7 @@ from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.models.vllm import engine, environment
-from rlhf_core.models.vllm.environment import take_deaths
+from rlhf_core.models.vllm.environment import deaths
 from rlhf_core.models.vllm.messages import Ended, receive, send
 from rlhf_core.models.vllm.weights import checksums, effective, hand_over_file
 
@@ -164,14 +164,14 @@ def test_processes_that_die_one_after_the_other_end_the_run_with_their_last_word
     monkeypatch.setattr(environment, "CPU_HEAD_SIZES", (8,))
     monkeypatch.setattr(engine, "memory_folder", lambda weight_bytes: str(tmp_path))
     environment._ask.cache_clear()
-    take_deaths()
+    deaths.clear()
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(RewardsmithError, match=r"died: it ended with code 3\n  no such device\n3 processes in a row"),
     ):
         sample(policy_of(), "vllm")
     assert [record.getMessage().count("the batch is sampled anew") for record in caplog.records] == [1, 1, 1]
-    assert len(take_deaths()) == engine.ATTEMPTS
+    assert len(deaths) == engine.ATTEMPTS
     assert not engine._running
     assert [path.name for path in tmp_path.iterdir()] == ["python"]
 

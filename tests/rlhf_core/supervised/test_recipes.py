@@ -13,7 +13,7 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.objectives import objective
 from rlhf_core.supervised.recipes import RECIPES, Preferences, Sources, Weighted, rewritten
 
@@ -104,9 +104,7 @@ def test_dpo_pairs_correct_with_wrong_solutions_of_the_same_pool(encoder: Encode
 
 
 @pytest.mark.parametrize("correct", [True, False])
-def test_a_pool_of_one_sign_is_defined_or_refused_in_words(
-    encoder: Encoder, tiny: DecoderPolicy, correct: bool
-) -> None:
+def test_a_pool_of_one_sign_is_defined_or_refused_in_words(encoder: Encoder, tiny: Policy, correct: bool) -> None:
     one_sign = Sources(samples=[s for s in SAMPLES if s.correct is correct])
     with pytest.raises(DataError, match="no question has both a correct and a wrong solution"):
         RECIPES["dpo"](beta=0.1, pairs="samples").examples(one_sign, encoder)
@@ -141,7 +139,7 @@ def test_words_that_the_tokenizer_cannot_spell_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny(encoder: Encoder) -> DecoderPolicy:
+def tiny(encoder: Encoder) -> Policy:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -149,11 +147,11 @@ def tiny(encoder: Encoder) -> DecoderPolicy:
         vocab_size=len(encoder.tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=128,
     )  # fmt: skip
-    return DecoderPolicy(LlamaForCausalLM(config).eval(), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+    return Policy(LlamaForCausalLM(config).eval(), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
 
 
 def test_a_weighted_likelihood_is_divided_by_weighted_tokens_and_negative_weights_lower(
-    encoder: Encoder, tiny: DecoderPolicy
+    encoder: Encoder, tiny: Policy
 ) -> None:
     examples = weighted("figa", encoder)
     target = objective(examples, tiny, tiny)
