@@ -35,7 +35,7 @@ def ours(folder: str) -> Work:
     from rlhf_core.policy_optimisation.sources import OnPolicy
     from rlhf_core.rewards.composition import Component, Reward
     from rlhf_core.rewards.readout import RewardModelScorer
-    from rlhf_core.segmentation import Bandit
+    from rlhf_core.segmentation.segmenters import Bandit
 
     model = Path(folder) / "model"
     tokenizer = AutoTokenizer.from_pretrained(str(model))

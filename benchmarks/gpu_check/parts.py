@@ -33,7 +33,7 @@ from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import Bandit
+from rlhf_core.segmentation.segmenters import Bandit
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.config import TrainingConfig

@@ -21,8 +21,7 @@ from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.reads import READS
 from rlhf_core.rollout import Responses, RolloutBatch, microbatches, trimmed
 from rlhf_core.segmentation.end_tokens import with_end_tokens
-from rlhf_core.segmentation.segmenters import Segmenter
-from rlhf_core.segmentation.segments import Segmentation
+from rlhf_core.segmentation.segments import Segmentation, Segmenter
 from rlhf_core.signals import Segments, Sequence, SignalType
 
 

@@ -20,7 +20,7 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.signals import Tokens
 from tasks.params.aspects import ASPECT_NORMALISERS, AspectSpec

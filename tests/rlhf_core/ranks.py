@@ -28,7 +28,7 @@ from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.preference_training import pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.stepper import use_deepspeed

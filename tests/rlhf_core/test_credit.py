@@ -18,7 +18,7 @@ from rlhf_core.credit import (
     segment_end,
 )
 from rlhf_core.errors import RecipeError
-from rlhf_core.segmentation import Bandit, Entropy, NGram, Token
+from rlhf_core.segmentation.segmenters import Bandit, Entropy, NGram, Token
 from rlhf_core.signals import Segments, Sequence, Tokens
 
 GAIN = {

@@ -23,7 +23,7 @@ from rlhf_core.normalisers import (
     fit_statistics,
     location_bins,
 )
-from rlhf_core.segmentation import NGram
+from rlhf_core.segmentation.segmenters import NGram
 from rlhf_core.signals import Segments, Sequence, Tokens
 
 

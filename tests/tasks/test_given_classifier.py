@@ -22,7 +22,7 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from tasks.commands.export import export
 from tasks.evaluating.aspects import holistic_values
 from tasks.graph.check import check_rows

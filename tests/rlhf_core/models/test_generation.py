@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -202,8 +203,9 @@ def test_looking_seldom_which_rows_have_ended_changes_neither_samples_nor_genera
 def test_a_device_is_waited_for_once_in_as_many_tokens_as_are_set(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TOKENS_PER_LOOK, "cpu", every)
     policy: Any = SimpleNamespace(
-        model=torch.nn.Identity(), pad_id=PAD, eos_id=VOCABULARY, decoding=lambda ids, mask: Canned()
-    )
+        model=torch.nn.Identity(), pad_id=PAD, eos_id=VOCABULARY, decoding=lambda ids, mask: Canned(),
+        applied=nullcontext,
+    )  # fmt: skip
     counts = []
     for tokens in (4, 12):
         with Waits() as waits:

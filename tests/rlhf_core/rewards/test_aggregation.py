@@ -15,7 +15,7 @@ from rlhf_core.models.reward_model import SegmentStates
 from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation, build_aggregation
 from rlhf_core.rewards.preference_training import aggregate, pair_loss
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import Bandit, NGram
+from rlhf_core.segmentation.segmenters import Bandit, NGram
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.signals import Segments, Sequence
 

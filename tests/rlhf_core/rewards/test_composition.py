@@ -17,7 +17,7 @@ from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.normalisers import LocationAware, Scalar
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.segmentation import NGram
+from rlhf_core.segmentation.segmenters import NGram
 from rlhf_core.signals import Segments, Sequence, SignalType, Tokens
 
 

@@ -22,7 +22,7 @@ from rlhf_core.rewards.preference_training import (
     shared_prompt_mask,
 )
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import Bandit, Entropy, NGram
+from rlhf_core.segmentation.segmenters import Bandit, Entropy, NGram
 from rlhf_core.signals import Segments
 
 PROMPTS = random_rows(1, [3, 5, 1, 4], ended=False)

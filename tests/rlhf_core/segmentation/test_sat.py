@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation import SaT
 from rlhf_core.segmentation.boundary_tagger import GoldText, sentence_scores, without_punctuation
-from rlhf_core.segmentation.sat import SPLIT_MARKERS, load_splitter, split_long, text_digest
+from rlhf_core.segmentation.sat import SPLIT_MARKERS, SaT, load_splitter, split_long, text_digest
 
 
 @given(st.text(alphabet="ab1 .,;!\n\t", max_size=80), st.integers(1, 30))

@@ -13,8 +13,16 @@ from tiny_models import EOS, responses_of
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation import Bandit, Entropy, NGram, SentenceMarkers, Token, build_segmenter, from_spans
-from rlhf_core.segmentation.segmenters import SENTENCE_MARKERS, Segmenter
+from rlhf_core.segmentation.segmenters import (
+    SENTENCE_MARKERS,
+    Bandit,
+    Entropy,
+    NGram,
+    SentenceMarkers,
+    Token,
+    build_segmenter,
+)
+from rlhf_core.segmentation.segments import Segmenter, from_spans
 
 WORDS = ["a", "Xy", " the", " ", "  ", "\n", ".", ",", ", ", "end.", "!?", ";", "…", "。"]  # fmt: skip
 

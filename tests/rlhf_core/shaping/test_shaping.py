@@ -21,7 +21,7 @@ from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.policy_optimisation.config import useless_combination
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.segmentation import NGram
+from rlhf_core.segmentation.segmenters import NGram
 from rlhf_core.shaping.choices import SHAPINGS, build_shaping, needs_references, shaping_class
 from rlhf_core.shaping.functions import meanstd, minmax
 from rlhf_core.shaping.steps import Centered, Running, RunningStatistics, SftUnits
