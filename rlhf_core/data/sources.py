@@ -18,7 +18,7 @@ from rlhf_core.data.jsonl import Lines, read_lines
 from rlhf_core.data.quarantine import QuarantineSummary, Screening
 from rlhf_core.data.schemas import Record, infer_record_type, record_type
 from rlhf_core.data.selection import HubSet
-from rlhf_core.errors import DataError, nearest
+from rlhf_core.errors import DataError, hint
 
 if TYPE_CHECKING:
     import datasets
@@ -123,22 +123,10 @@ class HuggingFaceSource:
 
 def _check_known(available: Mapping[str, Sequence[str]], name: str, split: str, where: str) -> None:
     if name not in available:
-        raise DataError(
-            f"unknown data set '{name}'",
-            file=where,
-            remedy=_nearest(name, available) + f"Available: {', '.join(sorted(available)) or 'none'}",
-        )
+        raise DataError(f"unknown data set '{name}'{hint(name, available, more=3)}", file=where)
     if split not in available[name]:
-        raise DataError(
-            f"the data set '{name}' has no split '{split}'",
-            file=where,
-            remedy=_nearest(split, available[name]) + f"Available: {', '.join(available[name])}",
-        )
-
-
-def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
-    near = nearest(word, known, more=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(near)}? " if near else ""
+        known = available[name]
+        raise DataError(f"the data set '{name}' has no split '{split}'{hint(split, known, more=3)}", file=where)
 
 
 def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
@@ -146,7 +134,7 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
     import datasets
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    folder = Path(hub_set.path)
+    folder, named = Path(hub_set.path), hub_set.data_files or {}
     try:
         if (folder / "dataset_dict.json").is_file():
             return datasets.load_from_disk(str(folder))[split]
@@ -157,7 +145,7 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
             hub_set.config,
             split=split,
             revision=hub_set.revision,
-            data_files=_files(hub_set),
+            data_files={each: one if isinstance(one, str) else list(one) for each, one in named.items()} or None,
         )
     except (ConnectionError, OfflineModeIsEnabled, HfHubHTTPError) as error:
         raise DataError(
@@ -166,14 +154,7 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
             remedy="Go online (unset HF_HUB_OFFLINE), log in where the data set is gated, or save the data "
             "set to a folder with save_to_disk on another machine and give that folder as path",
         ) from error
-    except (
-        FileNotFoundError,
-        KeyError,
-        ValueError,
-        RuntimeError,
-        datasets.exceptions.DatasetsError,
-        datasets.exceptions.DatasetGenerationError,
-    ) as error:
+    except Exception as error:  # what datasets raises is of many classes
         raise DataError(
             f"cannot be loaded ({error})",
             file=f"{hub_set.path}:{split}",
@@ -181,20 +162,14 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
         ) from error
 
 
-def _files(hub_set: HubSet) -> dict[str, str | list[str]] | None:
-    named = hub_set.data_files or {}
-    return {split: one if isinstance(one, str) else list(one) for split, one in named.items()} or None
-
-
 def _check_columns(mapping: Mapping[str, str], columns: Sequence[str], label: str) -> None:
     for ours, theirs in mapping.items():
         column = theirs if theirs in columns else theirs.split(".")[0]
         if column not in columns:
             raise DataError(
-                f"the column '{column}', mapped to '{ours}', does not exist",
+                f"the column '{column}', mapped to '{ours}', does not exist{hint(column, columns, more=3)}",
                 file=label,
                 field=ours,
-                remedy=_nearest(column, columns) + f"Columns: {', '.join(columns)}",
             )
 
 

@@ -237,9 +237,8 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     Raises:
         DataError, RecipeError, NumericsError: what cannot be used, before anything is written.
     """
-    from rlhf_core.data.encoding import Encoder, messages_of
+    from rlhf_core.data.encoding import Encoder, Limits, messages_of
     from rlhf_core.data.templates import chat_template
-    from rlhf_core.data.truncation import Limits
     from rlhf_core.models.loading import trainable
 
     name = checked_name(asked.folder)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.data.truncation import Limits
+from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.architecture import known_configuration
 from rlhf_core.models.forecast import GIB, OVERHEAD, Sharding, policy_run, supervised

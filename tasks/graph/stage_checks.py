@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.truncation import Limits
+from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.evaluation.judges.choices import JUDGES

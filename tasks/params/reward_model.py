@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from rlhf_core.data.truncation import Limits
+from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import NORMALISERS

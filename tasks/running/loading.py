@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder, Limits
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import check_padding
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_language_model, load_tokenizer
 from rlhf_core.models.policy import Policy, policy_of

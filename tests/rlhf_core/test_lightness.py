@@ -11,7 +11,7 @@ LIGHT = (
     "rlhf_core.choices",
     "rlhf_core.credit",
     "rlhf_core.data.selection",
-    "rlhf_core.data.truncation",
+    "rlhf_core.data.encoding",
     "rlhf_core.evaluation.consistency",
     "rlhf_core.evaluation.hacking_alarm",
     "rlhf_core.evaluation.judges.openai_endpoint",

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import Encoder, Limits
 from rlhf_core.data.solutions import Rewrite, Sample
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import train_byte_level_bpe
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.objectives import objective
