@@ -15,7 +15,7 @@ import torch
 from tiny_models import POLICIES, ToyTokenizer, random_rows, tiny_critic, tiny_policy, tiny_scalar_model
 
 from rlhf_core import distributed
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.reward_model import ScalarModel
@@ -97,7 +97,7 @@ def policy_run(
     )  # fmt: skip
     scorer = RewardModelScorer(tiny_scalar_model(5), build_segmenter({"kind": "ngram", "n": 2}), microbatch=3)
     shaping = build_shaping({"kind": "meanstd"})
-    component = Component("model", scorer, build_credit("segment_end"), NoNormaliser(), shaping)
+    component = Component("model", scorer, CREDITS["segment_end"], NoNormaliser(), shaping)
     critic: ScalarModel | None = tiny_critic(policy_kind, 2) if config.has_critic else None
     return PolicyOptimiser(policy, Reward((component,)), source, config, 0, critic=critic)
 

@@ -15,7 +15,7 @@ import torch
 from tiny_models import ToyTokenizer, random_rows, tiny_critic, tiny_policy
 from torch import Tensor
 
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import optimiser_config
@@ -69,7 +69,7 @@ def run_of(optimiser: str, shaping: str | None, scale: float = 1.0, seed: int = 
     references = {str(i): torch.randn(3, generator=generator) for i in range(len(PROMPTS))}
     spec = {"kind": shaping} | ({"references": 3} if shaping and shaping_class(shaping).centred else {})
     shaped = None if shaping is None else build_shaping(spec)
-    component = Component("proxy", Proxy(scale), build_credit("last_token"), shaping=shaped, references=references)
+    component = Component("proxy", Proxy(scale), CREDITS["last_token"], shaping=shaped, references=references)
     critic = tiny_critic("decoder", 2) if config.has_critic else None
     return PolicyOptimiser(learner, Reward((component,)), source, config, seed, critic=critic)
 

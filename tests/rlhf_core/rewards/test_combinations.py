@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny_models import batch_of, random_rows
 from torch import Tensor
 
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.combinations import Gate, HierarchicalGate, gate_metrics
 from rlhf_core.rewards.composition import Component, Reward
@@ -41,8 +41,8 @@ def gated(holistic: Tensor, aspect: Tensor, threshold: float, weight: float, *, 
     shaping = build_shaping({"kind": "sigmoid"}) if sigmoid else None
     return Reward(
         (
-            Component("holistic", Given(holistic), build_credit("last_token"), weight=weight),
-            Component("aspect", Given(aspect), build_credit("as_is"), shaping=shaping),
+            Component("holistic", Given(holistic), CREDITS["last_token"], weight=weight),
+            Component("aspect", Given(aspect), CREDITS["as_is"], shaping=shaping),
         ),
         clamp=None,
         combination=HierarchicalGate("holistic", threshold, weight),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import batch_of, random_rows
 
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.errors import NumericsError, RecipeError, ToolError, UserCodeError
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import FunctionScorer, build_function_scorer
@@ -30,8 +30,8 @@ def one_a_token(batch: RolloutBatch) -> torch.Tensor:
 
 
 def test_a_value_per_response_and_one_per_token_are_paid() -> None:
-    short = Component("short", FunctionScorer(brevity, Sequence), build_credit("last_token"))
-    even = Component("even", FunctionScorer(one_a_token, Tokens), build_credit("as_is"))
+    short = Component("short", FunctionScorer(brevity, Sequence), CREDITS["last_token"])
+    even = Component("even", FunctionScorer(one_a_token, Tokens), CREDITS["as_is"])
     output = Reward((short, even))(BATCH)
     assert output.breakdown["short"].tolist() == [[0, 0, 0, 0, -5], [0, 0, -3, 0, 0]]
     assert output.breakdown["even"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import batch_of, random_rows
 
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.policy_optimisation.config import useless_combination
 from rlhf_core.rewards.composition import Component, Reward
@@ -205,7 +205,7 @@ def test_a_component_shows_its_shaping_its_own_references() -> None:
     of = batch()
     own = {str(i): torch.full((2,), float(i)) for i in range(3)}
     shaping = build_shaping({"kind": "centered", "references": 2})
-    component = Component("a", Zero(), build_credit("last_token"), shaping=shaping, references=own)
+    component = Component("a", Zero(), CREDITS["last_token"], shaping=shaping, references=own)
     assert Reward((component,))(of).sequence_totals().tolist() == [0.0, -1.0, -2.0]
 
 
