@@ -18,7 +18,6 @@ from rlhf_core.rewards.preference_training import (
     can_share_prompts,
     head_evaluations,
     pair_loss,
-    score_all,
     shared_prompt_mask,
 )
 from rlhf_core.rewards.readout import RewardModelScorer
@@ -58,17 +57,6 @@ def test_evaluations_are_means_at_segment_ends() -> None:
         assert values[i, : len(read)].tolist() == pytest.approx(read, abs=1e-5)
         assert values[i, len(read) :].abs().sum() == 0
         assert ends[i].tolist() == expected_ends + [-1] * (3 - len(expected_ends))
-
-
-def test_scoring_in_batches_keeps_the_order() -> None:
-    model = tiny_scalar_model()
-    e, segments = score_all(model, sequences(), PAD, batch=2)
-    with torch.no_grad():
-        expected = aggregate(model, sequences(), PAD)[0].total
-    torch.testing.assert_close(e, expected)
-    assert [len(s) for s in segments] == [3, 2, 1, 1]
-    for i, values in enumerate(segments):
-        assert sum(values) / len(values) == pytest.approx(float(e[i]), abs=1e-5)
 
 
 def test_pair_loss_is_the_sum_over_pairs_and_counts_strictly() -> None:
@@ -166,18 +154,6 @@ def test_the_aggregate_is_the_mean_over_segments_and_bandit_reads_eos() -> None:
     assert bandit.values.tolist() == pytest.approx(last, abs=1e-5)
     with pytest.raises(RecipeError, match="unknown read-out"):
         RewardModelScorer(model, Bandit(), "mean")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", AGGREGATIONS)
-def test_evaluations_are_those_of_each_response_alone(kind: str) -> None:
-    aggregation = Aggregation(kind, dim=4)
-    model = tiny_scalar_model(projections=aggregation.projections)
-    chosen, rejected = pairs_of_one_prompt()
-    with torch.no_grad():
-        good, bad = pair_evaluations(model, chosen, rejected, PAD, aggregation)
-        for together, side in ((good, chosen), (bad, rejected)):
-            alone = torch.cat([aggregate(model, [row], PAD, aggregation)[0].total for row in side])
-            torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("read", "kind"), [("aggregate", "sum"), ("difference", "mean"), ("weighted", "mean")])

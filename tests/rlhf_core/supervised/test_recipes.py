@@ -115,21 +115,6 @@ def test_a_pool_of_one_sign_is_defined_or_refused_in_words(encoder: Encoder, tin
         objective(found, tiny, tiny)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        ("dpo", {"beta": 0.0}, "beta is 0.0; it must be above 0"),
-        ("dpo", {}, "'beta' is missing"),
-        ("dpo", {"beta": 0.1, "pairs": "sample"}, "pairs is 'sample'"),
-        ("rft", {"additional": "techer"}, "additional is 'techer'; did you mean 'teacher'"),
-        ("figa", {"alpha": 0.0}, "alpha is 0.0; it must be above 0"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(kind: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        RECIPES.build({"kind": kind, **options})
-
-
 def test_words_that_the_tokenizer_cannot_spell_are_refused() -> None:
     small = train_byte_level_bpe(["1 + 1 = 2."], 40, full_byte_alphabet=False)
     encoder = Encoder(small, chat_template("plain"), Limits(prompt=40, total=100))
