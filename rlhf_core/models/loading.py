@@ -46,6 +46,11 @@ def _no_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, A
 logging.set_tqdm_hook(_no_bar)
 
 
+def auto_class(config: PreTrainedConfig) -> Any:
+    """Returns transformers' class that makes a language model of a configuration."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
 def build_language_model(
     architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int
 ) -> PreTrainedModel:
@@ -72,10 +77,10 @@ def build_language_model(
         )
     except (StrictDataclassError, ValueError) as error:
         raise RecipeError(f"architecture: {' '.join(str(error).split())}") from None
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return kind.from_config(config, dtype=torch.float32)
+        model: PreTrainedModel = auto_class(config).from_config(config, dtype=torch.float32)
+    return model
 
 
 def set_precision(model: nn.Module, dtype: torch.dtype) -> None:
@@ -212,7 +217,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None)
     """
     with naming_damage(source):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-        return stored_model(AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM, source, dtype)
+        return stored_model(auto_class(config), source, dtype)
 
 
 def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
@@ -264,9 +269,8 @@ def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
     """Returns the model of a configuration, shapes only."""
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
-        model: PreTrainedModel = kind.from_config(config)
+        model: PreTrainedModel = auto_class(config).from_config(config)
     return model
 
 

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.response_states import response_states, start_token
+from rlhf_core.rollout import Inputs
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,14 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Ten
         ids[i, place] = torch.tensor(row, dtype=torch.long)
         mask[i, place] = True
     return ids, mask
+
+
+def pad_sequences(sequences: Sequence[EncodedSequence], pad_id: int, device: torch.device) -> Inputs:
+    """Returns prompts, padded on the left, and responses, padded on the right, with their masks."""
+    prompts = pad_rows([sequence.prompt for sequence in sequences], pad_id, "left")
+    responses = pad_rows([sequence.response for sequence in sequences], pad_id, "right")
+    prompt_ids, prompt_mask, ids, mask = (part.to(device) for part in (*prompts, *responses))
+    return prompt_ids, prompt_mask, ids, mask
 
 
 class Policy:

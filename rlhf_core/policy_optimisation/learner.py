@@ -15,9 +15,10 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import WHITENINGS, whiten
 from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
 from rlhf_core.policy_optimisation.config import OptimiserConfig
-from rlhf_core.policy_optimisation.experience import Experience, inputs_of
+from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES, ObjectiveInputs, value_loss
+from rlhf_core.rollout import trimmed
 from rlhf_core.stepper import Stepper, stepper_of
 from rlhf_core.training_state import load_trainable_state, trainable_state
 
@@ -160,7 +161,7 @@ class Learner:
     ) -> dict[str, Tensor]:
         """Adds the gradient of some rows, 0 if they do not count; returns sums for the metrics."""
         batch, config = experience.batch, self.config
-        inputs = inputs_of(batch, rows)
+        inputs = trimmed(rows, *batch.inputs)
         mask = inputs[3]
         width = mask.shape[1]
         assert batch.logprobs is not None
@@ -186,7 +187,7 @@ class Learner:
         critic, stepper = self.critic, self.critic_stepper
         assert critic is not None
         assert stepper is not None
-        inputs = inputs_of(experience.batch, rows)
+        inputs = trimmed(rows, *experience.batch.inputs)
         mask = inputs[3]
         width = mask.shape[1]
         values: Tensor = stepper.forward(lambda: critic(*inputs, head="value", shift=1))

@@ -30,7 +30,6 @@ from rlhf_core.policy_optimisation.experience import (
     PhaseClock,
     ReplayBuffer,
     RewardFunction,
-    inputs_of,
     proxy_scores,
 )
 from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
@@ -38,7 +37,7 @@ from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED, truncated_importance
 from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rewards.composition import Stateful
-from rlhf_core.rollout import RolloutBatch, microbatches, trimmed
+from rlhf_core.rollout import RolloutBatch, microbatches
 from rlhf_core.schedule import rate_share
 
 #: step from 1, metrics, what was rolled out; True ends the training
@@ -171,9 +170,8 @@ class PolicyOptimiser:
         values = torch.zeros(mask.shape, device=mask.device)
         if self.critic is not None and self.learner.critic_stepper is not None:
             with self.learner.critic_stepper.gathered():
-                for rows in microbatches(batch.prompt_mask, mask, self.config.microbatch):
-                    width = trimmed(batch.prompt_mask[rows], mask[rows])[1]
-                    values[rows, :width] = self.critic(*inputs_of(batch, rows), head="value", shift=1)
+                for rows, inputs in microbatches(batch.inputs, self.config.microbatch):
+                    values[rows, : inputs[3].shape[1]] = self.critic(*inputs, head="value", shift=1)
         return distributed.merged(values)
 
     def update(self, experience: Experience, *, train_actor: bool = True) -> dict[str, float]:

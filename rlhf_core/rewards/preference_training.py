@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.models.policy import pad_rows
+from rlhf_core.models.policy import pad_rows, pad_sequences
 from rlhf_core.models.response_states import PACKED
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates, read_head
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
@@ -32,12 +32,8 @@ def aggregate(
 ) -> tuple[Aggregated, Tensor]:
     """Returns (rewards of the responses and their segments, ends [batch, max_segments] with -1 beyond each count)."""
     device = next(model.parameters()).device
-    prompt_ids, prompt_mask = pad_rows([s.sequence.prompt for s in batch], pad_id, "left")
-    response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
-    ends, _ = pad_rows([s.ends for s in batch], -1, "right")
-    ends = ends.to(device)
-    inputs = [part.to(device) for part in (prompt_ids, prompt_mask, response_ids, response_mask, ends)]
-    states = model.at_ends(*inputs, head=head)
+    ends = pad_rows([s.ends for s in batch], -1, "right")[0].to(device)
+    states = model.at_ends(*pad_sequences([s.sequence for s in batch], pad_id, device), ends, head=head)
     return aggregation(states), ends
 
 
