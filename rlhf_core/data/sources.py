@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.dialogue import parse_dialogue, render_dialogue
 from rlhf_core.data.jsonl import Lines, read_lines
@@ -27,36 +27,21 @@ _FILE_NAME = re.compile(r"(?P<name>[^.]+)\.(?P<split>[^.]+)\.jsonl(\.gz)?")
 _SLICE = re.compile(r"(-?\d*):(-?\d*)")
 
 
-class Source(Protocol):
-    """Source of records."""
-
-    summaries: list[QuarantineSummary]
-
-    def available(self) -> dict[str, list[str]]:
-        """Returns {set name: its splits}."""
-
-    def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
-        """Returns the good records of one split.
-
-        Args:
-            name: set name.
-            split: split name.
-            kind: record type; None takes the one that fits the fields.
-
-        Raises:
-            DataError: an unknown set or split (with the nearest), or data that cannot be used.
-        """
-
-
 @dataclass
 class DirectorySource:
-    """A folder of `<name>.<split>.jsonl` or `<name>.<split>.jsonl.gz` files."""
+    """A folder of `<name>.<split>.jsonl` or `<name>.<split>.jsonl.gz` files.
+
+    Attributes:
+        screening: what becomes of bad rows.
+        summaries: of what was loaded so far.
+    """
 
     root: str | Path
     screening: Screening = field(default_factory=Screening)
     summaries: list[QuarantineSummary] = field(default_factory=list)
 
     def available(self) -> dict[str, list[str]]:
+        """Returns {set name: its splits}."""
         root = Path(self.root)
         if not root.is_dir():
             raise DataError("no such folder", file=str(root), remedy="Name the folder that holds the data files")
@@ -67,6 +52,11 @@ class DirectorySource:
         return found
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
+        """Returns the good records of one split, of a record type or of the type that fits the fields.
+
+        Raises:
+            DataError: an unknown set or split (with the nearest), or data that cannot be used.
+        """
         lines = read_lines(self.file(name, split))
         if kind is None and lines.rows:
             kind = infer_record_type([record for _, record in lines.rows], file=lines.file).name
@@ -119,6 +109,9 @@ class HuggingFaceSource:
         rows, summary = self.screening.apply(lines, record_type(kind))
         self.summaries.append(summary)
         return rows
+
+
+Source = DirectorySource | HuggingFaceSource
 
 
 def _check_known(available: Mapping[str, Sequence[str]], name: str, split: str, where: str) -> None:

@@ -13,7 +13,7 @@ from rlhf_core.errors import NumericsError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import WHITENINGS, whiten
-from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
+from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.kl import kl_tokens
@@ -40,7 +40,7 @@ class Learner:
         policy: Policy,
         critic: ScalarModel | None,
         config: OptimiserConfig,
-        auxiliary: AuxiliaryLoss | None = None,
+        auxiliary: Imitation | None = None,
     ) -> None:
         self.policy, self.critic, self.config, self.auxiliary = policy, critic, config, auxiliary
         self.objective = OBJECTIVES[config.objective]
@@ -199,7 +199,7 @@ class Learner:
         stepper.backward((loss if counts else 0.0 * loss) / tokens)
         return {"value_loss": loss.detach(), "value_clip_fraction": terms.clipped.sum()}
 
-    def _auxiliary_backward(self, auxiliary: AuxiliaryLoss) -> float:
+    def _auxiliary_backward(self, auxiliary: Imitation) -> float:
         total = 0.0
         parts = auxiliary.parts(self.policy)
         while (part := self.actor.forward(lambda: next(parts, None))) is not None:

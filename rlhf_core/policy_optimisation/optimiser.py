@@ -22,7 +22,7 @@ from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES, VALUE_TARGETS, WHITENINGS, Rewarded, whiten
-from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
+from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.diagnostics import describe
 from rlhf_core.policy_optimisation.experience import (
@@ -70,7 +70,7 @@ class PolicyOptimiser:
         seed: int,
         *,
         critic: ScalarModel | None = None,
-        auxiliary: AuxiliaryLoss | None = None,
+        auxiliary: Imitation | None = None,
         clock: PhaseClock | None = None,
     ) -> None:
         if config.has_critic != (critic is not None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import DataError
@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.sampling import Sampling
     from rlhf_core.policy_optimisation.experience import EncodedPrompt, PhaseClock
     from rlhf_core.rollout import RolloutBatch
-
-
-class RolloutSource(Protocol):
-    """Gives the next rollout batch, with `logprobs` (of the sampling policy) and `reference_logprobs`.
-
-    Attributes:
-        passes: the order of its data.
-    """
-
-    passes: Passes
-
-    def next(self, generator: torch.Generator) -> RolloutBatch:
-        """Returns the next batch; what is random beyond the order of the data comes from `generator`."""
 
 
 class Passes:
@@ -68,6 +55,8 @@ class Passes:
 
 class OnPolicy:
     """Samples responses to the next prompts from the policy as it is.
+
+    What is random beyond the order of the prompts comes from the generator that `next` is given.
 
     Args:
         policy, reference: who samples, and who is the anchor.
@@ -150,6 +139,7 @@ class FixedSamples:
         return slice_rows(self.samples, torch.tensor(self.passes.next(), device=self.samples.groups.device))
 
 
+RolloutSource = OnPolicy | FixedSamples
 #: `fixed`: whether rollouts are samples of the reference, drawn once; the policy samples them otherwise.
 SOURCES: Choices[type[OnPolicy] | type[FixedSamples]] = Choices(
     "source", {"on_policy": OnPolicy, "fixed": FixedSamples}, needs=("fixed", "next")

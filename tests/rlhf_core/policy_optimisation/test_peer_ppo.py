@@ -20,7 +20,6 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import score
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.sources import Passes
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import FunctionScorer
 from rlhf_core.rollout import RolloutBatch
@@ -33,8 +32,6 @@ ROWS, LENGTH, RATE, KL, EPOCHS, VALUE = 8, 6, 1e-3, 0.05, 2, 0.1
 
 class Fixed:
     """A source of one batch."""
-
-    passes = Passes(1, 1, "")
 
     def __init__(self, batch: RolloutBatch) -> None:
         self.batch = batch
@@ -139,7 +136,7 @@ def test_two_epochs_of_ppo_are_trls(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )  # fmt: skip
     component = Component("reward", FunctionScorer(last_value, Sequence), CREDITS["last_token"])
     ours = PolicyOptimiser(
-        policy, Reward((component,)), Fixed(batch), config, 0,
+        policy, Reward((component,)), Fixed(batch), config, 0,  # type: ignore[arg-type]
         critic=scalar_model(saved["value"], "value"),
     )  # fmt: skip
     experience = ours.experience(batch)
