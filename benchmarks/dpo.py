@@ -23,13 +23,13 @@ TARGET = 1.5
 def ours(folder: str) -> Work:
 
     from rlhf_core.data.batching import LengthBucketedBatches
-    from rlhf_core.models.policy import DecoderPolicy
+    from rlhf_core.models.policy import Policy
     from rlhf_core.supervised.config import TrainingConfig
     from rlhf_core.supervised.objectives import dpo_loss, reference_logprobs, sequence_logprobs
     from rlhf_core.supervised.training import train
 
     chosen, rejected = encoded_pairs(folder)
-    policy, reference = (DecoderPolicy(load_model(folder), **read(folder, "facts")) for _ in range(2))
+    policy, reference = (Policy(load_model(folder), **read(folder, "facts")) for _ in range(2))
     lengths = [max(len(a), len(b)) for a, b in zip(chosen, rejected, strict=True)]
     config = TrainingConfig(epochs=1, batch=BATCH, microbatch=BATCH, learning_rate=RATE, schedule="constant")
 

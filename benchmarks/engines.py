@@ -23,11 +23,11 @@ TARGET = 1.0
 def side(name: str, given: dict[str, Any]) -> Work:
     import torch
 
-    from rlhf_core.models.policy import DecoderPolicy, pad_rows
+    from rlhf_core.models.policy import Policy, pad_rows
     from rlhf_core.models.sampling import Sampling, generate
     from rlhf_core.policy_optimisation.experience import score
 
-    policy = DecoderPolicy(load_model(given["folder"]).eval(), **read(given["folder"], "facts"))
+    policy = Policy(load_model(given["folder"]).eval(), **read(given["folder"], "facts"))
     prompts = pad_rows(sorted(read(given["folder"], "prompts")[:BATCH], key=len), policy.pad_id, "left")
     sampling = Sampling(TOKENS, engine=given["engine"])
 

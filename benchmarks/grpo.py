@@ -31,7 +31,7 @@ def ours(folder: str) -> Work:
     from transformers import AutoTokenizer
 
     from rlhf_core.credit import CREDITS
-    from rlhf_core.models.policy import DecoderPolicy
+    from rlhf_core.models.policy import Policy
     from rlhf_core.models.sampling import Sampling
     from rlhf_core.policy_optimisation.config import optimiser_config
     from rlhf_core.policy_optimisation.experience import EncodedPrompt
@@ -48,7 +48,7 @@ def ours(folder: str) -> Work:
 
     model = Path(folder) / "model"
     tokenizer = AutoTokenizer.from_pretrained(str(model))
-    policy, reference = (DecoderPolicy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
+    policy, reference = (Policy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
     reference.model.requires_grad_(False)
     reward = Reward((Component("variety", Variety(), CREDITS["last_token"]),))
     prompts = [EncodedPrompt(ids, "", {"id": str(i)}) for i, ids in enumerate(read(folder, "prompts"))]

@@ -26,7 +26,7 @@ def ours(folder: str) -> Work:
     from transformers import AutoTokenizer
 
     from rlhf_core.credit import CREDITS
-    from rlhf_core.models.policy import DecoderPolicy
+    from rlhf_core.models.policy import Policy
     from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.models.sampling import Sampling
     from rlhf_core.policy_optimisation.config import optimiser_config
@@ -35,11 +35,11 @@ def ours(folder: str) -> Work:
     from rlhf_core.policy_optimisation.sources import OnPolicy
     from rlhf_core.rewards.composition import Component, Reward
     from rlhf_core.rewards.readout import RewardModelScorer
-    from rlhf_core.segmentation import Bandit
+    from rlhf_core.segmentation.segmenters import Bandit
 
     model = Path(folder) / "model"
     tokenizer = AutoTokenizer.from_pretrained(str(model))
-    policy, reference = (DecoderPolicy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
+    policy, reference = (Policy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
     reference.model.requires_grad_(False)
     critic = ScalarModel(load_model(folder).base_model, heads=("value",), bias=True)
     scorer = RewardModelScorer(ScalarModel(load_model(folder).base_model), Bandit(), "aggregate", microbatch=MICROBATCH)

@@ -88,12 +88,12 @@ def _make(root: Path, sizes: dict[str, int], steps: int, architecture: dict[str,
 
 def _train(model: Any, rows: list[Any], encoder: Any, steps: int) -> None:
     from rlhf_core.data.batching import LengthBucketedBatches
-    from rlhf_core.models.policy import DecoderPolicy
+    from rlhf_core.models.policy import Policy
     from rlhf_core.supervised.config import TrainingConfig
     from rlhf_core.supervised.objectives import sft_loss
     from rlhf_core.supervised.training import train
 
-    policy = DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+    policy = Policy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
     config = TrainingConfig(epochs=1, batch=16, microbatch=16, learning_rate=5e-3)
     batches = LengthBucketedBatches([len(row) for row in rows], seed=0, rows_per_batch=config.batch)
     train(

@@ -94,19 +94,6 @@ class Credit:
     pay: Callable[[Signal, Responses], Tensor]
     gain: str
 
-    def total(self, signal: Signal, responses: Responses) -> Tensor:
-        """Returns [batch] float32: what the paid tokens must add up to."""
-        values = signal.values.float()
-        if isinstance(signal, Sequence):
-            n = responses.lengths.float()
-            return values * (n if self.gain == "response_length" else (n > 0).float())
-        if isinstance(signal, Segments):
-            weight: Tensor | float = signal.segmentation.lengths.float() if self.gain == "segment_length" else 1.0
-            if self.gain == "inverse_response_length":
-                weight = 1 / responses.lengths.clamp(min=1).float()[:, None]
-            return (torch.where(signal.segmentation.mask, values, 0.0) * weight).sum(dim=1)
-        return torch.where(responses.mask, values, 0.0).sum(dim=1)
-
 
 CREDITS = Choices(
     "credit",
@@ -121,8 +108,3 @@ CREDITS = Choices(
     },
     needs=("takes", "pay", "gain"),
 )
-
-
-def build_credit(name: str) -> Credit:
-    """Returns the credit rule of a name."""
-    return CREDITS[name]

@@ -16,9 +16,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.lazy import torch
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 T = TypeVar("T")
@@ -71,7 +71,6 @@ def join(seconds: float = 300.0) -> None:
                 "`torchrun --nproc_per_node N -m tasks.<stage> ...`"
             )
         return
-    import torch
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
@@ -135,11 +134,8 @@ def merged(values: Tensor) -> Tensor:
     rank."""
     if world_size() == 1:
         return values
-    import torch
-    import torch.distributed as dist
-
     whole = values.to(torch.uint8) if values.dtype == torch.bool else values.contiguous()
-    dist.all_reduce(whole)
+    torch.distributed.all_reduce(whole)
     return whole.to(values.dtype)
 
 
@@ -156,11 +152,8 @@ def summed(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns tensors of one shape by name, summed over ranks."""
     if world_size() == 1 or not sums:
         return dict(sums)
-    import torch
-    import torch.distributed as dist
-
     together = torch.stack([value.double() for value in sums.values()])
-    dist.all_reduce(together)
+    torch.distributed.all_reduce(together)
     return {name: value.float() for name, value in zip(sums, together, strict=True)}
 
 
@@ -168,11 +161,8 @@ def summed_numbers(sums: Mapping[str, float]) -> dict[str, float]:
     """Returns numbers by name, summed over ranks in float64."""
     if world_size() == 1:
         return dict(sums)
-    import torch
-    import torch.distributed as dist
-
     together = torch.tensor(list(sums.values()), dtype=torch.float64)
-    dist.all_reduce(together)
+    torch.distributed.all_reduce(together)
     return dict(zip(sums, together.tolist(), strict=True))
 
 
@@ -180,11 +170,8 @@ def largest(number: int) -> int:
     """Returns the largest of the ranks' numbers."""
     if world_size() == 1:
         return number
-    import torch
-    import torch.distributed as dist
-
     value = torch.tensor(number)
-    dist.all_reduce(value, dist.ReduceOp.MAX)
+    torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MAX)
     return int(value)
 
 
@@ -208,11 +195,8 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 
 def _sum_bucket(gradients: list[Tensor]) -> None:
-    import torch
-    import torch.distributed as dist
-
     together = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(together)
+    torch.distributed.all_reduce(together)
     for gradient, total in zip(gradients, together.split([g.numel() for g in gradients]), strict=True):
         gradient.copy_(total.view_as(gradient))
 
@@ -221,10 +205,8 @@ def on_main(function: Callable[[], T]) -> T:
     """Returns the result of a function that rank 0 alone calls: judges, programs, user code."""
     if world_size() == 1:
         return function()
-    import torch.distributed as dist
-
     box: list[Any] = [function() if rank() == 0 else None]
-    dist.broadcast_object_list(box, src=0)
+    torch.distributed.broadcast_object_list(box, src=0)
     return cast(T, box[0])
 
 
@@ -232,10 +214,8 @@ def gathered(value: T) -> list[T]:
     """Returns every rank's value, in order of rank."""
     if world_size() == 1:
         return [value]
-    import torch.distributed as dist
-
     everyone: list[Any] = [None] * world_size()
-    dist.all_gather_object(everyone, value)
+    torch.distributed.all_gather_object(everyone, value)
     return everyone
 
 

@@ -26,7 +26,7 @@ from rlhf_core.rewards.function import GIVES
 from rlhf_core.rewards.reads import READS
 from rlhf_core.segmentation.segmenters import check_stated_segmenter
 from rlhf_core.shaping.choices import Chain, build_shaping, needs_outcomes, needs_references
-from rlhf_core.shaping.specification import SftUnits
+from rlhf_core.shaping.steps import SftUnits
 from rlhf_core.signals import Sequence, SignalType, Tokens
 from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: A text and the character span [start, end) of each of its tokens.
 Spelling = tuple[str, list[tuple[int, int]]]
+#: Prompt ids and mask [batch, prompt_len], left-padded; response ids and mask [batch, response_len], right-padded.
+Inputs = tuple["Tensor", "Tensor", "Tensor", "Tensor"]
 
 
 def check_side(mask: Tensor, side: Literal["left", "right"]) -> None:
@@ -133,15 +135,22 @@ class RolloutBatch:
     def __len__(self) -> int:
         return self.prompt_ids.shape[0]
 
-
-def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
-    """Returns the lengths of the longest prompt and response of some rows: the widths that they need."""
-    lengths = (mask.sum(dim=1).tolist() for mask in (prompt_mask, response_mask))
-    prompt, response = (max([1, *of]) for of in lengths)
-    return prompt, response
+    @property
+    def inputs(self) -> Inputs:
+        """Returns (prompt ids, prompt mask, response ids, response mask)."""
+        return self.prompt_ids, self.prompt_mask, self.responses.ids, self.responses.mask
 
 
-def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:
-    """Returns indices of this rank's rows in groups of similar total length, so that little padding is computed."""
-    order = torch.argsort(prompt_mask.sum(dim=1) + response_mask.sum(dim=1), stable=True)
-    return [rows for rows in distributed.own(order).split(size) if len(rows)]
+def trimmed(rows: Tensor, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, mask: Tensor) -> Inputs:
+    """Returns some rows, cut to their longest prompt and response."""
+    prompt, response = (max([1, *of[rows].sum(dim=1).tolist()]) for of in (prompt_mask, mask))
+    return prompt_ids[rows, -prompt:], prompt_mask[rows, -prompt:], ids[rows, :response], mask[rows, :response]
+
+
+def microbatches(inputs: Inputs, size: int) -> Iterator[tuple[Tensor, Inputs]]:
+    """Yields indices of this rank's rows in groups of similar total length, so that little padding is computed, with
+    their inputs trimmed."""
+    order = torch.argsort(inputs[1].sum(dim=1) + inputs[3].sum(dim=1), stable=True)
+    for rows in distributed.own(order).split(size):
+        if len(rows):
+            yield rows, trimmed(rows, *inputs)

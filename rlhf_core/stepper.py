@@ -6,9 +6,9 @@ A model whose weights are bf16 is trained with float32 copies, whoever trains it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,42 +18,12 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.forward import tf32_backward
 from rlhf_core.models.loading import set_precision, trainable_parameters
 
+if TYPE_CHECKING:
+    from rlhf_core.zero import ZeroStepper
+
 T = TypeVar("T")
-
-
-class Stepper(Protocol):
-    """One trained model. Losses are summed over ranks: each is divided by a count of the whole batch."""
-
-    def forward(self, compute: Callable[[], T]) -> T:
-        """Returns the result of `compute`, which runs the model for a loss."""
-
-    def backward(self, loss: Tensor) -> None:
-        """Adds a loss's gradient."""
-
-    def zero_grad(self) -> None: ...
-
-    def set_rate(self, rate: float) -> None:
-        """Sets the learning rate."""
-
-    def step(self, check: Callable[[float], None]) -> float:
-        """Clips and applies the gradient; returns its norm before clipping, after `check` has seen it."""
-
-    def gathered(self) -> AbstractContextManager[None]:
-        """Returns a context in which every rank has the whole model: for generation, scoring and saving."""
-
-    def close(self) -> None:
-        """Ends training: the model is whole on every rank from here on and takes no more steps."""
-
-    def read(self, weights: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Returns weights as `weights` reads them from the whole model; rank 0 saves them."""
-
-    def write(self, load: Callable[[], None]) -> None:
-        """Lets `load` write into the whole model."""
-
-    def optimiser_state(self) -> dict[str, Any]:
-        """Returns the optimiser's moments, whole."""
-
-    def load_optimiser_state(self, state: Mapping[str, Any]) -> None: ...
+#: One trained model.
+Stepper: TypeAlias = "PlainStepper | ZeroStepper"
 
 
 class PlainStepper:
@@ -70,9 +40,11 @@ class PlainStepper:
         self.parameters = trainable_parameters(model)
 
     def forward(self, compute: Callable[[], T]) -> T:
+        """Returns the result of `compute`, which runs the model for a loss."""
         return compute()
 
     def backward(self, loss: Tensor) -> None:
+        """Adds a loss's gradient. Losses are summed over ranks: each is divided by a count of the whole batch."""
         with tf32_backward(self.model):
             loss.backward()
 
@@ -84,6 +56,7 @@ class PlainStepper:
             group["lr"] = rate
 
     def step(self, check: Callable[[float], None]) -> float:
+        """Clips and applies the gradient; returns its norm before clipping, after `check` has seen it."""
         distributed.sum_gradients(self.parameters)
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
         check(norm)
@@ -92,18 +65,22 @@ class PlainStepper:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
+        """Yields while every rank has the whole model: for generation, scoring and saving."""
         yield
 
     def close(self) -> None:
-        pass
+        """Ends training: the model is whole on every rank from here on and takes no more steps."""
 
     def read(self, weights: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Returns weights as `weights` reads them from the whole model; rank 0 saves them."""
         return weights()
 
     def write(self, load: Callable[[], None]) -> None:
+        """Lets `load` write into the whole model."""
         load()
 
     def optimiser_state(self) -> dict[str, Any]:
+        """Returns the optimiser's moments, whole."""
         return self.optimiser.state_dict()
 
     def load_optimiser_state(self, state: Mapping[str, Any]) -> None:

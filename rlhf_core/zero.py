@@ -39,7 +39,7 @@ class _Entry(nn.Module):
 
 
 class ZeroStepper:
-    """A model whose optimiser state, gradients and parameters DeepSpeed shards; see `Stepper`.
+    """A model whose optimiser state, gradients and parameters DeepSpeed shards, with the methods of `PlainStepper`.
 
     Args:
         model: trained in place; under bf16 its parameters become bf16, with float32 copies in the optimiser.

@@ -25,13 +25,13 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import fit_statistics
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
-from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
+from rlhf_core.segmentation.segments import from_spans
 from rlhf_core.signals import Segments
 from tasks.params.reward_model import NormaliserSpec
 from tasks.running.amounts import warn_too_few_rows

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from tasks.params.reward_model import ReferencesSpec
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, write_json

@@ -32,8 +32,8 @@ from rlhf_core.models.reward_model import ScalarModel, average_weights
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.rewards.preference_training import PLAIN_MEAN, score_all, score_parts
-from rlhf_core.segmentation import Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
+from rlhf_core.segmentation.segments import Segmenter
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
 from tasks.params.settings import typed

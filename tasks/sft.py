@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core import distributed
-from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import StatedSettings, resolve
+from rlhf_core.models.device import StatedSettings, granted, resolve
 from rlhf_core.models.hub_folder import check_architecture_runs
 from rlhf_core.models.loading import (
     PRECISIONS,

@@ -235,7 +235,7 @@ def test_one_step_names_the_code_of_every_part_of_an_update() -> None:
     assert len(named) > 40
     assert named >= {
         "Encoder.prompt", "generate", "score", "Entropy.segment", "RewardModelScorer.score", "LocationAware.__call__",
-        "sigmoid_centered", "even_split", "add_up", "kl_tokens", "gae", "whiten", "Learner.minibatch",
+        "Centered.shape", "even_split", "add_up", "kl_tokens", "gae", "whiten", "Learner.minibatch",
         "clipped_surrogate", "value_loss", "PlainStepper.step", "KLCoefficient.update",
     }  # fmt: skip
 

@@ -27,7 +27,7 @@ from benchmarks.gpu_check.device import FAILED, Device, Row
 from benchmarks.gpu_check.parts import PARTS
 from benchmarks.gpu_check.random_work import Check, sizes_of
 from benchmarks.gpu_check.table import failures, markdown, read_rows, write_rows
-from rlhf_core.models.cost import Peak
+from rlhf_core.models.forecast import Peak
 from tasks.running.commit import commit_of
 
 ROOT = Path(__file__).resolve().parents[2]

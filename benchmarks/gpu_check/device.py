@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.cost import Peak, Work, peak_of
+from rlhf_core.models.forecast import Peak, Work, peak_of
 from tasks.running.artifacts import peak_memory
 
 MEASURED, ABSENT, FAILED = "measured", "absent", "failed"

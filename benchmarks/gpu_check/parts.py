@@ -19,11 +19,11 @@ from rlhf_core.credit import CREDITS
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.cost import Work
-from rlhf_core.models.device_settings import FLASH
+from rlhf_core.models.device import FLASH
+from rlhf_core.models.forecast import Work
 from rlhf_core.models.forward import recompute_layers, use_tf32
 from rlhf_core.models.loading import ATTENTIONS, PRECISIONS, decoder_of, set_precision
-from rlhf_core.models.policy import DecoderPolicy, pad_rows
+from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
@@ -33,7 +33,7 @@ from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import Bandit
+from rlhf_core.segmentation.segmenters import Bandit
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.config import TrainingConfig
@@ -65,7 +65,7 @@ def step_seconds(check: Check, model: nn.Module, loss: Loss, weight: Callable[[S
     return statistics.median(end - begin for begin, end in pairwise(ends))
 
 
-def _sft_step(check: Check, policy: DecoderPolicy, what: str, rows: Sequence[EncodedSequence] | None = None) -> Row:
+def _sft_step(check: Check, policy: Policy, what: str, rows: Sequence[EncodedSequence] | None = None) -> Row:
     rows = check.rows(1) if rows is None else rows
     responses = sum(len(row.response) for row in rows)
     seconds = step_seconds(
@@ -183,14 +183,14 @@ def ppo(check: Check) -> Iterator[Row]:
         yield check.device.row(phase, median, *work[phase])
 
 
-def sample(check: Check, policy: DecoderPolicy, engine: str) -> None:
+def sample(check: Check, policy: Policy, engine: str) -> None:
     """Samples a batch by an engine."""
     prompts = [part.to(check.device.torch) for part in pad_rows([row.prompt for row in check.rows(1)], PAD, "left")]
     sampling = Sampling(check.sizes.response, engine=engine)
     generate(policy, prompts[0], prompts[1], sampling, torch.Generator().manual_seed(0))
 
 
-def _sampling_row(check: Check, policy: DecoderPolicy, engine: str, what: str) -> Row:
+def _sampling_row(check: Check, policy: Policy, engine: str, what: str) -> Row:
     seconds = check.device.median_seconds(lambda: sample(check, policy, engine), check.sizes.repeats)
     tokens = check.sizes.batch * check.sizes.response
     return check.device.row(what, seconds, tokens, check.sampling_work(), check.sampling_traffic())
@@ -258,7 +258,7 @@ def wide(check: Check) -> Iterator[Row]:
             yield replace(row, what=f"{part.__name__}, {row.what}")
 
 
-def _logprobs_and_gradient(policy: DecoderPolicy, rows: Sequence[EncodedSequence]) -> tuple[Tensor, Tensor]:
+def _logprobs_and_gradient(policy: Policy, rows: Sequence[EncodedSequence]) -> tuple[Tensor, Tensor]:
     """Returns response tokens' log-probabilities [tokens], and the gradient of their mean, flat and over its largest
     value; both in float32 on the CPU."""
     policy.model.zero_grad()
@@ -289,9 +289,9 @@ def agreement(check: Check) -> Iterator[Row]:
         for weights in base.model.parameters():
             if weights.dim() > 1:
                 weights.mul_(SHARPER)
-    expected, slope = _logprobs_and_gradient(DecoderPolicy(deepcopy(base.model).cpu(), pad_id=PAD, eos_id=-1), rows)
+    expected, slope = _logprobs_and_gradient(Policy(deepcopy(base.model).cpu(), pad_id=PAD, eos_id=-1), rows)
     for precision, allowed in (("float32", 1e-3), ("bf16", 0.15)):
-        policy = DecoderPolicy(deepcopy(base.model), pad_id=PAD, eos_id=-1)
+        policy = Policy(deepcopy(base.model), pad_id=PAD, eos_id=-1)
         set_precision(policy.model, PRECISIONS[precision])
         found, gradient = _logprobs_and_gradient(policy, rows)
         yield _agreement_row(f"{precision} against the CPU, log-probabilities", found, expected, allowed)

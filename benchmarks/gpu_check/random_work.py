@@ -12,9 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.gpu_check.device import Device
 from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.models.cost import Work
+from rlhf_core.models.forecast import Work
 from rlhf_core.models.loading import PRECISIONS, set_attention, set_precision
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 
 PAD = 0
@@ -86,7 +86,7 @@ class Check:
     sizes: Sizes
     device: Device
 
-    def policy(self, attention: str = "sdpa", precision: str = "bf16") -> DecoderPolicy:
+    def policy(self, attention: str = "sdpa", precision: str = "bf16") -> Policy:
         """Returns a random language model; no token of it ends a response.
 
         Raises:
@@ -98,7 +98,7 @@ class Check:
             model = LlamaForCausalLM(config).eval()
         set_precision(model, PRECISIONS[precision])
         set_attention(model, attention)
-        return DecoderPolicy(model, pad_id=PAD, eos_id=-1)
+        return Policy(model, pad_id=PAD, eos_id=-1)
 
     def scalar_model(self, head: str = "reward") -> ScalarModel:
         """Returns a random reward model, or a critic with the head 'value'."""

@@ -27,9 +27,8 @@ class TrainedAspect:
         self, folder: str | Path, right: float = 0.5, wrong: float = -0.5, batch: int = 64, device: str = "cpu"
     ) -> None:
         self.check(right, wrong)
-        from rlhf_core.data.encoding import Encoder
+        from rlhf_core.data.encoding import Encoder, Limits
         from rlhf_core.data.templates import chat_template
-        from rlhf_core.data.truncation import Limits
         from rlhf_core.models.loading import load_tokenizer
         from rlhf_core.models.reward_model import ScalarModel
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 
 _SHUFFLE_STREAM = 7019  # keeps batch order apart from other draws with the same seed
 #: Batches of a pool: more of them mean less padding and less shuffling.
@@ -25,13 +25,10 @@ class LengthBucketedBatches:
         rows_per_batch: rows in a batch; the last batch of an epoch may be smaller.
 
     Raises:
-        RecipeError: a batch size below 1.
         DataError: no rows.
     """
 
     def __init__(self, lengths: Sequence[int], *, seed: int, rows_per_batch: int) -> None:
-        if rows_per_batch < 1:
-            raise RecipeError(f"rows_per_batch is {rows_per_batch}; it must be at least 1")
         if not lengths:
             raise DataError("no rows to make batches of")
         self.lengths = np.asarray(lengths, dtype=np.int64)
@@ -53,11 +50,6 @@ class LengthBucketedBatches:
         """Batches from the present position on, epoch after epoch without end."""
         while True:
             batches = self.epoch(self._epoch)
-            if self._index > len(batches):
-                raise DataError(
-                    f"cannot resume at batch {self._index}: the epoch has {len(batches)}",
-                    remedy="The data or the batch size changed since the position was saved; start afresh",
-                )
             while self._index < len(batches):
                 self._index += 1
                 yield batches[self._index - 1]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from rlhf_core.errors import DataError
@@ -65,12 +64,6 @@ def asks_prompt(messages: Sequence[Mapping[str, str]], prompt: str) -> bool:
     if bare[-1] == ("user", prompt.strip()) or bare == _bare(parse_dialogue(prompt)):
         return True
     return render_dialogue(messages).strip() == prompt.strip()  # a message may quote "Human:", which parsing splits
-
-
-def repeated_role(messages: Sequence[Mapping[str, str]]) -> int | None:
-    """Returns the number of the first message, from 1, that has the role of the message before it."""
-    pairs = enumerate(pairwise(message["role"] for message in messages), start=2)
-    return next((number for number, (before, role) in pairs if role == before), None)
 
 
 def _bare(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:

@@ -1,21 +1,102 @@
-"""Rows to token ids: chat template, truncation, and responses as tensors."""
+"""Rows to token ids: chat template, truncation, and responses as tensors.
+
+Prompts lose their left end, responses their right end, and every cut is counted. The cut is plain: it may fall inside a
+turn of the chat template. Source: Segment, Appendix A (prompt cap 1728 of 2048 tokens).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.data.templates import ChatTemplate
 from rlhf_core.data.tokenizers import token_spans
-from rlhf_core.data.truncation import CutCounts, Limits, truncate_prompt, truncate_sequence
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
+from rlhf_core.typed import Checked
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LongPrompt = Literal["truncate", "error"]
+
+
+@dataclass(frozen=True)
+class Limits(Checked):
+    """Length limits in tokens.
+
+    Args:
+        prompt: the most tokens of a prompt.
+        total: the most tokens of prompt and response together, EOS included.
+        on_long_prompt: `truncate` cuts and counts, `error` refuses the row.
+
+    Raises:
+        RecipeError: limits that leave no token for a response, or an unknown `on_long_prompt`.
+    """
+
+    prompt: int = 1728
+    total: int = 2048
+    on_long_prompt: LongPrompt = "truncate"
+
+    def _check_together(self) -> None:
+        if not 0 < self.prompt < self.total:
+            raise RecipeError(
+                f"prompt limit {self.prompt} and total limit {self.total} contradict each other: "
+                "the prompt limit must be at least 1 and below the total"
+            )
+
+
+@dataclass
+class CutCounts:
+    """Counts of prompts and responses, seen and cut; the caller keeps them for a whole data set."""
+
+    prompts: int = 0
+    prompts_cut: int = 0
+    responses: int = 0
+    responses_cut: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.prompts_cut} of {self.prompts} prompts cut on the left, "
+            f"{self.responses_cut} of {self.responses} responses cut on the right"
+        )
+
+
+def truncate_prompt(ids: Sequence[int], limits: Limits, counts: CutCounts) -> list[int]:
+    """Returns the last `limits.prompt` ids of a prompt.
+
+    Raises:
+        DataError: the prompt is longer than the cap and `limits.on_long_prompt` is `error`.
+    """
+    counts.prompts += 1
+    if len(ids) <= limits.prompt:
+        return list(ids)
+    if limits.on_long_prompt == "error":
+        raise DataError(
+            f"the prompt has {len(ids)} tokens, the cap is {limits.prompt}",
+            field="prompt",
+            remedy="Raise the prompt limit, shorten the prompt, or set on_long_prompt to truncate",
+        )
+    counts.prompts_cut += 1
+    return list(ids[-limits.prompt :])
+
+
+def truncate_sequence(
+    prompt_ids: Sequence[int], response_ids: Sequence[int], limits: Limits, eos_id: int, counts: CutCounts
+) -> tuple[list[int], list[int]]:
+    """Returns the prompt and response within the limits: the prompt first, the response in what is left of the total.
+
+    A response that is cut on the right ends with EOS, another one is left as it is.
+    """
+    prompt = truncate_prompt(prompt_ids, limits, counts)
+    room = limits.total - len(prompt)
+    counts.responses += 1
+    counts.responses_cut += len(response_ids) > room
+    return prompt, list(response_ids) if len(response_ids) <= room else [*response_ids[: room - 1], eos_id]
 
 
 @dataclass(frozen=True)

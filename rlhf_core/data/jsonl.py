@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import io
 import json
 import os
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +16,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from rlhf_core.errors import DataError, invalid_path
-
-_GZIP_MAGIC = b"\x1f\x8b"
-_UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, *_UTF32_MARKS)
 
 
 @dataclass(frozen=True)
@@ -51,36 +47,29 @@ class Lines:
 
 
 def read_lines(path: str | Path) -> Lines:
-    """Reads a .jsonl or .jsonl.gz file; single broken lines are returned, not raised.
+    """Reads a UTF-8 .jsonl or .jsonl.gz file; single broken lines are returned, not raised.
 
     Blank lines are no rows. Lines end at a line feed only (U+2028 inside a text is text).
 
     Raises:
-        DataError: the path is invalid, or the file is missing, unreadable, empty, not gzip as its name says, damaged,
-            or in a wide encoding.
+        DataError: the path is invalid, or the file is missing, unreadable, empty or a damaged gzip stream.
     """
     path = Path(path)
-    lines = Lines(str(path))
-    number = 0
+    lines, number, remedy = Lines(str(path)), 0, "Check the path and its permissions"
+    if path.exists() and not path.is_file():
+        raise DataError("not a regular file", file=str(path), remedy="Name a file of JSON Lines")
     try:
-        with _open(path) as stream:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             for number, raw in enumerate(stream, start=1):
-                if number == 1:
-                    raw = _without_mark(raw, path)
                 if raw.strip():
-                    _add_line(lines, number, raw)
+                    _add_line(lines, number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"the gzip stream is damaged or cut off after row {number} ({error})",
-            file=str(path),
-            remedy="Copy or download the file again",
-        ) from error
+        problem, remedy = f"the gzip stream is damaged or cut off after row {number} ({error})", "Download it again"
+        raise DataError(problem, file=str(path), remedy=remedy) from error
     except OSError as error:
-        raise DataError(
-            f"cannot be read ({error.strerror or error})",
-            file=str(path),
-            remedy="Check the path and its permissions",
-        ) from error
+        raise DataError(f"cannot be read ({error.strerror or error})", file=str(path), remedy=remedy) from error
+    except ValueError as error:  # of a NUL character or a lone surrogate in the path
+        raise invalid_path(path, error) from None
     if not lines.rows and not lines.broken:
         raise DataError("the file is empty", file=str(path), remedy="It needs one JSON object a line")
     return lines
@@ -139,50 +128,11 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def _open(path: Path) -> IO[bytes]:
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DataError(
-            "not a regular file", file=str(path), remedy="Name a file; a pipe or device cannot be read twice"
-        )
-    try:
-        stream = path.open("rb")
-    except ValueError as error:  # of a NUL character or a lone surrogate in it
-        raise invalid_path(path, error) from None
-    is_gzip = stream.peek(2)[:2] == _GZIP_MAGIC
-    if is_gzip != (path.suffix == ".gz") and stream.peek(1):
-        stream.close()
-        problem = "is gzip-compressed" if is_gzip else "is not gzip-compressed"
-        raise DataError(
-            f"{problem}, contrary to its name",
-            file=str(path),
-            remedy="Name compressed files .jsonl.gz and plain ones .jsonl",
-        )
-    return io.BufferedReader(gzip.GzipFile(fileobj=stream)) if is_gzip else stream  # type: ignore[arg-type]
-
-
-def _without_mark(raw: bytes, path: Path) -> bytes:
-    """Returns the content without a UTF-8 byte order mark; refuses UTF-16 and UTF-32, whose lines cannot be told by a
-    byte."""
-    if raw.startswith(_WIDE_MARKS) or b"\0" in raw[:2]:
-        encoding = "UTF-32" if raw.startswith(_UTF32_MARKS) or b"\0\0" in raw[:4] else "UTF-16"
-        raise DataError(
-            f"wrong encoding: this is {encoding}, not UTF-8",
-            file=str(path),
-            row=1,
-            remedy=f"Convert it, for example: iconv -f {encoding} -t UTF-8 FILE",
-        )
-    return raw.removeprefix(b"\xef\xbb\xbf")
-
-
-class _Twice(Exception):
-    """A key that an object has twice; JSON readers differ in which value they take."""
-
-
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object; of a key that it has twice, JSON readers differ in which value they take."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        raise _Twice(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+        raise KeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
     return found
 
 
@@ -194,8 +144,8 @@ def _add_line(lines: Lines, number: int, raw: bytes) -> None:
         return
     try:
         record = json.loads(text, object_pairs_hook=_once)
-    except _Twice as error:
-        lines.broken.append(BadRow(number, str(error), "set twice", text.rstrip()))
+    except KeyError as error:
+        lines.broken.append(BadRow(number, str(error.args[0]), "set twice", text.rstrip()))
         return
     except (ValueError, RecursionError):
         lines.broken.append(BadRow(number, "", "broken JSON", text.rstrip()))

@@ -146,11 +146,6 @@ class Feedback(pydantic.BaseModel):
 
 def unwritable_field(record: Mapping[str, Any]) -> tuple[str, str] | None:
     """Returns the first field that no file could hold, with the reason; None where all can be written."""
-    try:
-        json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8")
-        return None
-    except (ValueError, RecursionError):
-        pass
     for name, value in record.items():
         try:
             json.dumps({name: value}, ensure_ascii=False, allow_nan=False).encode("utf-8")

@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.dialogue import parse_dialogue, render_dialogue
 from rlhf_core.data.jsonl import Lines, read_lines
 from rlhf_core.data.quarantine import QuarantineSummary, Screening
 from rlhf_core.data.schemas import Record, infer_record_type, record_type
 from rlhf_core.data.selection import HubSet
-from rlhf_core.errors import DataError, nearest
+from rlhf_core.errors import DataError, hint
 
 if TYPE_CHECKING:
     import datasets
@@ -27,36 +27,21 @@ _FILE_NAME = re.compile(r"(?P<name>[^.]+)\.(?P<split>[^.]+)\.jsonl(\.gz)?")
 _SLICE = re.compile(r"(-?\d*):(-?\d*)")
 
 
-class Source(Protocol):
-    """Source of records."""
-
-    summaries: list[QuarantineSummary]
-
-    def available(self) -> dict[str, list[str]]:
-        """Returns {set name: its splits}."""
-
-    def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
-        """Returns the good records of one split.
-
-        Args:
-            name: set name.
-            split: split name.
-            kind: record type; None takes the one that fits the fields.
-
-        Raises:
-            DataError: an unknown set or split (with the nearest), or data that cannot be used.
-        """
-
-
 @dataclass
 class DirectorySource:
-    """A folder of `<name>.<split>.jsonl` or `<name>.<split>.jsonl.gz` files."""
+    """A folder of `<name>.<split>.jsonl` or `<name>.<split>.jsonl.gz` files.
+
+    Attributes:
+        screening: what becomes of bad rows.
+        summaries: of what was loaded so far.
+    """
 
     root: str | Path
     screening: Screening = field(default_factory=Screening)
     summaries: list[QuarantineSummary] = field(default_factory=list)
 
     def available(self) -> dict[str, list[str]]:
+        """Returns {set name: its splits}."""
         root = Path(self.root)
         if not root.is_dir():
             raise DataError("no such folder", file=str(root), remedy="Name the folder that holds the data files")
@@ -67,6 +52,11 @@ class DirectorySource:
         return found
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
+        """Returns the good records of one split, of a record type or of the type that fits the fields.
+
+        Raises:
+            DataError: an unknown set or split (with the nearest), or data that cannot be used.
+        """
         lines = read_lines(self.file(name, split))
         if kind is None and lines.rows:
             kind = infer_record_type([record for _, record in lines.rows], file=lines.file).name
@@ -121,24 +111,15 @@ class HuggingFaceSource:
         return rows
 
 
+Source = DirectorySource | HuggingFaceSource
+
+
 def _check_known(available: Mapping[str, Sequence[str]], name: str, split: str, where: str) -> None:
     if name not in available:
-        raise DataError(
-            f"unknown data set '{name}'",
-            file=where,
-            remedy=_nearest(name, available) + f"Available: {', '.join(sorted(available)) or 'none'}",
-        )
+        raise DataError(f"unknown data set '{name}'{hint(name, available, more=3)}", file=where)
     if split not in available[name]:
-        raise DataError(
-            f"the data set '{name}' has no split '{split}'",
-            file=where,
-            remedy=_nearest(split, available[name]) + f"Available: {', '.join(available[name])}",
-        )
-
-
-def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
-    near = nearest(word, known, more=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(near)}? " if near else ""
+        known = available[name]
+        raise DataError(f"the data set '{name}' has no split '{split}'{hint(split, known, more=3)}", file=where)
 
 
 def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
@@ -146,7 +127,7 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
     import datasets
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    folder = Path(hub_set.path)
+    folder, named = Path(hub_set.path), hub_set.data_files or {}
     try:
         if (folder / "dataset_dict.json").is_file():
             return datasets.load_from_disk(str(folder))[split]
@@ -157,7 +138,7 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
             hub_set.config,
             split=split,
             revision=hub_set.revision,
-            data_files=_files(hub_set),
+            data_files={each: one if isinstance(one, str) else list(one) for each, one in named.items()} or None,
         )
     except (ConnectionError, OfflineModeIsEnabled, HfHubHTTPError) as error:
         raise DataError(
@@ -166,14 +147,7 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
             remedy="Go online (unset HF_HUB_OFFLINE), log in where the data set is gated, or save the data "
             "set to a folder with save_to_disk on another machine and give that folder as path",
         ) from error
-    except (
-        FileNotFoundError,
-        KeyError,
-        ValueError,
-        RuntimeError,
-        datasets.exceptions.DatasetsError,
-        datasets.exceptions.DatasetGenerationError,
-    ) as error:
+    except Exception as error:  # what datasets raises is of many classes
         raise DataError(
             f"cannot be loaded ({error})",
             file=f"{hub_set.path}:{split}",
@@ -181,20 +155,14 @@ def load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
         ) from error
 
 
-def _files(hub_set: HubSet) -> dict[str, str | list[str]] | None:
-    named = hub_set.data_files or {}
-    return {split: one if isinstance(one, str) else list(one) for split, one in named.items()} or None
-
-
 def _check_columns(mapping: Mapping[str, str], columns: Sequence[str], label: str) -> None:
     for ours, theirs in mapping.items():
         column = theirs if theirs in columns else theirs.split(".")[0]
         if column not in columns:
             raise DataError(
-                f"the column '{column}', mapped to '{ours}', does not exist",
+                f"the column '{column}', mapped to '{ours}', does not exist{hint(column, columns, more=3)}",
                 file=label,
                 field=ours,
-                remedy=_nearest(column, columns) + f"Columns: {', '.join(columns)}",
             )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
-from rlhf_core.data.dialogue import check_messages, repeated_role
+from rlhf_core.data.dialogue import check_messages
 from rlhf_core.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -42,22 +41,48 @@ class Piece:
     trusted: bool
 
 
-class ChatTemplate(ABC):
-    """Format of prompts made from messages, and of the end of a response."""
+@dataclass(frozen=True)
+class ChatTemplate:
+    """Format of prompts made from messages, and of the end of a response: fixed text around each turn.
+
+    Args:
+        name: its name in recipes.
+        turns: {role: (text before the content, text after it)}.
+        eos: the token that ends a response.
+        begin: text before the first turn.
+    """
 
     name: str
+    turns: Mapping[str, tuple[str, str]] = field(hash=False)
+    eos: str
+    begin: str = ""
 
-    @abstractmethod
     def pieces(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> list[Piece]:
         """Returns the prompt's stretches in order, ending where the assistant's answer begins."""
+        pieces = [Piece(self.begin, trusted=True)]
+        for message in messages:
+            if message["role"] not in self.turns:
+                raise DataError(
+                    f"the chat template '{self.name}' has no {message['role']} turn",
+                    remedy="Put that text into the first user message, or choose another template",
+                )
+            before, after = self.turns[message["role"]]
+            pieces += [
+                Piece(before, trusted=True),
+                Piece(message["content"], trusted=False),
+                Piece(after, trusted=True),
+            ]
+        return [*pieces, Piece(self.turns["assistant"][0], trusted=True)]
 
-    @abstractmethod
     def eos_token(self, tokenizer: PreTrainedTokenizerBase) -> str:
         """Returns the token that ends a response."""
+        return self.eos
 
     def markers(self) -> tuple[str, ...]:
         """Returns the special tokens that the tokenizer must know."""
-        return ()
+        # The system turn is optional in the data, so its markers are checked where they are used.
+        texts = [self.begin, *self.turns["user"], *self.turns["assistant"]]
+        return tuple(dict.fromkeys(_MARKER.findall("".join(texts))))
 
     def render(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> str:
         """Returns the prompt as text, for people."""
@@ -108,51 +133,15 @@ class ChatTemplate(ABC):
 
 
 @dataclass(frozen=True)
-class MarkerTemplate(ChatTemplate):
-    """A template of fixed text around each turn.
-
-    Args:
-        name: its name in recipes.
-        turns: {role: (text before the content, text after it)}.
-        eos: the token that ends a response.
-        begin: text before the first turn.
-    """
-
-    name: str
-    turns: Mapping[str, tuple[str, str]] = field(hash=False)
-    eos: str
-    begin: str = ""
-
-    def pieces(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> list[Piece]:
-        pieces = [Piece(self.begin, trusted=True)]
-        for message in messages:
-            if message["role"] not in self.turns:
-                raise DataError(
-                    f"the chat template '{self.name}' has no {message['role']} turn",
-                    remedy="Put that text into the first user message, or choose another template",
-                )
-            before, after = self.turns[message["role"]]
-            pieces += [
-                Piece(before, trusted=True),
-                Piece(message["content"], trusted=False),
-                Piece(after, trusted=True),
-            ]
-        return [*pieces, Piece(self.turns["assistant"][0], trusted=True)]
-
-    def eos_token(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        return self.eos
-
-    def markers(self) -> tuple[str, ...]:
-        # The system turn is optional in the data, so its markers are checked where they are used.
-        texts = [self.begin, *self.turns["user"], *self.turns["assistant"]]
-        return tuple(dict.fromkeys(_MARKER.findall("".join(texts))))
-
-
-@dataclass(frozen=True)
 class TokenizerTemplate(ChatTemplate):
     """The chat template that comes with the tokenizer."""
 
     name: str = "tokenizer"
+    turns: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
+    eos: str = ""
+
+    def markers(self) -> tuple[str, ...]:
+        return ()
 
     def dialogue_ids(
         self, tokenizer: PreTrainedTokenizerBase, messages: Messages, answer: str, *, ended: bool = True
@@ -204,7 +193,7 @@ _PHI3_END = " <|end|>\n"
 
 TEMPLATES: dict[str, ChatTemplate] = {
     "tokenizer": TokenizerTemplate(),
-    "phi3": MarkerTemplate(
+    "phi3": ChatTemplate(
         "phi3",
         {
             "system": ("<|system|>\n", _PHI3_END),
@@ -213,7 +202,7 @@ TEMPLATES: dict[str, ChatTemplate] = {
         },
         eos="<|end|>",
     ),
-    "llama3": MarkerTemplate(
+    "llama3": ChatTemplate(
         "llama3",
         {
             role: (f"<|start_header_id|>{role}<|end_header_id|>\n", "<|eot_id|>")
@@ -222,7 +211,7 @@ TEMPLATES: dict[str, ChatTemplate] = {
         eos="<|eot_id|>",
         begin="<|begin_of_text|>",
     ),
-    "gemma": MarkerTemplate(
+    "gemma": ChatTemplate(
         "gemma",
         {
             "user": ("<start_of_turn>user\n", "<end_of_turn>\n"),
@@ -231,11 +220,11 @@ TEMPLATES: dict[str, ChatTemplate] = {
         eos="<end_of_turn>",
         begin="<bos>",
     ),
-    "plain": MarkerTemplate(
+    "plain": ChatTemplate(
         "plain", {"user": ("<|user|>", ""), "assistant": ("<|assistant|>", "<|end|>")}, eos="<|end|>"
     ),
     # Stanford Alpaca's words for one instruction; RLMEC, Tables 9 and 10, opens the answer.
-    "alpaca": MarkerTemplate(
+    "alpaca": ChatTemplate(
         "alpaca",
         {
             "user": (
@@ -249,7 +238,7 @@ TEMPLATES: dict[str, ChatTemplate] = {
         begin="<s>",
     ),
     # An encoder reads the request and its EOS; the decoder writes the answer.
-    "seq2seq": MarkerTemplate("seq2seq", {"user": ("", "</s>"), "assistant": ("", "</s>")}, eos="</s>"),
+    "seq2seq": ChatTemplate("seq2seq", {"user": ("", "</s>"), "assistant": ("", "</s>")}, eos="</s>"),
 }
 
 
@@ -344,18 +333,10 @@ def _apply(tokenizer: PreTrainedTokenizerBase, messages: Messages, *, answer_fol
         ) from error
     except TemplateError as error:
         raise DataError(
-            f"the tokenizer's chat template refuses the dialogue{_repeated(messages)} ({error})",
+            f"the tokenizer's chat template refuses the dialogue ({error})",
             remedy="Change the order or roles of its messages, leave the row out, or use the template phi3, llama3 or "
             "plain",
         ) from error
-
-
-def _repeated(messages: Messages) -> str:
-    """Returns which messages of a dialogue follow one of the same role, as part of a message."""
-    second = repeated_role(messages)
-    return (
-        f", in which messages {second - 1} and {second} are both the {messages[second - 1]['role']}'s" if second else ""
-    )
 
 
 def _token_id(tokenizer: PreTrainedTokenizerBase, token: str, template: str) -> int:
@@ -377,14 +358,14 @@ def hub_template(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> 
     Raises:
         RecipeError: a template that cannot be written so.
     """
-    if isinstance(template, MarkerTemplate):
+    if template.turns:
         return _of_markers(template)
-    if template.name == "tokenizer" and isinstance(tokenizer.chat_template, str):
+    if isinstance(tokenizer.chat_template, str):
         return _closed(tokenizer.chat_template, template.eos_token(tokenizer))
-    raise RecipeError(f"the chat template '{template.name}' cannot be written in Jinja; export a model of another one")
+    raise RecipeError("the tokenizer has several chat templates, or none; export a model of another template")
 
 
-def _of_markers(template: MarkerTemplate) -> str:
+def _of_markers(template: ChatTemplate) -> str:
     parts, word = [_shown(json.dumps(template.begin)), "{% for message in messages %}"], "if"
     for role, (before, after) in template.turns.items():
         end = json.dumps(after)

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.logprobs import project
-
-
-class Decoding(Protocol):
-    """A batch of rows being decoded."""
-
-    def logits(self) -> Tensor:
-        """Returns [rows, vocabulary] float32: of the next token of every row."""
-
-    def append(self, chosen: Tensor, alive: Tensor) -> None:
-        """Adds a token to every row.
-
-        Args:
-            chosen: [rows] int64.
-            alive: [rows] bool, False where the row has ended and what it is given no longer matters.
-        """
-
-    def keep(self, rows: Tensor) -> None:
-        """Continues with these rows only, [kept] int64."""
 
 
 def position_ids(mask: Tensor) -> Tensor:
@@ -50,6 +30,7 @@ class DecoderDecoding:
         self.ids, self.positions = prompt_ids, position_ids(prompt_mask)
 
     def logits(self) -> Tensor:
+        """Returns [rows, vocabulary] float32: of the next token of every row."""
         result = self.decoder(
             input_ids=self.ids,
             attention_mask=self.attention.long(),
@@ -61,11 +42,18 @@ class DecoderDecoding:
         return project(result.last_hidden_state[:, -1], self.output, self.softcap)
 
     def append(self, chosen: Tensor, alive: Tensor) -> None:
+        """Adds a token to every row.
+
+        Args:
+            chosen: [rows] int64.
+            alive: [rows] bool, False where the row has ended and what it is given no longer matters.
+        """
         self.attention = torch.cat([self.attention, alive[:, None]], dim=1)
         self.positions = self.positions[:, -1:] + 1
         self.ids = chosen[:, None]
 
     def keep(self, rows: Tensor) -> None:
+        """Continues with these rows only, [kept] int64."""
         assert self.cache is not None
         self.cache.batch_select_indices(rows)
         self.attention, self.positions, self.ids = self.attention[rows], self.positions[rows], self.ids[rows]
@@ -108,3 +96,6 @@ class EncoderDecoderDecoding:
     def keep(self, rows: Tensor) -> None:
         self.cache.batch_select_indices(rows)
         self.ids, self.encoded, self.encoder_mask = self.ids[rows], self.encoded[rows], self.encoder_mask[rows]
+
+
+Decoding = DecoderDecoding | EncoderDecoderDecoding

@@ -86,32 +86,33 @@ def sample_in_steps(
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     rows = torch.arange(len(own), device=ids.device)
     alive = torch.ones(len(own), dtype=torch.bool, device=ids.device)
-    decoding = policy.decoding(prompt_ids[own], prompt_mask[own])
     every = TOKENS_PER_LOOK.get(ids.device.type, 1)
     drawn = looked = 0
     state = generator.get_state()
-    for step in range(sampling.max_new_tokens if len(own) else 0):
-        logits = decoding.logits()
-        uniform = torch.rand(batch, generator=generator).to(ids.device)[own[rows]]
-        drawn += 1
-        chosen = choose(logits, uniform, sampling)
-        log_p = logits.log_softmax(dim=-1)
-        ids[rows, step] = torch.where(alive, chosen, policy.pad_id)
-        logprobs[rows, step] = torch.where(alive, log_p.gather(1, chosen[:, None]).squeeze(1), 0.0)
-        entropies[rows, step] = torch.where(alive, torch.special.entr(log_p.exp()).sum(dim=-1), 0.0)
-        mask[rows, step] = alive
-        alive = alive & (chosen != policy.eos_id)
-        looks = drawn % every == 0
-        left = int(alive.sum()) if looks else len(rows)  # the only wait for the device
-        if step + 1 == sampling.max_new_tokens or not left:
-            break
-        if looks and every > 1:
-            looked, state = drawn, generator.get_state()
-        decoding.append(chosen, alive)
-        if left <= 0.75 * len(rows):
-            kept = torch.nonzero(alive).squeeze(1)
-            decoding.keep(kept)
-            rows, alive = rows[kept], alive[kept]
+    with policy.applied():
+        decoding = policy.decoding(prompt_ids[own], prompt_mask[own])
+        for step in range(sampling.max_new_tokens if len(own) else 0):
+            logits = decoding.logits()
+            uniform = torch.rand(batch, generator=generator).to(ids.device)[own[rows]]
+            drawn += 1
+            chosen = choose(logits, uniform, sampling)
+            log_p = logits.log_softmax(dim=-1)
+            ids[rows, step] = torch.where(alive, chosen, policy.pad_id)
+            logprobs[rows, step] = torch.where(alive, log_p.gather(1, chosen[:, None]).squeeze(1), 0.0)
+            entropies[rows, step] = torch.where(alive, torch.special.entr(log_p.exp()).sum(dim=-1), 0.0)
+            mask[rows, step] = alive
+            alive = alive & (chosen != policy.eos_id)
+            looks = drawn % every == 0
+            left = int(alive.sum()) if looks else len(rows)  # the only wait for the device
+            if step + 1 == sampling.max_new_tokens or not left:
+                break
+            if looks and every > 1:
+                looked, state = drawn, generator.get_state()
+            decoding.append(chosen, alive)
+            if left <= 0.75 * len(rows):
+                kept = torch.nonzero(alive).squeeze(1)
+                decoding.keep(kept)
+                rows, alive = rows[kept], alive[kept]
     if not torch.isfinite(logprobs).all():
         raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
     model.train(was_training)

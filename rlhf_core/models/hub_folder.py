@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
@@ -20,46 +19,18 @@ from transformers.models.auto.modeling_auto import (
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.architecture import make_tiny
-from rlhf_core.models.loading import refuse_random
+from rlhf_core.models.loading import auto_class, refuse_random
 from rlhf_core.models.policy import Policy, policy_of
 from rlhf_core.models.response_states import start_token
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling, generate
 
-#: Files of a model's folder by part.
-PARTS = {
-    "configuration (config.json)": ("config.json",),
-    "weights (*.safetensors)": ("*.safetensors",),
-    "tokenizer (tokenizer.json or tokenizer_config.json)": (
-        "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model",
-    ),
-}  # fmt: skip
-#: Files of other forms of a model, and how its folder is made of them.
-OTHER_FORMS = {
-    "adapter_config.json": "It has an adapter of another model: merge it (peft: merge_and_unload) and save the whole",
-    "*.bin": "Pickled weights (*.bin) may run code and are not loaded: convert them once by "
-    "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER) in a place that you trust",
-    "*.gguf": "GGUF is for inference: give the model from which it was converted",
-}
-SAVED = "Give a folder that save_pretrained wrote, of the model and of its tokenizer"
 #: The largest difference in nats between log-probabilities here and by transformers.
 TOLERANCE = 1e-3
 #: Tokens of the tiny model's vocabulary, of its prompts, and of its answers.
 _WORDS, _PROMPTS, _ANSWER = 64, ((5, 6, 7, 8, 9, 10), (11, 12, 13)), 4
 #: Standard deviation of its weights; of smaller ones every token would be as likely.
 _DEVIATION = 0.3
-
-
-def check_parts(folder: Path) -> None:
-    """Refuses a model's folder without one of its parts.
-
-    Raises:
-        DataError: names the missing files, and how to make them of those that are there.
-    """
-    for part, names in PARTS.items():
-        if not any(any(folder.glob(name)) for name in names):
-            remedy = next((said for form, said in OTHER_FORMS.items() if any(folder.glob(form))), SAVED)
-            raise DataError(f"the model folder has no {part}", file=str(folder), remedy=remedy)
 
 
 def check_kind(config: PreTrainedConfig, model: str) -> None:
@@ -91,9 +62,8 @@ def check_weights(folder: Path, config: PreTrainedConfig) -> None:
     Raises:
         DataError: names the damaged file, or weights that transformers would initialise at random.
     """
-    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
-        _, loading_info = kind.from_pretrained(
+        _, loading_info = auto_class(config).from_pretrained(
             str(folder), device_map="meta", use_safetensors=True, trust_remote_code=False, output_loading_info=True,
             ignore_mismatched_sizes=True,
         )  # fmt: skip
@@ -122,12 +92,11 @@ def check_architecture_runs(config: PreTrainedConfig, model: str) -> None:
     for name in ("initializer_range", "init_std"):
         if hasattr(small, name):
             setattr(small, name, _DEVIATION)
-    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     refused = f"model {model}: models of type '{config.model_type}' cannot be trained here"
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # GPUs are not touched
         torch.default_generator.manual_seed(0)
         try:
-            tiny = kind.from_config(small, dtype=torch.float32).eval()
+            tiny = auto_class(config).from_config(small, dtype=torch.float32).eval()
             gap = _gap(tiny, policy_of(tiny, pad_id=0, eos_id=2))
         except Exception as error:  # whatever an architecture does that this project does not know
             said = str(error).strip().splitlines()

@@ -1,7 +1,4 @@
-"""Models by description: built from a small configuration, loaded from a local folder, or from a hub id.
-
-Sizes of a stored model's configuration are held against its weights before transformers makes tensors of these sizes.
-"""
+"""Models by description: built from a small configuration, loaded from a local folder, or from a hub id."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -30,9 +26,8 @@ from transformers import (
 from transformers.utils import logging
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from rlhf_core.models.architecture import HEADS, LAYERS, MOST, POSITIONS, WIDTH, check_architecture
-from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import StatedSettings, resolve
+from rlhf_core.models.architecture import check_architecture
+from rlhf_core.models.device import StatedSettings, granted, resolve
 from rlhf_core.models.forward import use_tf32
 
 #: Precisions of a model's weights by name.
@@ -49,6 +44,11 @@ def _no_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, A
 
 # Not disable_progress_bar(), which also hides the bars of downloads from the hub: those take minutes.
 logging.set_tqdm_hook(_no_bar)
+
+
+def auto_class(config: PreTrainedConfig) -> Any:
+    """Returns transformers' class that makes a language model of a configuration."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def build_language_model(
@@ -77,10 +77,10 @@ def build_language_model(
         )
     except (StrictDataclassError, ValueError) as error:
         raise RecipeError(f"architecture: {' '.join(str(error).split())}") from None
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return kind.from_config(config, dtype=torch.float32)
+        model: PreTrainedModel = auto_class(config).from_config(config, dtype=torch.float32)
+    return model
 
 
 def set_precision(model: nn.Module, dtype: torch.dtype) -> None:
@@ -139,7 +139,19 @@ def stored_model(
         RecipeError: see `set_attention`.
     """
     with naming_damage(source, what, remedy):
-        return _stored_model(kind, source, dtype)
+        config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+        attention, config._attn_implementation = config._attn_implementation, None
+        model: PreTrainedModel
+        model, loading_info = kind.from_pretrained(
+            str(source), config=config, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False,
+            output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+        refuse_random(loading_info, source)
+        if attention is not None:
+            set_attention(model, attention)
+        if dtype is None:
+            set_device_defaults(model)
+        return model
 
 
 @contextmanager
@@ -158,23 +170,6 @@ def naming_damage(source: Path | str, what: str = "model", remedy: str = REMEDY)
     except Exception as error:
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{what} cannot be loaded ({said})", file=str(source), remedy=remedy) from None
-
-
-def _stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-    check_sizes(config, Path(source))
-    attention, config._attn_implementation = config._attn_implementation, None
-    model: PreTrainedModel
-    model, loading_info = kind.from_pretrained(
-        str(source), config=config, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False,
-        output_loading_info=True, ignore_mismatched_sizes=True,
-    )  # fmt: skip
-    refuse_random(loading_info, source)
-    if attention is not None:
-        set_attention(model, attention)
-    if dtype is None:
-        set_device_defaults(model)
-    return model
 
 
 def refuse_random(loading_info: Mapping[str, Any], source: Path | str) -> None:
@@ -222,7 +217,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None)
     """
     with naming_damage(source):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-        return stored_model(AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM, source, dtype)
+        return stored_model(auto_class(config), source, dtype)
 
 
 def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
@@ -274,50 +269,11 @@ def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
     """Returns the model of a configuration, shapes only."""
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
-        model: PreTrainedModel = kind.from_config(config)
+        model: PreTrainedModel = auto_class(config).from_config(config)
     return model
 
 
-def trainable(model: torch.nn.Module) -> int:
-    """Returns parameters that are trained, shared ones once."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-#: Numbers of layers, each of which has weights of its own.
-_LAYERS = (*LAYERS, "num_decoder_layers")
-#: Sizes that are at most the longest side of a weight.
-_SIDES = (*WIDTH, *HEADS, "vocab_size", "intermediate_size", "d_ff", "d_kv", "head_dim", "num_key_value_heads")
-
-
-def check_sizes(config: PreTrainedConfig, folder: Path) -> None:
-    """Refuses a configuration that asks for more than its weights have; a folder without safetensors passes.
-
-    transformers would build the layers, and would make up weights of another size at random, whatever memory they need.
-
-    Raises:
-        DataError: names the configuration, the field and both numbers.
-        SafetensorError: the weights are damaged.
-    """
-    shapes: list[list[int]] = []
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as weights:
-            shapes += [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118 (not a mapping)
-    if not shapes:
-        return
-    longest = max((side for shape in shapes for side in shape), default=0)
-    for names, most, what in (
-        (_LAYERS, len(shapes), f"the weights are {len(shapes)} tensors"),
-        (_SIDES, longest, f"no side of a weight is longer than {longest}"),
-        (POSITIONS, MOST, f"it must be at most {MOST}"),
-    ):
-        for name in names:
-            value = getattr(config, name, None)
-            if isinstance(value, int | float) and not value <= most:
-                raise DataError(
-                    f"is {value!r:.50}, but {what}",
-                    file=str(folder / "config.json"),
-                    field=name,
-                    remedy="Give the config.json that belongs to the weights",
-                )
+def trainable(model: nn.Module) -> int:
+    """Returns the number of parameters that are trained, shared ones once."""
+    return sum(parameter.numel() for parameter in trainable_parameters(model))

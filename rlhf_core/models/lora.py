@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +15,9 @@ from rlhf_core.typed import Checked, above, between
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from torch import Tensor
     from transformers import PreTrainedModel
 
-    from rlhf_core.models.decoding import Decoding
-    from rlhf_core.models.policy import Policy, TokenStatistics
+    from rlhf_core.models.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,12 @@ class Adapter:
         with self._peft.disable_adapter():
             yield
 
+    def reference(self, policy: Policy) -> Policy:
+        """Returns the policy as it was before training: on the same model, with the adapters switched off."""
+        reference = copy.copy(policy)
+        reference.applied = self.off
+        return reference
+
     def save(self, folder: Path) -> None:
         """Saves the adapters alone, as safetensors."""
         self._peft.save_pretrained(str(folder), safe_serialization=True)
@@ -112,54 +117,3 @@ def _check_shared(model: PreTrainedModel) -> None:
                 f"LoRA targets {adapted[0]}, which shares its weights with {others}: adapters of one cannot be added "
                 f"into both; leave {adapted[0].rpartition('.')[2]} out of lora.targets"
             )
-
-
-class AdapterOff:
-    """A policy's reference: the same model with its adapters switched off; see `Policy`."""
-
-    def __init__(self, policy: Policy, adapter: Adapter) -> None:
-        self._policy, self._adapter = policy, adapter
-        self.model, self.pad_id, self.eos_id = policy.model, policy.pad_id, policy.eos_id
-
-    @property
-    def device(self) -> torch.device:
-        return self._policy.device
-
-    def statistics(
-        self,
-        prompt_ids: Tensor,
-        prompt_mask: Tensor,
-        response_ids: Tensor,
-        response_mask: Tensor,
-        *,
-        with_entropy: bool = True,
-    ) -> TokenStatistics:
-        with self._adapter.off():
-            return self._policy.statistics(
-                prompt_ids, prompt_mask, response_ids, response_mask, with_entropy=with_entropy
-            )
-
-    def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
-        return _DecodingOff(self._policy, self._adapter, prompt_ids, prompt_mask)
-
-    def applied(self) -> AbstractContextManager[None]:
-        return self._adapter.off()
-
-
-class _DecodingOff:
-    """Decoding whose every forward pass goes without the adapters."""
-
-    def __init__(self, policy: Policy, adapter: Adapter, prompt_ids: Tensor, prompt_mask: Tensor) -> None:
-        self._adapter = adapter
-        with adapter.off():
-            self._decoding = policy.decoding(prompt_ids, prompt_mask)
-
-    def logits(self) -> Tensor:
-        with self._adapter.off():
-            return self._decoding.logits()
-
-    def append(self, chosen: Tensor, alive: Tensor) -> None:
-        self._decoding.append(chosen, alive)
-
-    def keep(self, rows: Tensor) -> None:
-        self._decoding.keep(rows)

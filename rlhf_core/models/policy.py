@@ -6,19 +6,20 @@ reads. Everything else in the project sees a `Policy` only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.response_states import response_states, start_token
+from rlhf_core.rollout import Inputs
 
 
 @dataclass(frozen=True)
@@ -34,20 +35,47 @@ class TokenStatistics:
     entropies: Tensor
 
 
-class Policy(Protocol):
-    """A language model as a policy.
+def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
+    """Returns (ids [batch, max_len] int64, mask bool) of token lists padded on `side` ('left' or 'right')."""
+    width = max((len(row) for row in rows), default=0)
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.bool)
+    for i, row in enumerate(rows):
+        if not len(row):
+            continue
+        place = slice(width - len(row), width) if side == "left" else slice(0, len(row))
+        ids[i, place] = torch.tensor(row, dtype=torch.long)
+        mask[i, place] = True
+    return ids, mask
 
-    Attributes:
+
+def pad_sequences(sequences: Sequence[EncodedSequence], pad_id: int, device: torch.device) -> Inputs:
+    """Returns prompts, padded on the left, and responses, padded on the right, with their masks."""
+    prompts = pad_rows([sequence.prompt for sequence in sequences], pad_id, "left")
+    responses = pad_rows([sequence.response for sequence in sequences], pad_id, "right")
+    prompt_ids, prompt_mask, ids, mask = (part.to(device) for part in (*prompts, *responses))
+    return prompt_ids, prompt_mask, ids, mask
+
+
+class Policy:
+    """A language model as a policy; this class is that of decoders.
+
+    Args:
         model: the transformers model, output projection included.
         pad_id, eos_id: token ids; a response ends with its first EOS.
+
+    Attributes:
+        applied: returns a context in which `model` computes as this policy (see `Adapter.reference`).
     """
 
-    model: PreTrainedModel
-    pad_id: int
-    eos_id: int
+    def __init__(self, model: PreTrainedModel, *, pad_id: int, eos_id: int) -> None:
+        self.model, self.pad_id, self.eos_id = model, pad_id, eos_id
+        self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
+        self.applied: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     def statistics(
         self,
@@ -66,58 +94,15 @@ class Policy(Protocol):
             response_ids, response_mask: [batch, response_len], right-padded.
             with_entropy: zeros are returned for the entropy otherwise.
         """
-
-    def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
-        """Starts to decode after these prompts [batch, prompt_len], left-padded."""
-
-    def applied(self) -> AbstractContextManager[None]:
-        """Returns a context in which `model` computes as this policy, for engines that run the model themselves."""
-
-
-def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
-    """Returns (ids [batch, max_len] int64, mask bool) of token lists padded on `side` ('left' or 'right')."""
-    width = max((len(row) for row in rows), default=0)
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
-    mask = torch.zeros((len(rows), width), dtype=torch.bool)
-    for i, row in enumerate(rows):
-        if not len(row):
-            continue
-        place = slice(width - len(row), width) if side == "left" else slice(0, len(row))
-        ids[i, place] = torch.tensor(row, dtype=torch.long)
-        mask[i, place] = True
-    return ids, mask
-
-
-class DecoderPolicy:
-    """A decoder-only language model as a policy; see `Policy`."""
-
-    def __init__(self, model: PreTrainedModel, *, pad_id: int, eos_id: int) -> None:
-        self.model = model
-        self.pad_id = pad_id
-        self.eos_id = eos_id
-        self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
-    def statistics(
-        self,
-        prompt_ids: Tensor,
-        prompt_mask: Tensor,
-        response_ids: Tensor,
-        response_mask: Tensor,
-        *,
-        with_entropy: bool = True,
-    ) -> TokenStatistics:
-        states = self.states(prompt_ids, prompt_mask, response_ids, response_mask)
-        flat, entropy = token_statistics(
-            states[response_mask],
-            response_ids[response_mask],
-            self.model.get_output_embeddings(),
-            softcap=self.softcap,
-            with_entropy=with_entropy,
-        )
+        with self.applied():
+            states = self.states(prompt_ids, prompt_mask, response_ids, response_mask)
+            flat, entropy = token_statistics(
+                states[response_mask],
+                response_ids[response_mask],
+                self.model.get_output_embeddings(),
+                softcap=self.softcap,
+                with_entropy=with_entropy,
+            )
         logprobs = torch.zeros(response_ids.shape, dtype=torch.float32, device=states.device)
         entropies = torch.zeros_like(logprobs)
         return TokenStatistics(
@@ -130,13 +115,11 @@ class DecoderPolicy:
         return response_states(decoder_of(self.model), *sequences)[:, :-1]
 
     def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
+        """Starts to decode after these prompts [batch, prompt_len], left-padded, within `applied`."""
         return DecoderDecoding(self.model, self.softcap, prompt_ids, prompt_mask)
 
-    def applied(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
-
-class EncoderDecoderPolicy(DecoderPolicy):
+class EncoderDecoderPolicy(Policy):
     """An encoder-decoder (T5, mT5) as a policy; see `Policy`. The prompt is what the encoder reads."""
 
     def __init__(self, model: PreTrainedModel, *, pad_id: int, eos_id: int) -> None:
@@ -156,6 +139,5 @@ class EncoderDecoderPolicy(DecoderPolicy):
 
 def policy_of(model: PreTrainedModel, *, pad_id: int, eos_id: int) -> Policy:
     """Returns the adapter that fits a model."""
-    adapter = EncoderDecoderPolicy if model.config.is_encoder_decoder else DecoderPolicy
-    policy: Policy = adapter(model, pad_id=pad_id, eos_id=eos_id)
-    return policy
+    adapter = EncoderDecoderPolicy if model.config.is_encoder_decoder else Policy
+    return adapter(model, pad_id=pad_id, eos_id=eos_id)

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.loading import backbone_of, save_model, stored_model
+from rlhf_core.models.loading import backbone_of, naming_damage, save_model, stored_model
 from rlhf_core.models.response_states import response_states
 
 HEADS_FILE = "heads.safetensors"
@@ -74,14 +73,6 @@ class Projection(nn.Linear):
 
 #: Remedy for a damaged reward model.
 REMEDY = "Re-run its stage, or copy its folder again"
-
-
-def _damaged(folder: Path, error: Exception) -> DataError:
-    return DataError(
-        f"the reward model cannot be loaded ({(str(error).splitlines() or [type(error).__name__])[0]})",
-        file=str(folder),
-        remedy=REMEDY,
-    )
 
 
 class ScalarModel(nn.Module):
@@ -216,13 +207,10 @@ class ScalarModel(nn.Module):
                 file=str(folder),
                 remedy="Give the `result/model` folder of a reward-model stage",
             )
-        try:
+        with naming_damage(folder, "the reward model", REMEDY):
             config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise _damaged(folder, error) from None
-        heads = config.get("heads") if isinstance(config, dict) else None
-        if not isinstance(heads, list) or not heads or not all(isinstance(head, str) for head in heads):
-            raise _damaged(folder, ValueError(f"{CONFIG_FILE} does not name the heads"))
+            if not config["heads"] or isinstance(config["heads"], str):
+                raise ValueError(f"{CONFIG_FILE} does not name the heads")
         return config
 
     @classmethod
@@ -230,17 +218,12 @@ class ScalarModel(nn.Module):
         """Returns a saved model and the settings that it was trained with."""
         config = cls.training_settings(folder)
         backbone = stored_model(AutoModel, folder, what="the reward model", remedy=REMEDY)
-        try:
+        with naming_damage(folder, "the reward model", REMEDY):
             weights = load_file(folder / HEADS_FILE)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise _damaged(folder, error) from None
-        projections = config.get("projections", {})
-        try:
+            projections = config.get("projections", {})
             model = cls(backbone, config["heads"], bias=config.get("bias", False), projections=projections)
             for heads in (model.heads, model.projections):
                 heads.load_state_dict({k: v for k, v in weights.items() if k.partition(".")[0] in heads})
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise _damaged(folder, error) from None
         return model, config
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from rlhf_core.models.policy import Policy
 
 
-class Engine(Protocol):
-    """A way to sample responses.
+class Loop:
+    """The reference: one token at a time for all rows, with a key-value cache of the whole batch.
 
     Attributes:
         rescored: whether training computes the log-probabilities of responses anew, since the engine's own come from
             other kernels than the policy's forward pass.
     """
 
-    rescored: ClassVar[bool]
+    rescored: ClassVar[bool] = False
 
     @staticmethod
     def check(architecture: Mapping[str, Any]) -> None:
@@ -49,26 +49,12 @@ class Engine(Protocol):
         self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
     ) -> Generated:
         """Samples a response to each prompt by the policy's present weights; see `generate`."""
-
-
-class Loop:
-    """The reference: one token at a time for all rows, with a key-value cache of the whole batch."""
-
-    rescored: ClassVar[bool] = False
-
-    @staticmethod
-    def check(architecture: Mapping[str, Any]) -> None:
-        pass
-
-    def sample(
-        self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
-    ) -> Generated:
         from rlhf_core.models.generation import sample_in_steps
 
         return sample_in_steps(policy, prompt_ids, prompt_mask, sampling, generator)
 
 
-class Vllm:
+class Vllm(Loop):
     """vLLM, in a process and an environment of its own, with the policy's present weights."""
 
     rescored: ClassVar[bool] = True
@@ -85,13 +71,12 @@ class Vllm:
         return sample_by_vllm(policy, prompt_ids, prompt_mask, sampling, generator)
 
 
-ENGINES: Choices[type[Engine]] = Choices("engine", {"loop": Loop, "vllm": Vllm}, needs=("rescored", "check", "sample"))
+ENGINES: Choices[type[Loop]] = Choices("engine", {"loop": Loop, "vllm": Vllm}, needs=("rescored", "check", "sample"))
 #: Samples where no setting names another one.
 DEFAULT_ENGINE = "loop"
 
-_used: set[str] = set()
-
-
+#: Engines that have sampled for the stage under way, for its record.
+used_engines: set[str] = set()
 #: Temperatures of sampling: below the smallest and above the largest one, logits are no longer told apart.
 Temperature = Annotated[
     float, Range("0 for greedy, or from 0.01 to 100", lambda value: value == 0 or 0.01 <= value <= 100)
@@ -151,13 +136,6 @@ def generate(
     """
     import torch
 
-    _used.add(sampling.engine)
+    used_engines.add(sampling.engine)
     with torch.no_grad():
         return ENGINES[sampling.engine]().sample(policy, prompt_ids, prompt_mask, sampling, generator)
-
-
-def take_used() -> list[str]:
-    """Returns the engines that have sampled in this process since this was last called."""
-    found = sorted(_used)
-    _used.clear()
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
@@ -182,17 +182,8 @@ class Rewarded:
         return (self.rewards * self.mask).sum(dim=1)
 
 
-class AdvantageSettings(Protocol):
-    """Settings of an optimiser that its advantages read."""
-
-    @property
-    def gamma(self) -> float: ...
-
-    @property
-    def lam(self) -> float: ...
-
-    @property
-    def group_std(self) -> str: ...
+#: An `OptimiserConfig`, whose module reads the tables here and in `objectives`.
+Settings = Any
 
 
 @dataclass(frozen=True)
@@ -207,57 +198,50 @@ class AdvantageEstimator:
         cancels: what it does to an affine shaping of one reward per response, for a message; None if it shows.
     """
 
-    estimate: Callable[[Rewarded, AdvantageSettings], Tensor]
+    estimate: Callable[[Rewarded, Settings], Tensor]
     needs_critic: bool = False
     compares: bool = False
     reads: tuple[str, ...] = ()
     cancels: str | None = None
 
 
-def _gae(given: Rewarded, config: AdvantageSettings) -> Tensor:
-    return gae(given.rewards, given.values, given.mask, config.gamma, config.lam)
-
-
-def _reward_to_go(given: Rewarded, config: AdvantageSettings) -> Tensor:
-    return rewards_to_go(given.rewards, given.mask, config.gamma)
-
-
-def _token_reward(given: Rewarded, config: AdvantageSettings) -> Tensor:
+def token_reward(given: Rewarded, config: Settings) -> Tensor:
+    """Returns each token's own reward."""
     return torch.where(given.mask, given.rewards.float(), 0.0)
-
-
-def _group_relative(given: Rewarded, config: AdvantageSettings) -> Tensor:
-    return on_tokens(group_relative(given.scores, given.groups, config.group_std), given.mask)
-
-
-def _leave_one_out(given: Rewarded, config: AdvantageSettings) -> Tensor:
-    return on_tokens(leave_one_out(given.scores, given.groups), given.mask)
 
 
 ADVANTAGES = Choices(
     "advantage",
     {
-        "gae": AdvantageEstimator(_gae, needs_critic=True, reads=("gamma", "lam")),
-        "reward_to_go": AdvantageEstimator(_reward_to_go, reads=("gamma",)),
+        "gae": AdvantageEstimator(
+            lambda given, config: gae(given.rewards, given.values, given.mask, config.gamma, config.lam),
+            needs_critic=True,
+            reads=("gamma", "lam"),
+        ),
+        "reward_to_go": AdvantageEstimator(
+            lambda given, config: rewards_to_go(given.rewards, given.mask, config.gamma), reads=("gamma",)
+        ),
         "group_relative": AdvantageEstimator(
-            _group_relative,
+            lambda given, config: on_tokens(group_relative(given.scores, given.groups, config.group_std), given.mask),
             compares=True,
             reads=("group_std",),
             cancels="maps the rewards of a group by a*r + b with a > 0, which GRPO's advantages (r - mean)/std cancel",
         ),
-        "leave_one_out": AdvantageEstimator(_leave_one_out, compares=True),
-        "token_reward": AdvantageEstimator(_token_reward),
+        "leave_one_out": AdvantageEstimator(
+            lambda given, config: on_tokens(leave_one_out(given.scores, given.groups), given.mask), compares=True
+        ),
+        "token_reward": AdvantageEstimator(token_reward),
     },
     needs=("estimate", "needs_critic", "compares", "reads", "cancels"),
 )
 
 
-def advantage_plus_value(given: Rewarded, advantages: Tensor, config: AdvantageSettings) -> Tensor:
+def advantage_plus_value(given: Rewarded, advantages: Tensor, config: Settings) -> Tensor:
     """Returns the advantage before whitening plus the value."""
     return (advantages + given.values) * given.mask
 
 
-def monte_carlo(given: Rewarded, advantages: Tensor, config: AdvantageSettings) -> Tensor:
+def monte_carlo(given: Rewarded, advantages: Tensor, config: Settings) -> Tensor:
     """Returns the discounted sum of the rewards that followed."""
     return rewards_to_go(given.rewards, given.mask, config.gamma)
 

@@ -1,9 +1,9 @@
-"""Auxiliary losses: a further term of the policy's loss that brings its own batch."""
+"""Imitation beside a reward: a further term of the policy's loss that brings its own batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,24 +14,6 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.policy_optimisation.sources import Passes
 from rlhf_core.supervised.objectives import sequence_statistics
-
-
-class AuxiliaryLoss(Protocol):
-    """A term added to the policy's loss at every optimiser step.
-
-    Attributes:
-        name: of its metric.
-    """
-
-    name: str
-
-    def parts(self, policy: Policy) -> Iterator[Tensor]:
-        """Returns the loss of the next batch as scalars that sum to it, over ranks too, one per forward pass,
-        coefficient included."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Imitation:
@@ -70,6 +52,7 @@ class Imitation:
         self.passes = Passes(len(sequences), batch, f"imitation-{seed}")
 
     def parts(self, policy: Policy) -> Iterator[Tensor]:
+        """Yields the loss of the next batch as scalars that sum to it, over ranks too, one per forward pass."""
         rows = self.passes.next()
         counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
         for chosen, counts in distributed.shares(rows, self.microbatch):

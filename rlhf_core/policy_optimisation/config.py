@@ -156,7 +156,7 @@ class OptimiserConfig(Checked):
             raise RecipeError(
                 f"advantage '{self.advantage}' with critic '{self.critic}': "
                 + ("it needs a critic" if estimator.needs_critic else "only an advantage that needs a critic reads one")
-                + f"; 'gae' needs a critic ({', '.join(name for name in CRITICS if CRITICS[name].build)}), the others "
+                + f"; 'gae' needs a critic ({', '.join(name for name in CRITICS if CRITICS[name].exists)}), the others "
                 "have critic: none"
             )
         if self.has_critic != (self.critic_lr is not None):
@@ -194,7 +194,7 @@ class OptimiserConfig(Checked):
 
     @property
     def has_critic(self) -> bool:
-        return CRITICS[self.critic].build is not None
+        return CRITICS[self.critic].exists
 
     @property
     def kl_in_reward(self) -> bool:

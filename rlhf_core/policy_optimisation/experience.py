@@ -170,51 +170,32 @@ def score(
     """Returns (log-probabilities, entropies) of responses [batch, response_len] under a policy, from one pass."""
     logprobs = torch.zeros(ids.shape, device=ids.device)
     entropies = torch.zeros_like(logprobs)
-    for rows in microbatches(prompt_mask, mask, microbatch):
-        prompt_len, response_len = trimmed(prompt_mask[rows], mask[rows])
-        statistics = policy.statistics(
-            prompt_ids[rows, -prompt_len:],
-            prompt_mask[rows, -prompt_len:],
-            ids[rows, :response_len],
-            mask[rows, :response_len],
-        )
-        logprobs[rows, :response_len] = statistics.logprobs
-        entropies[rows, :response_len] = statistics.entropies
+    for rows, inputs in microbatches((prompt_ids, prompt_mask, ids, mask), microbatch):
+        statistics, width = policy.statistics(*inputs), inputs[3].shape[1]
+        logprobs[rows, :width], entropies[rows, :width] = statistics.logprobs, statistics.entropies
     return distributed.merged(logprobs), distributed.merged(entropies)
-
-
-def inputs_of(batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns (prompt ids, prompt mask, response ids, response mask) of some rows, trimmed to the widths that they
-    need."""
-    prompt_len, response_len = trimmed(batch.prompt_mask[rows], batch.responses.mask[rows])
-    return (
-        batch.prompt_ids[rows, -prompt_len:],
-        batch.prompt_mask[rows, -prompt_len:],
-        batch.responses.ids[rows, :response_len],
-        batch.responses.mask[rows, :response_len],
-    )
 
 
 def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:
     """Returns some rows of a batch, trimmed to the width that they need."""
-    prompt_len, response_len = trimmed(batch.prompt_mask[rows], batch.responses.mask[rows])
+    prompt_ids, prompt_mask, ids, mask = trimmed(rows, *batch.inputs)
     wanted = rows.tolist()
     old = batch.responses
 
     def cut(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[rows, :response_len]
+        return None if values is None else values[rows, : ids.shape[1]]
 
     responses = Responses(
-        ids=old.ids[rows, :response_len],
-        mask=old.mask[rows, :response_len],
+        ids=ids,
+        mask=mask,
         ended=old.ended[rows],
         pieces=None if old.pieces is None else [old.pieces[i] for i in wanted],
         entropies=cut(old.entropies),
     )
     return replace(
         batch,
-        prompt_ids=batch.prompt_ids[rows, -prompt_len:],
-        prompt_mask=batch.prompt_mask[rows, -prompt_len:],
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
         responses=responses,
         prompts=[batch.prompts[i] for i in wanted],
         texts=[batch.texts[i] for i in wanted],

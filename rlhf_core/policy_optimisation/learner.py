@@ -13,12 +13,14 @@ from rlhf_core.errors import NumericsError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import WHITENINGS, whiten
-from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
+from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OptimiserConfig
-from rlhf_core.policy_optimisation.experience import Experience, inputs_of
+from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES, ObjectiveInputs, value_loss
+from rlhf_core.rollout import trimmed
 from rlhf_core.stepper import Stepper, stepper_of
+from rlhf_core.training_state import load_trainable_state, trainable_state
 
 #: Mean and largest absolute change of a token's log-probability since its rollout.
 GAPS = ("logprob_gap", "logprob_gap_max")
@@ -38,7 +40,7 @@ class Learner:
         policy: Policy,
         critic: ScalarModel | None,
         config: OptimiserConfig,
-        auxiliary: AuxiliaryLoss | None = None,
+        auxiliary: Imitation | None = None,
     ) -> None:
         self.policy, self.critic, self.config, self.auxiliary = policy, critic, config, auxiliary
         self.objective = OBJECTIVES[config.objective]
@@ -159,7 +161,7 @@ class Learner:
     ) -> dict[str, Tensor]:
         """Adds the gradient of some rows, 0 if they do not count; returns sums for the metrics."""
         batch, config = experience.batch, self.config
-        inputs = inputs_of(batch, rows)
+        inputs = trimmed(rows, *batch.inputs)
         mask = inputs[3]
         width = mask.shape[1]
         assert batch.logprobs is not None
@@ -185,7 +187,7 @@ class Learner:
         critic, stepper = self.critic, self.critic_stepper
         assert critic is not None
         assert stepper is not None
-        inputs = inputs_of(experience.batch, rows)
+        inputs = trimmed(rows, *experience.batch.inputs)
         mask = inputs[3]
         width = mask.shape[1]
         values: Tensor = stepper.forward(lambda: critic(*inputs, head="value", shift=1))
@@ -197,7 +199,7 @@ class Learner:
         stepper.backward((loss if counts else 0.0 * loss) / tokens)
         return {"value_loss": loss.detach(), "value_clip_fraction": terms.clipped.sum()}
 
-    def _auxiliary_backward(self, auxiliary: AuxiliaryLoss) -> float:
+    def _auxiliary_backward(self, auxiliary: Imitation) -> float:
         total = 0.0
         parts = auxiliary.parts(self.policy)
         while (part := self.actor.forward(lambda: next(parts, None))) is not None:
@@ -208,22 +210,22 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Returns the trainable weights, Adam's moments, and the auxiliary loss's place in its data."""
         state: dict[str, Any] = {
-            "policy": self.actor.read(lambda: weights(self.policy.model)),
+            "policy": self.actor.read(lambda: trainable_state(self.policy.model)),
             "actor_adam": self.actor.optimiser_state(),
         }
         critic, stepper = self.critic, self.critic_stepper
         if critic is not None and stepper is not None:
-            state |= {"critic": stepper.read(lambda: weights(critic)), "critic_adam": stepper.optimiser_state()}
+            state |= {"critic": stepper.read(lambda: trainable_state(critic)), "critic_adam": stepper.optimiser_state()}
         if self.auxiliary is not None:
             state["auxiliary"] = self.auxiliary.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.actor.write(lambda: load_weights(self.policy.model, state["policy"]))
+        self.actor.write(lambda: load_trainable_state(self.policy.model, state["policy"]))
         self.actor.load_optimiser_state(state["actor_adam"])
         critic, stepper = self.critic, self.critic_stepper
         if critic is not None and stepper is not None:
-            stepper.write(lambda: load_weights(critic, state["critic"]))
+            stepper.write(lambda: load_trainable_state(critic, state["critic"]))
             stepper.load_optimiser_state(state["critic_adam"])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(state["auxiliary"])
@@ -232,18 +234,3 @@ class Learner:
 def _check_norm(norm: float) -> None:
     if norm != norm or norm == float("inf"):
         raise NumericsError(f"gradient norm is {norm}; lower the learning rate or check the reward")
-
-
-def weights(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Returns the trainable parameters by name, each shared one once."""
-    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-
-
-@torch.no_grad()
-def load_weights(model: torch.nn.Module, stored: dict[str, Tensor]) -> None:
-    """Copies stored weights into the same trainable parameters; a name too many or too few is a KeyError."""
-    own = weights(model)
-    if own.keys() != stored.keys():
-        raise KeyError(f"stored weights differ in {sorted(own.keys() ^ stored.keys())}")
-    for name, value in own.items():
-        value.copy_(stored[name])

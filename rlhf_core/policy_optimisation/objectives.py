@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
+from rlhf_core.policy_optimisation.advantages import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -223,37 +224,6 @@ class Loss:
     measures: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class ObjectiveConfig(Protocol):
-    """Settings of an optimiser that its objective reads or checks."""
-
-    @property
-    def clip(self) -> float: ...
-
-    @property
-    def loss_average(self) -> str: ...
-
-    @property
-    def dpo_beta(self) -> float: ...
-
-    @property
-    def dpo_min_margin(self) -> float: ...
-
-    @property
-    def group_size(self) -> int: ...
-
-    @property
-    def minibatch(self) -> int: ...
-
-    @property
-    def advantage(self) -> str: ...
-
-    @property
-    def whitening(self) -> str: ...
-
-    @property
-    def kl_placement(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class TokenObjective:
     """An objective with a loss for every token, summed as `loss_average` says.
@@ -265,24 +235,24 @@ class TokenObjective:
         divide_by: (advantages, mask) of a minibatch -> scalar, in the place of what `loss_average` divides by.
     """
 
-    token_loss: Callable[[ObjectiveInputs, ObjectiveConfig], TokenLoss]
+    token_loss: Callable[[ObjectiveInputs, Settings], TokenLoss]
     reads: tuple[str, ...] = ()
-    check: Callable[[ObjectiveConfig], None] = lambda config: None
+    check: Callable[[Settings], None] = lambda config: None
     divide_by: Callable[[Tensor, Tensor], Tensor] | None = None
     #: what it makes of the order of rewards alone, for a message; None where their size counts
     ignores_size: str | None = None
     measures: tuple[str, ...] = ()
 
-    def units(self, scores: Tensor, groups: Tensor, config: ObjectiveConfig) -> Tensor:
+    def units(self, scores: Tensor, groups: Tensor, config: Settings) -> Tensor:
         """Returns [units, k] int64 rows that stay together in a minibatch: single responses."""
         return torch.arange(len(groups), device=groups.device)[:, None]
 
-    def loss(self, seen: ObjectiveInputs, config: ObjectiveConfig) -> Loss:
+    def loss(self, seen: ObjectiveInputs, config: Settings) -> Loss:
         terms = self.token_loss(seen, config)
         losses = terms.losses if seen.importance is None else seen.importance * terms.losses
         return Loss(LOSS_AVERAGES[config.loss_average].total(losses, seen.mask), terms.clipped)
 
-    def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: ObjectiveConfig) -> Tensor:
+    def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: Settings) -> Tensor:
         """Returns the divisor of the loss sum of a whole minibatch of `units`, a scalar."""
         if self.divide_by is not None:
             return self.divide_by(advantages, mask)
@@ -299,7 +269,7 @@ class PairObjective:
     )
     measures: tuple[str, ...] = ("accuracy", "margin")
 
-    def check(self, config: ObjectiveConfig) -> None:
+    def check(self, config: Settings) -> None:
         """Refuses settings that do not make pairs, or that no pair reads.
 
         Raises:
@@ -317,34 +287,22 @@ class PairObjective:
                 f"'{config.kl_placement}', '{config.whitening}' and '{config.advantage}'"
             )
 
-    def units(self, scores: Tensor, groups: Tensor, config: ObjectiveConfig) -> Tensor:
+    def units(self, scores: Tensor, groups: Tensor, config: Settings) -> Tensor:
         """Returns [pairs, 2] int64: rows (better, worse)."""
         return ordered_pairs(scores, groups, config.dpo_min_margin)
 
-    def loss(self, seen: ObjectiveInputs, config: ObjectiveConfig) -> Loss:
+    def loss(self, seen: ObjectiveInputs, config: Settings) -> Loss:
         logratios = torch.where(seen.mask, seen.logprobs - seen.reference, 0.0).sum(dim=1).view(-1, 2)
         losses, margins = preference_loss(logratios, config.dpo_beta)
         measures = {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
         return Loss(losses.sum(), torch.zeros_like(seen.mask), measures)
 
-    def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: ObjectiveConfig) -> Tensor:
+    def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: Settings) -> Tensor:
         """Returns the pairs of a whole minibatch."""
         return tokens.new_tensor(units)
 
 
-def _clipped_surrogate(seen: ObjectiveInputs, config: ObjectiveConfig) -> TokenLoss:
-    return clipped_surrogate(seen.logprobs, seen.old, seen.advantages, seen.mask, config.clip)
-
-
-def _policy_gradient(seen: ObjectiveInputs, config: ObjectiveConfig) -> TokenLoss:
-    return policy_gradient(seen.logprobs, seen.advantages, seen.mask)
-
-
-def _rlmec(seen: ObjectiveInputs, config: ObjectiveConfig) -> TokenLoss:
-    return rlmec_objective(seen.logprobs, seen.reference, seen.advantages, seen.mask, config.clip)
-
-
-def _check_rlmec(config: ObjectiveConfig) -> None:
+def _check_rlmec(config: Settings) -> None:
     if (config.advantage, config.whitening) != ("token_reward", "none"):
         raise RecipeError(
             "objective 'rlmec' weighs tokens by their own rewards: it needs advantage 'token_reward' and whitening "
@@ -355,9 +313,21 @@ def _check_rlmec(config: ObjectiveConfig) -> None:
 OBJECTIVES: Choices[TokenObjective | PairObjective] = Choices(
     "objective",
     {
-        "clipped_surrogate": TokenObjective(_clipped_surrogate, reads=("clip", "importance_cap")),
-        "policy_gradient": TokenObjective(_policy_gradient, reads=("importance_cap",)),
-        "rlmec": TokenObjective(_rlmec, reads=("clip",), check=_check_rlmec, divide_by=nonzero_rewards),
+        "clipped_surrogate": TokenObjective(
+            lambda seen, config: clipped_surrogate(seen.logprobs, seen.old, seen.advantages, seen.mask, config.clip),
+            reads=("clip", "importance_cap"),
+        ),
+        "policy_gradient": TokenObjective(
+            lambda seen, config: policy_gradient(seen.logprobs, seen.advantages, seen.mask), reads=("importance_cap",)
+        ),
+        "rlmec": TokenObjective(
+            lambda seen, config: rlmec_objective(
+                seen.logprobs, seen.reference, seen.advantages, seen.mask, config.clip
+            ),
+            reads=("clip",),
+            check=_check_rlmec,
+            divide_by=nonzero_rewards,
+        ),
         "online_dpo": PairObjective(),
     },
     needs=("units", "loss", "divisor", "reads", "check", "measures", "ignores_size"),

@@ -22,7 +22,7 @@ from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES, VALUE_TARGETS, WHITENINGS, Rewarded, whiten
-from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
+from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.diagnostics import describe
 from rlhf_core.policy_optimisation.experience import (
@@ -30,7 +30,6 @@ from rlhf_core.policy_optimisation.experience import (
     PhaseClock,
     ReplayBuffer,
     RewardFunction,
-    inputs_of,
     proxy_scores,
 )
 from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
@@ -38,7 +37,7 @@ from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED, truncated_importance
 from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rewards.composition import Stateful
-from rlhf_core.rollout import RolloutBatch, microbatches, trimmed
+from rlhf_core.rollout import RolloutBatch, microbatches
 from rlhf_core.schedule import rate_share
 
 #: step from 1, metrics, what was rolled out; True ends the training
@@ -71,7 +70,7 @@ class PolicyOptimiser:
         seed: int,
         *,
         critic: ScalarModel | None = None,
-        auxiliary: AuxiliaryLoss | None = None,
+        auxiliary: Imitation | None = None,
         clock: PhaseClock | None = None,
     ) -> None:
         if config.has_critic != (critic is not None):
@@ -171,9 +170,8 @@ class PolicyOptimiser:
         values = torch.zeros(mask.shape, device=mask.device)
         if self.critic is not None and self.learner.critic_stepper is not None:
             with self.learner.critic_stepper.gathered():
-                for rows in microbatches(batch.prompt_mask, mask, self.config.microbatch):
-                    width = trimmed(batch.prompt_mask[rows], mask[rows])[1]
-                    values[rows, :width] = self.critic(*inputs_of(batch, rows), head="value", shift=1)
+                for rows, inputs in microbatches(batch.inputs, self.config.microbatch):
+                    values[rows, : inputs[3].shape[1]] = self.critic(*inputs, head="value", shift=1)
         return distributed.merged(values)
 
     def update(self, experience: Experience, *, train_actor: bool = True) -> dict[str, float]:
@@ -186,25 +184,17 @@ class PolicyOptimiser:
 
         Tensors are the live ones: save or copy them before the next iteration.
         """
-        state: dict[str, Any] = {
-            "step": self.step,
-            "generator": self.generator.get_state(),
-            "learner": self.learner.state_dict(),
-            "kl": self.kl.state_dict(),
-            "replay": self.replay.state_dict(),
-            "source": self.source.state_dict(),
-        }
-        if isinstance(self.reward, Stateful):
-            state["reward"] = self.reward.state_dict()
-        return state
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        return state | {"step": self.step, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a `state_dict`, bitwise, given the same settings, data and frozen models."""
         self.step = state["step"]
         self.generator.set_state(state["generator"])
-        self.learner.load_state_dict(state["learner"])
-        self.kl.load_state_dict(state["kl"])
-        self.replay.load_state_dict(state["replay"])
-        self.source.load_state_dict(state["source"])
-        if isinstance(self.reward, Stateful):
-            self.reward.load_state_dict(state["reward"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, Any]:
+        """Returns what changes while training and keeps its own state."""
+        parts = {"learner": self.learner, "kl": self.kl, "replay": self.replay, "source": self.source.passes}
+        return parts | ({"reward": self.reward} if isinstance(self.reward, Stateful) else {})

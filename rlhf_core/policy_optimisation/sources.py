@@ -5,32 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.choices import Choices
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.lazy import torch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from rlhf_core.models.generation import Generated
     from rlhf_core.models.policy import Policy
-    from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.models.sampling import Sampling
     from rlhf_core.policy_optimisation.experience import EncodedPrompt, PhaseClock
     from rlhf_core.rollout import RolloutBatch
-
-
-class RolloutSource(Protocol):
-    """Gives the next rollout batch, with `logprobs` (of the sampling policy) and `reference_logprobs`."""
-
-    def next(self, generator: torch.Generator) -> RolloutBatch:
-        """Returns the next batch; what is random beyond the order of the data comes from `generator`."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Passes:
@@ -65,20 +53,10 @@ class Passes:
         self.pending = list(state["pending"])
 
 
-class _InPasses:
-    """A source that goes through its data again and again."""
-
-    passes: Passes
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"passes": self.passes.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.passes.load_state_dict(state["passes"])
-
-
-class OnPolicy(_InPasses):
+class OnPolicy:
     """Samples responses to the next prompts from the policy as it is.
+
+    What is random beyond the order of the prompts comes from the generator that `next` is given.
 
     Args:
         policy, reference: who samples, and who is the anchor.
@@ -89,10 +67,10 @@ class OnPolicy(_InPasses):
         group_size: responses per prompt.
         microbatch: responses per forward pass.
         seed: of the order of the prompts.
-        clock: times sampling and scoring.
-        generation_batch: responses sampled at a time over all ranks, None for the whole batch.
-        on_generated: sees each part of a batch as soon as it is sampled.
+        clock, generation_batch, on_generated: see `collect`.
     """
+
+    fixed = False
 
     def __init__(
         self,
@@ -110,24 +88,21 @@ class OnPolicy(_InPasses):
         generation_batch: int | None = None,
         on_generated: Callable[[Generated], None] | None = None,
     ) -> None:
-        self.generation_batch, self.on_generated = generation_batch, on_generated
-        self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
-        self.prompts, self.sampling = prompts, sampling
-        self.group_size, self.microbatch, self.clock = group_size, microbatch, clock
+        self.models, self.prompts, self.sampling = (policy, reference, tokenizer), prompts, sampling
+        self.options: dict[str, Any] = {
+            "microbatch": microbatch, "group_size": group_size, "clock": clock,
+            "generation_batch": generation_batch, "on_generated": on_generated,
+        }  # fmt: skip
         self.passes = Passes(len(prompts), rollout_batch // group_size, f"prompts-{seed}")
 
     def next(self, generator: torch.Generator) -> RolloutBatch:
         from rlhf_core.policy_optimisation.experience import collect
 
         prompts = [self.prompts[i] for i in self.passes.next()]
-        return collect(
-            self.policy, self.reference, self.tokenizer, prompts, self.sampling, generator,
-            microbatch=self.microbatch, group_size=self.group_size, clock=self.clock,
-            generation_batch=self.generation_batch, on_generated=self.on_generated,
-        )  # fmt: skip
+        return collect(*self.models, prompts, self.sampling, generator, **self.options)
 
 
-class FixedSamples(_InPasses):
+class FixedSamples:
     """Goes through samples that the reference drew once; the sampling policy is the reference. Source: RLMEC, §4.2.
 
     Args:
@@ -137,6 +112,8 @@ class FixedSamples(_InPasses):
         microbatch: responses per forward pass.
         seed: of their order.
     """
+
+    fixed = True
 
     def __init__(
         self, reference: Policy, samples: RolloutBatch, *, rollout_batch: int, microbatch: int = 64, seed: int = 0
@@ -162,86 +139,11 @@ class FixedSamples(_InPasses):
         return slice_rows(self.samples, torch.tensor(self.passes.next(), device=self.samples.groups.device))
 
 
-@dataclass(frozen=True)
-class RolloutParts:
-    """Parts that a source of rollouts may use; see `OnPolicy`.
-
-    Attributes:
-        prompts: encodes the training prompts.
-        samples: samples of the reference, None where there are none.
-    """
-
-    policy: Policy
-    reference: Policy
-    tokenizer: PreTrainedTokenizerBase
-    prompts: Callable[[], Sequence[EncodedPrompt]]
-    samples: RolloutBatch | None
-    sampling: Sampling
-    rollout_batch: int
-    group_size: int
-    microbatch: int
-    seed: int
-    clock: PhaseClock
-    generation_batch: int | None = None
-    on_generated: Callable[[Generated], None] | None = None
-
-
-@dataclass(frozen=True)
-class RolloutOrigin:
-    """A source of rollouts as a setting names it.
-
-    Args:
-        build: gives the source.
-        fixed: whether they are samples of the reference, drawn once; the policy samples them otherwise.
-    """
-
-    build: Callable[[RolloutParts], RolloutSource]
-    fixed: bool
-
-
-def on_policy(parts: RolloutParts) -> RolloutSource:
-    """Returns samples of the policy as it is."""
-    return OnPolicy(
-        parts.policy, parts.reference, parts.tokenizer, parts.prompts(), parts.sampling,
-        rollout_batch=parts.rollout_batch, group_size=parts.group_size, microbatch=parts.microbatch,
-        seed=parts.seed, clock=parts.clock, generation_batch=parts.generation_batch, on_generated=parts.on_generated,
-    )  # fmt: skip
-
-
-def fixed(parts: RolloutParts) -> RolloutSource:
-    """Returns samples that the reference drew once.
-
-    Raises:
-        RecipeError: there are none.
-    """
-    if parts.samples is None:
-        raise RecipeError("the optimiser learns from fixed samples: give --samples")
-    sizes = {"rollout_batch": parts.rollout_batch, "microbatch": parts.microbatch, "seed": parts.seed}
-    return FixedSamples(parts.reference, parts.samples, **sizes)
-
-
-SOURCES = Choices(
-    "source",
-    {"on_policy": RolloutOrigin(on_policy, fixed=False), "fixed": RolloutOrigin(fixed, fixed=True)},
-    needs=("build", "fixed"),
+RolloutSource = OnPolicy | FixedSamples
+#: `fixed`: whether rollouts are samples of the reference, drawn once; the policy samples them otherwise.
+SOURCES: Choices[type[OnPolicy] | type[FixedSamples]] = Choices(
+    "source", {"on_policy": OnPolicy, "fixed": FixedSamples}, needs=("fixed", "next")
 )
-
-
-@dataclass(frozen=True)
-class CriticParts:
-    """Models that a critic may start from.
-
-    Attributes:
-        sft: loads the SFT model.
-        reward_model: loads the reward model that is read; None where none is.
-        head: of that reward model.
-        seed: of a new head.
-    """
-
-    sft: Callable[[], PreTrainedModel]
-    reward_model: Callable[[], ScalarModel] | None
-    head: str
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -249,40 +151,22 @@ class CriticStart:
     """Starting point of a critic.
 
     Args:
-        build: gives the critic; None for no critic.
-        of_reward_model: whether a reward model is needed.
+        exists: whether there is a critic.
+        of_reward_model: whether it starts as the reward model, rather than as the SFT model with a new value head.
         reads: settings that only a critic reads.
     """
 
-    build: Callable[[CriticParts], ScalarModel] | None
+    exists: bool = True
     of_reward_model: bool = False
     reads: tuple[str, ...] = ("critic_lr", "critic_warmup", "value_clip", "value_coef", "value_target")
-
-
-def from_sft(parts: CriticParts) -> ScalarModel:
-    """Returns the SFT model with a new value head."""
-    from rlhf_core.models.reward_model import ScalarModel
-
-    return ScalarModel.from_language_model(parts.sft(), heads=("value",), seed=parts.seed, bias=True)
-
-
-def from_reward_model(parts: CriticParts) -> ScalarModel:
-    """Returns the reward model, its head as the value head.
-
-    Raises:
-        RecipeError: no reward model is given.
-    """
-    if parts.reward_model is None:
-        raise RecipeError("critic is 'reward_model', but no component reads a reward model")
-    return parts.reward_model().as_critic(parts.head)
 
 
 CRITICS = Choices(
     "critic",
     {
-        "sft": CriticStart(from_sft),
-        "reward_model": CriticStart(from_reward_model, of_reward_model=True),
-        "none": CriticStart(None, reads=()),
+        "sft": CriticStart(),
+        "reward_model": CriticStart(of_reward_model=True),
+        "none": CriticStart(exists=False, reads=()),
     },
-    needs=("build", "of_reward_model", "reads"),
+    needs=("exists", "of_reward_model", "reads"),
 )

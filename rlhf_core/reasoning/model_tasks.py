@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder, truncate_prompt
 from rlhf_core.data.templates import Piece, encode_pieces, encode_text
-from rlhf_core.data.truncation import truncate_prompt
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution

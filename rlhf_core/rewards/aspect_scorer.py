@@ -22,7 +22,7 @@ from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.models.generation import Generated
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rollout import RolloutBatch, Spelling
-from rlhf_core.segmentation.segments import Segmentation, boundary_tokens, from_spans
+from rlhf_core.segmentation.segments import boundary_tokens, from_spans
 from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 
 
@@ -107,8 +107,7 @@ class AspectScorer:
         padded = torch.zeros(segmentation.ends.shape)
         for row, (found, one) in enumerate(zip(slices, scored, strict=True)):
             padded[row, : len(found)] = torch.tensor(one.values[: len(found)])
-        ends, count, index = (part.to(device) for part in (segmentation.ends, segmentation.count, segmentation.index))
-        return Segments(padded.to(device), Segmentation(ends, count, index))
+        return Segments(padded.to(device), segmentation.to(device))
 
 
 def _aspects(reward: Reward) -> list[AspectScorer]:

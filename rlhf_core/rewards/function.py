@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import distributed
@@ -68,11 +67,10 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
 
     Raises:
         UserCodeError: it raises an error; the message has its file and line.
-        RecipeError: it returns something else than numbers, is async or a class, ends the process, or changes
-            what other code of the process computes with.
+        RecipeError: it returns something else than numbers, is async or a class, or ends the process.
     """
     _refuse_uncalled(function, name)
-    given, before = _copied(batch), _process_state()
+    given = replace(copy.deepcopy(replace(batch, references={})), references=batch.references)
     with torch.no_grad():
         try:
             returned = function(given)
@@ -82,13 +80,6 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
             raise _failure(function, name, error) from error
         except SystemExit as error:
             raise RecipeError(f"reward function {name} ends the process (exit {error.code}); return values") from None
-        finally:
-            changed = [what for what, now in _process_state().items() if now != before[what]]
-        if changed:
-            raise RecipeError(
-                f"reward function {name} changes {', '.join(changed)}, which the rest of the run depends on; put it "
-                "back before returning, or leave it out"
-            )
         try:
             if torch.as_tensor(returned).is_complex():
                 raise TypeError("complex numbers")
@@ -148,16 +139,6 @@ def _refuse_uncalled(function: Any, name: str) -> None:
         raise RecipeError(f"reward function {name} is a class; name an instance of it, as in reward = {name}()")
 
 
-def _process_state() -> dict[str, Any]:
-    """Returns what a function can change for the rest of the process, by what it is called in messages."""
-    return {
-        "the working directory": os.getcwd(),
-        "torch's default dtype": torch.get_default_dtype(),
-        "torch's number of threads": torch.get_num_threads(),
-        "torch's seed": torch.initial_seed(),
-    }
-
-
 def checked_signal(
     values: Tensor, batch: RolloutBatch, gives: type[Sequence] | type[Tokens], name: str
 ) -> Sequence | Tokens:
@@ -181,23 +162,6 @@ def checked_signal(
         row = int(torch.nonzero(bad)[0])
         raise FunctionNumericsError(f"reward function {name}: the reward of response {row} of the batch is not finite")
     return Sequence(values) if gives is Sequence else Tokens(torch.where(mask, values, 0.0))
-
-
-def _copied(batch: RolloutBatch) -> RolloutBatch:
-    """Returns a batch whose tensors, records and lists are its own; reference rewards are shared."""
-    return replace(_with_copies(batch), responses=_with_copies(batch.responses))
-
-
-def _with_copies(given: Any) -> Any:
-    """Returns a dataclass with copies of its tensors and sequences."""
-    copies: dict[str, Any] = {}
-    for field in fields(given):
-        value = getattr(given, field.name)
-        if isinstance(value, torch.Tensor):
-            copies[field.name] = value.detach().clone()
-        elif isinstance(value, list | tuple):
-            copies[field.name] = copy.deepcopy(value)
-    return replace(given, **copies)
 
 
 def build_function_scorer(name: str, gives: str) -> FunctionScorer:

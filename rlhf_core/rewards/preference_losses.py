@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
@@ -61,15 +61,15 @@ def _weight(head: torch.nn.Module) -> Tensor:
 
 
 class PreferenceLoss(Protocol):
-    """A loss over a microbatch of pairs."""
+    """A loss over a microbatch of pairs.
 
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Returns the heads that are trained; the first is the one to read."""
+    Attributes:
+        heads: that are trained; the first is the one to read.
+        minimum_pairs: that a microbatch needs for the loss to say anything.
+    """
 
-    @property
-    def minimum_pairs(self) -> int:
-        """Returns pairs that a microbatch needs for the loss to say anything."""
+    heads: ClassVar[tuple[str, ...]]
+    minimum_pairs: ClassVar[int]
 
     def __call__(
         self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
@@ -92,14 +92,8 @@ class BradleyTerry(Checked):
     """
 
     regularisation: Annotated[float, at_least(0)] = 0.0
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        return ("reward",)
-
-    @property
-    def minimum_pairs(self) -> int:
-        return 1
+    heads: ClassVar[tuple[str, ...]] = ("reward",)
+    minimum_pairs: ClassVar[int] = 1
 
     def __call__(
         self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
@@ -128,14 +122,8 @@ class Odin(Checked):
 
     length: Annotated[float, at_least(0)] = 1.0
     orthogonality: Annotated[float, at_least(0)] = 1.0
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        return ("quality", "length")
-
-    @property
-    def minimum_pairs(self) -> int:
-        return 2
+    heads: ClassVar[tuple[str, ...]] = ("quality", "length")
+    minimum_pairs: ClassVar[int] = 2
 
     def __call__(
         self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]

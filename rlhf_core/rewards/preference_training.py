@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.models.policy import pad_rows
+from rlhf_core.models.policy import pad_rows, pad_sequences
 from rlhf_core.models.response_states import PACKED
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates, read_head
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
@@ -30,32 +30,11 @@ def aggregate(
     aggregation: Aggregation = PLAIN_MEAN,
     head: str = "reward",
 ) -> tuple[Aggregated, Tensor]:
-    """Returns (rewards and worth of the segments, ends [batch, max_segments] with -1 beyond each row's count)."""
+    """Returns (rewards of the responses and their segments, ends [batch, max_segments] with -1 beyond each count)."""
     device = next(model.parameters()).device
-    prompt_ids, prompt_mask = pad_rows([s.sequence.prompt for s in batch], pad_id, "left")
-    response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
-    ends, _ = pad_rows([s.ends for s in batch], -1, "right")
-    ends = ends.to(device)
-    inputs = [part.to(device) for part in (prompt_ids, prompt_mask, response_ids, response_mask, ends)]
-    states = model.at_ends(*inputs, head=head)
+    ends = pad_rows([s.ends for s in batch], -1, "right")[0].to(device)
+    states = model.at_ends(*pad_sequences([s.sequence for s in batch], pad_id, device), ends, head=head)
     return aggregation(states), ends
-
-
-def evaluations(
-    model: ScalarModel,
-    batch: Sequence[SegmentedSequence],
-    pad_id: int,
-    aggregation: Aggregation = PLAIN_MEAN,
-    head: str = "reward",
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the sequence evaluations and what they are made of.
-
-    Returns:
-        (e [batch], worth of the segments [batch, max_segments], ends [batch, max_segments] with -1 beyond each row's
-        count).
-    """
-    found, ends = aggregate(model, batch, pad_id, aggregation, head)
-    return found.total, found.worth, ends
 
 
 def can_share_prompts(model: ScalarModel, longest: int) -> bool:
@@ -88,7 +67,7 @@ def head_evaluations(
     same = all(a.sequence.prompt == b.sequence.prompt for a, b in zip(chosen, rejected, strict=True))
     if same and can_share_prompts(model, longest):
         return _shared_evaluations(model, chosen, rejected, pad_id, aggregation, heads)
-    found = {head: evaluations(model, [*chosen, *rejected], pad_id, aggregation, head)[0] for head in heads}
+    found = {head: aggregate(model, [*chosen, *rejected], pad_id, aggregation, head)[0].total for head in heads}
     return {head: (e[: len(chosen)], e[len(chosen) :]) for head, e in found.items()}
 
 

@@ -19,10 +19,9 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.reads import READS
-from rlhf_core.rollout import Responses, RolloutBatch, microbatches, trimmed
+from rlhf_core.rollout import Responses, RolloutBatch, microbatches
 from rlhf_core.segmentation.end_tokens import with_end_tokens
-from rlhf_core.segmentation.segmenters import Segmenter
-from rlhf_core.segmentation.segments import Segmentation
+from rlhf_core.segmentation.segments import Segmentation, Segmenter
 from rlhf_core.signals import Segments, Sequence, SignalType
 
 
@@ -73,15 +72,8 @@ class RewardModelScorer:
         """Returns [batch, response_len] float32: the head at every response token."""
         mask = batch.responses.mask
         values = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
-        for rows in microbatches(batch.prompt_mask, mask, self.microbatch):
-            prompt_len, response_len = trimmed(batch.prompt_mask[rows], mask[rows])
-            values[rows, :response_len] = self.model(
-                batch.prompt_ids[rows, -prompt_len:],
-                batch.prompt_mask[rows, -prompt_len:],
-                batch.responses.ids[rows, :response_len],
-                mask[rows, :response_len],
-                head=self.head,
-            )
+        for rows, inputs in microbatches(batch.inputs, self.microbatch):
+            values[rows, : inputs[3].shape[1]] = self.model(*inputs, head=self.head)
         return distributed.merged(values)
 
     def spelled(self, responses: Responses) -> Responses:
@@ -100,16 +92,8 @@ class RewardModelScorer:
         shape = segmentation.ends.shape
         total = torch.zeros(shape[0], device=ids.device)
         rewards, weights = torch.zeros(shape, device=ids.device), torch.zeros(shape, device=ids.device)
-        for rows in microbatches(batch.prompt_mask, mask, self.microbatch):
-            prompt_len, response_len = trimmed(batch.prompt_mask[rows], mask[rows])
-            states = self.model.at_ends(
-                batch.prompt_ids[rows, -prompt_len:],
-                batch.prompt_mask[rows, -prompt_len:],
-                ids[rows, :response_len],
-                mask[rows, :response_len],
-                ends[rows],
-                head=self.head,
-            )
+        for rows, inputs in microbatches((batch.prompt_ids, batch.prompt_mask, ids, mask), self.microbatch):
+            states = self.model.at_ends(*inputs, ends[rows], head=self.head)
             found = READS[self.read].rewards(states, self.aggregation, self.base)
             total[rows], rewards[rows], weights[rows] = found.total, found.rewards, found.weights
         return Aggregated(distributed.merged(total), distributed.merged(rewards), distributed.merged(weights))

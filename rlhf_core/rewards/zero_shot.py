@@ -9,10 +9,10 @@ of the paper does not show, as the released code has it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from itertools import takewhile
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from rlhf_core.errors import JudgeError, NumericsError, RecipeError
 from rlhf_core.lazy import httpx, torch
@@ -27,6 +27,9 @@ FIGURE_5 = "Human: {instruction}\nAssistant: {completion}"
 COMPLETION = "{completion}"
 #: Largest log-probability, which rounding may put above 0.
 ROUNDING = 1e-3
+#: Most tokens at a prompt's end that are others where an answer follows.
+MERGED = 3
+T = TypeVar("T")
 READS = ("answer_tokens", "head")
 #: Name of the head of UltraRM's checkpoint, and what transformers calls it.
 HEAD = {"^regression_head": "score"}
@@ -98,7 +101,9 @@ class LocalZeroShot:
         found = [self.settings.empty] * len(encoded)
         rows = [i for i, (_, count) in enumerate(encoded) if count]
         for chosen in _groups(sorted(rows, key=lambda i: len(encoded[i][0])), self.settings.batch):
-            for i, value in zip(chosen, self._scored([encoded[i] for i in chosen]), strict=True):
+            with torch.no_grad():
+                values = self._scored([encoded[i] for i in chosen])
+            for i, value in zip(chosen, values, strict=True):
                 found[i] = value
         _check_finite(found, self.settings.model)
         return found
@@ -114,10 +119,6 @@ class LocalZeroShot:
         return kept, min(len(own), len(kept) - 1)
 
     def _scored(self, rows: Sequence[tuple[list[int], int]]) -> list[float]:
-        with torch.no_grad():
-            return self._forward(rows)
-
-    def _forward(self, rows: Sequence[tuple[list[int], int]]) -> list[float]:
         width = max(len(ids) for ids, _ in rows)
         device = self.model.device
         ids = torch.zeros((len(rows), width), dtype=torch.long)
@@ -143,6 +144,8 @@ class LocalZeroShot:
 class EndpointZeroShot:
     """A served model that rewards answers by the log-probabilities of their tokens.
 
+    An answer's tokens are those behind the tokens that its prompt has alone.
+
     Args:
         settings: how it is asked, with `base_url`.
         client: of HTTP.
@@ -159,136 +162,58 @@ class EndpointZeroShot:
             NumericsError: a reward that is not finite.
         """
         asked = [(self.settings.opening(one), text) for one, text in zip(instructions, answers, strict=True)]
-        found = [self.settings.empty] * len(asked)
-        rows = [i for i, (_, text) in enumerate(asked) if text]
-        for chosen in _groups(rows, self.settings.batch):
-            choices = self._choices([asked[i][0] + asked[i][1] for i in chosen])
-            for i, choice in zip(chosen, choices, strict=True):
-                found[i] = _mean_behind(choice, asked[i][0] + asked[i][1], len(asked[i][0]), self.settings)
+        texts = dict.fromkeys(part for opening, text in asked if text for part in (opening, opening + text))
+        tokens = dict(zip(texts, self._tokens(list(texts)), strict=True))
+        found = [
+            self._mean(tokens[opening + text], tokens[opening], text) if text else self.settings.empty
+            for opening, text in asked
+        ]
         _check_finite(found, self.settings.model)
         return found
 
-    def _choices(self, prompts: list[str]) -> list[dict[str, Any]]:
-        body = {"model": self.settings.model, "prompt": prompts, "echo": True, "logprobs": 0, "max_tokens": 0}
+    def _tokens(self, prompts: list[str]) -> list[list[tuple[str, float | None]]]:
+        """Returns the tokens of each prompt with their log-probabilities; the first one has none."""
+        body = {"model": self.settings.model, "echo": True, "logprobs": 0, "max_tokens": 0}
         key = os.environ.get(self.settings.api_key_variable or "", "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         where = f"{str(self.settings.base_url).rstrip('/')}/completions"
+        found: list[list[tuple[str, float | None]]] = []
         try:
-            reply = self.client.post(where, json=body, headers=headers, timeout=self.settings.timeout_s)
-            reply.raise_for_status()
-            choices = reply.json()["choices"]
-            ordered = sorted(choices, key=lambda choice: choice["index"])
-            indices = [choice["index"] for choice in ordered]
+            for part in _groups(prompts, self.settings.batch):
+                reply = self.client.post(
+                    where, json={**body, "prompt": part}, headers=headers, timeout=self.settings.timeout_s
+                )
+                reply.raise_for_status()
+                choices = {choice["index"]: choice["logprobs"] for choice in reply.json()["choices"]}
+                for one in (choices[place] for place in range(len(part))):
+                    found.append(list(zip(one["tokens"], one["token_logprobs"], strict=True)))
         except (httpx.HTTPError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise JudgeError(
-                f"{where} did not return the log-probabilities of {len(prompts)} prompts ({error}); it must take "
+                f"{where} did not return the log-probabilities of {len(prompts)} prompts ({error!r}); it must take "
                 "'echo' and 'logprobs', as vLLM's /v1/completions does"
             ) from error
-        if len(ordered) != len(prompts):
-            raise JudgeError(f"{where} returned {len(ordered)} choices for {len(prompts)} prompts")
-        if indices != [*range(len(prompts))]:
-            raise JudgeError(f"{where} returned choices of index {indices[:8]} for {len(prompts)} prompts")
-        return ordered
+        return found
+
+    def _mean(
+        self, tokens: Sequence[tuple[str, float | None]], prompt: Sequence[tuple[str, float | None]], text: str
+    ) -> float:
+        """Returns the mean log-probability of an answer's tokens, which may begin with the prompt's last characters."""
+        alike = (before[0] == token[0] for before, token in zip(prompt, tokens, strict=False))
+        own = tokens[sum(takewhile(bool, alike)) :]
+        last = own[-1][0] if own else text
+        cut = not text.endswith(last) and "\ufffd" not in last and not last.startswith("bytes:")
+        if len(own) == len(tokens) or len(tokens) - len(own) < len(prompt) - MERGED or cut or not own:
+            raise JudgeError(
+                f"{self.settings.base_url}: the scored tokens are not those of the whole prompt and answer; raise the "
+                "endpoint's limit on the length of a prompt"
+            )
+        values = [value for _, value in own if isinstance(value, float) and value <= ROUNDING]
+        if len(values) < len(own):
+            raise JudgeError(f"{self.settings.base_url}: a token of an answer has no log-probability")
+        return sum(values) / len(own)
 
 
-def _mean_behind(choice: dict[str, Any], text: str, start: int, settings: ZeroShotSettings) -> float:
-    """Returns the mean log-probability of the tokens that end behind a place of the text.
-
-    Raises:
-        JudgeError: the tokens do not spell the text behind that place, or one has a value that is not a
-            log-probability.
-    """
-    try:
-        logprobs = choice["logprobs"]
-        tokens = list(zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True))
-        first = first_behind([token for token, _ in tokens], text, start)
-        own = tokens[first:]
-        if first == 0 and own and own[0][1] is None:  # nothing is before the first token
-            first, own = 1, own[1:]
-        if not own:
-            raise ValueError("no token of the answer has one")
-        for token, value in own:
-            if value is None:
-                raise ValueError(f"the answer's token {token!r} has none")
-            if isinstance(value, bool) or value > ROUNDING:
-                raise ValueError(f"{value} is not a log-probability")
-        if first == 0:
-            raise ValueError("the tokens begin with the answer's")
-        return sum(value for _, value in own) / len(own)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise JudgeError(
-            f"{settings.base_url}: a choice has no tokens and token_logprobs of its prompt ({error}); ask an endpoint "
-            "that echoes prompts with their log-probabilities"
-        ) from error
-    except OtherTokens as error:
-        raise JudgeError(
-            f"{settings.base_url}: the scored tokens are not those of the whole answer ({error}); raise the endpoint's "
-            "limit on the length of a prompt, or ask one that returns every token of a prompt as text"
-        ) from error
-
-
-# --- the tokens of a text as an endpoint echoes them: found by their spelling, from the end, since endpoints count
-# `text_offset` differently. vLLM counts tokens before the text, such as `<s>`, and each token of a character that has
-# several. Such a token is a part, spelled as U+FFFD, as nothing or as `bytes:...`.
-
-#: Divides the parts of characters from the text of a token.
-_PARTS = re.compile("(\ufffd+)")
-
-
-class OtherTokens(Exception):
-    """Tokens that are not those of a text."""
-
-
-def first_behind(tokens: Sequence[str], text: str, start: int) -> int:
-    """Returns the number of the first token that ends behind a place of a text, which the last token ends.
-
-    Raises:
-        OtherTokens: a token that the text does not have there, or too few tokens.
-    """
-    at, parts = len(text), 0
-    for number in range(len(tokens) - 1, -1, -1):
-        token, behind = tokens[number], False
-        for piece in _pieces(token):
-            if not piece.strip("\ufffd"):
-                parts, behind = parts + (len(piece) or 1), True
-                continue
-            end = _end_of(piece, text, at, parts) if at > start else start
-            if end is None:
-                raise OtherTokens(f"the token {token!r} is not what {text[start:at][-40:]!r} ends in")
-            if end <= start:
-                return number if behind else number + 1
-            at, parts, behind = end - len(piece), 0, True
-        if at < start or (at == start and not text[start - 1 : start].isascii()):
-            return number  # parts before it are those of the place's own character
-    missing = text[start:at]
-    if missing and (len(missing) > parts or any(char.isascii() for char in missing)):
-        raise OtherTokens(f"{missing[:40]!r} has no token")
-    return 0
-
-
-def _pieces(token: str) -> list[str]:
-    """Returns the texts of a token and the parts of characters between them, from its end."""
-    spelled = "" if token[:6] == "bytes:" else token
-    return [piece for piece in reversed(_PARTS.split(spelled)) if piece] or [""]
-
-
-def _end_of(piece: str, text: str, at: int, parts: int) -> int | None:
-    """Returns where a piece ends that is the last before a place of a text; None where another text is there.
-
-    Args:
-        parts: parts of characters between them, each of at most one character. A blank may be between them, too, since
-            some tokenizers leave it out of a single token.
-    """
-    for end in range(at, max(at - parts - 2, -1), -1):
-        if text.endswith(piece, 0, end):
-            return end
-        skipped = text[end - 1 : end]
-        if (skipped.isascii() or not parts) and (skipped != " " or end == len(text)):
-            return None
-    return None
-
-
-def _groups(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+def _groups(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
 
@@ -299,7 +224,6 @@ def _check_finite(found: Sequence[float], model: str) -> None:
             raise NumericsError(f"zero-shot reward of answer {place + 1} by {model} is {value}; it must be finite")
 
 
-#: Anything that rewards answers to instructions.
 ZeroShot = LocalZeroShot | EndpointZeroShot
 
 

@@ -11,27 +11,23 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_core.data.templates import encode_text
-from rlhf_core.errors import RecipeError
-from rlhf_core.segmentation.segments import END, check_end_token
+from rlhf_core.errors import DataError, RecipeError
+
+#: The end token: a special token inserted behind every sentence; not the end of the sequence (EOS).
+END = "<END>"
 
 
 def add_end_token(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel) -> int:
     """Gives tokenizer and model the token `<END>`; its embedding starts as the mean of the others. Returns its id."""
     tokenizer.add_special_tokens({"additional_special_tokens": [END]}, replace_extra_special_tokens=False)
     index = end_token_id(tokenizer)
-    known = _embeddings(backbone).shape[0]
+    known: int = backbone.get_input_embeddings().weight.shape[0]  # type: ignore[assignment,index]
     if index >= known:
         backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    weight = _embeddings(backbone)
+    weight: torch.Tensor = backbone.get_input_embeddings().weight  # type: ignore[assignment]
     with torch.no_grad():
         weight[index] = weight[: min(index, known)].mean(dim=0)
     return index
-
-
-def _embeddings(backbone: PreTrainedModel) -> torch.Tensor:
-    weight = backbone.get_input_embeddings().weight
-    assert isinstance(weight, torch.Tensor)
-    return weight
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -61,7 +57,11 @@ def with_end_tokens(
     Raises:
         DataError: the text holds `<END>` already.
     """
-    check_end_token(text)
+    if END in text:
+        raise DataError(
+            f"the text already holds the end token {END}: ...{text[max(0, text.index(END) - 20) :]!r:.60}",
+            remedy="Remove it from the data, or train the reward model without end tokens (end_token: false)",
+        )
     ids: list[int] = []
     places: list[int] = []
     for start, end in zip([0, *ends], ends or [len(text)], strict=False):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, islice
@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation.segments import Segmentation, boundary_tokens, closing_positions, from_ends
+from rlhf_core.segmentation.segments import Segmentation, Segmenter, boundary_tokens, closing_positions, from_ends
 from rlhf_core.typed import Checked, at_least, between
 
 #: Markers behind which a sentence over the limit is cut again, in the order in which they are tried. Source: appendix
@@ -80,7 +80,7 @@ class StatedSaT(Checked):
 
 
 @dataclass(frozen=True)
-class SaT(Checked):
+class SaT(Checked, Segmenter):
     """Sentences of a SaT model; each ends at its boundary token, and EOS belongs to none.
 
     Args:
@@ -96,7 +96,6 @@ class SaT(Checked):
     threshold: Annotated[float, between(0, 1, open_low=True, open_high=True)] | None = None
     batch: Annotated[int, at_least(1)] = 32
     known: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    needs_entropies: ClassVar[bool] = False
     needs_spelling: ClassVar[bool] = True
     stated: ClassVar[type[Any]] = StatedSaT
 
@@ -145,7 +144,7 @@ class SaT(Checked):
     def _find(self, texts: list[str]) -> list[list[int]]:
         """Ends of texts that differ, by the model and the rules."""
         result = [[len(text)] if text else [] for text in texts]
-        worth = [i for i, text in enumerate(texts) if len(list(islice(_visible(text), 2))) > 1]
+        worth = [i for i, text in enumerate(texts) if len(list(islice(filter(_is_visible, text), 2))) > 1]
         for start in range(0, len(worth), 256):
             rows = worth[start : start + 256]
             for i, sentences in zip(rows, self._split([texts[i] for i in rows]), strict=True):
@@ -182,17 +181,11 @@ def cut_at(responses: Responses, find_ends: Callable[[Sequence[str]], Sequence[S
         tokens = boundary_tokens([start for start, _ in spans[:n]], closing_positions(text, sentences))
         # White space behind the last sentence and tokens without text belong to it; without text, all is one.
         ends.append([*tokens[:-1], n - 1] if n else [])
-    return _on_device(from_ends(ends, responses.ids.shape[1]), responses)
+    return from_ends(ends, responses.ids.shape[1]).to(responses.ids.device)
 
 
-def _visible(text: str) -> Iterator[str]:
-    """Its visible characters."""
-    return (letter for letter in text if letter.isprintable() and not letter.isspace())
-
-
-def _on_device(segmentation: Segmentation, responses: Responses) -> Segmentation:
-    device = responses.ids.device
-    return Segmentation(segmentation.ends.to(device), segmentation.count.to(device), segmentation.index.to(device))
+def _is_visible(letter: str) -> bool:
+    return letter.isprintable() and not letter.isspace()
 
 
 def _merged(parts: Sequence[str]) -> list[int]:

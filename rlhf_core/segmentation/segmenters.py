@@ -15,7 +15,7 @@ from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.sat import SaT, cut_at
-from rlhf_core.segmentation.segments import Segmentation, dense_cover, from_starts
+from rlhf_core.segmentation.segments import Segmentation, Segmenter, dense_cover, from_starts
 from rlhf_core.testbed.grammar import FAMILIES, read
 from rlhf_core.typed import Checked, at_least, typed
 
@@ -23,51 +23,36 @@ from rlhf_core.typed import Checked, at_least, typed
 SENTENCE_MARKERS = frozenset(".!?\n;,:…。！？；，：、،؟؛।")
 
 
-class Segmenter(Protocol):
-    """Cuts responses into segments; says which optional parts of `Responses` it reads."""
-
-    needs_entropies: ClassVar[bool]
-    needs_spelling: ClassVar[bool]
+@runtime_checkable
+class SentenceSegmenter(Protocol):
+    """Cuts responses into sentences, behind each of which a reward model can read a token of its own."""
 
     def segment(self, responses: Responses) -> Segmentation: ...
-
-
-@runtime_checkable
-class SentenceSegmenter(Segmenter, Protocol):
-    """Cuts responses into sentences, behind each of which a reward model can read a token of its own."""
 
     def sentence_ends(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 @dataclass(frozen=True)
-class Bandit:
+class Bandit(Segmenter):
     """One segment, the whole response, read at EOS or the last token."""
-
-    needs_entropies: ClassVar[bool] = False
-    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         return from_starts(torch.zeros_like(responses.mask), responses.mask)
 
 
 @dataclass(frozen=True)
-class Token:
+class Token(Segmenter):
     """Every token but EOS is a segment."""
-
-    needs_entropies: ClassVar[bool] = False
-    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         return from_starts(torch.ones_like(responses.mask), dense_cover(responses))
 
 
 @dataclass(frozen=True)
-class NGram(Checked):
+class NGram(Checked, Segmenter):
     """Every n tokens, without overlap. Source: Segment, §4.3 (a)."""
 
     n: Annotated[int, at_least(1)]
-    needs_entropies: ClassVar[bool] = False
-    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         positions = torch.arange(responses.ids.shape[1], device=responses.ids.device)
@@ -75,14 +60,11 @@ class NGram(Checked):
 
 
 @dataclass(frozen=True)
-class SentenceMarkers:
+class SentenceMarkers(Segmenter):
     """A token that carries a sentence marker ends a segment; a run of markers and blanks ends it once.
 
     Source: Segment, §4.2.
     """
-
-    needs_entropies: ClassVar[bool] = False
-    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         if responses.pieces is None:
@@ -105,7 +87,7 @@ class StatedEntropy(Checked):
 
 
 @dataclass(frozen=True)
-class Entropy(Checked):
+class Entropy(Checked, Segmenter):
     """Token i starts a segment when the entropy of the SFT model's prediction of it exceeds the cutoff.
 
     Args:
@@ -114,7 +96,6 @@ class Entropy(Checked):
 
     cutoff: float
     needs_entropies: ClassVar[bool] = True
-    needs_spelling: ClassVar[bool] = False
     stated: ClassVar[type[Any]] = StatedEntropy
     cutoffs: ClassVar[tuple[str, ...]] = ("cutoff",)
 
@@ -127,13 +108,12 @@ class Entropy(Checked):
 
 
 @dataclass(frozen=True)
-class GoldClauses:
+class GoldClauses(Segmenter):
     """The clauses of the testbed's dialogue world, as its parser finds them: the true boundaries.
 
     A clause ends at its boundary token, as a sentence of `SaT` does.
     """
 
-    needs_entropies: ClassVar[bool] = False
     needs_spelling: ClassVar[bool] = True
 
     def segment(self, responses: Responses) -> Segmentation:
@@ -165,40 +145,18 @@ def build_segmenter(spec: str | Mapping[str, Any]) -> Segmenter:
     return segmenter
 
 
-@dataclass(frozen=True)
-class SegmenterNeeds:
-    """Parts of the pipeline that a segmenter reads, by the attributes of its class.
-
-    Attributes:
-        entropies, spelling: the class's `needs_entropies` and `needs_spelling`.
-        cutoffs: by option, the name of a cutoff of the scale, which a stage replaces by nats; the class lists such
-            options in `cutoffs`.
-        of_stage: whether the stage `segmenter` makes its model: the class has a method `of_stage(folder)`.
-        sentences: whether its segments are sentences: the class has a method `sentence_ends(texts)`.
-    """
-
-    entropies: bool
-    spelling: bool
-    cutoffs: Mapping[str, Any]
-    of_stage: bool
-    sentences: bool
-
-
-def segmenter_needs(spec: str | Mapping[str, Any]) -> SegmenterNeeds:
-    """Returns the needs of a segmenter as a file states it.
+def segmenter_class(spec: str | Mapping[str, Any]) -> type[Any]:
+    """Returns the class of a segmenter as a file states it, whose attributes say what it needs; see `Segmenter`.
 
     Raises:
         RecipeError: an unknown kind.
     """
-    found = SEGMENTERS[SEGMENTERS.kind_of(spec)]
-    options = {} if isinstance(spec, str) else spec
-    return SegmenterNeeds(
-        found.needs_entropies,
-        found.needs_spelling,
-        {name: options[name] for name in getattr(found, "cutoffs", ()) if name in options},
-        hasattr(found, "of_stage"),
-        hasattr(found, "sentence_ends"),
-    )
+    return SEGMENTERS[SEGMENTERS.kind_of(spec)]
+
+
+def cutoff_names(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns, by option, the names of the scale's cutoffs that a segmenter states."""
+    return {name: spec[name] for name in getattr(segmenter_class(spec), "cutoffs", ()) if name in spec}
 
 
 def check_stated_segmenter(spec: Any) -> None:
@@ -209,8 +167,7 @@ def check_stated_segmenter(spec: Any) -> None:
     Raises:
         RecipeError: an unknown kind or option, or an option that is missing or wrong.
     """
-    kind = SEGMENTERS.kind_of(spec)
-    stated = getattr(SEGMENTERS[kind], "stated", None)
+    kind, stated = SEGMENTERS.kind_of(spec), getattr(segmenter_class(spec), "stated", None)
     if stated is None:
         SEGMENTERS.build(spec)
         return

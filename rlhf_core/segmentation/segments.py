@@ -9,9 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlhf_core.errors import DataError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
 
@@ -57,6 +56,10 @@ class Segmentation:
         position = torch.arange(1, self.ends.shape[1] + 1, device=self.ends.device, dtype=torch.float32)
         location = position[None] / self.count.clamp(min=1)[:, None].float()
         return torch.where(self.mask, location, torch.ones_like(location))
+
+    def to(self, device: torch.device | None) -> Segmentation:
+        """Returns the segmentation on a device."""
+        return Segmentation(self.ends.to(device), self.count.to(device), self.index.to(device))
 
     def spans(self, row: int) -> list[tuple[int, int]]:
         """Returns half-open token spans of one row, in order; an empty segment's is (end, end)."""
@@ -119,16 +122,33 @@ def from_ends(ends: Sequence[Sequence[int]], response_len: int) -> Segmentation:
     return from_spans(spans, response_len)
 
 
+class Segmenter:
+    """Cuts responses into segments.
+
+    A class whose model the stage `segmenter` makes has a method `of_stage(folder)`; one whose segments are sentences
+    has `sentence_ends(texts)`.
+
+    Attributes:
+        needs_entropies, needs_spelling: whether it reads these parts of `Responses`.
+        stated: dataclass of the options that a file gives, where these are not the class's own.
+        cutoffs: options for which a file names a cutoff of the scale, which a stage replaces by nats.
+    """
+
+    needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
+    stated: ClassVar[type[Any] | None] = None
+    cutoffs: ClassVar[tuple[str, ...]] = ()
+
+    def segment(self, responses: Responses) -> Segmentation:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class SegmentedSequence:
     """A sequence and the response token indices at which its segments end."""
 
     sequence: EncodedSequence
     ends: list[int]
-
-
-#: The end token: a special token inserted behind every sentence; not the end of the sequence (EOS).
-END = "<END>"
 
 
 def closing_positions(text: str, ends: Sequence[int]) -> list[int]:
@@ -156,17 +176,3 @@ def boundary_tokens(starts: Sequence[int], boundaries: Sequence[int]) -> list[in
         [m] token indices, never decreasing; a boundary at 0 belongs to the first token.
     """
     return [max(0, bisect_left(starts, boundary) - 1) for boundary in boundaries]
-
-
-def check_end_token(text: str) -> None:
-    """Refuses a text that holds `<END>` itself, which could not be told from an end token.
-
-    Raises:
-        DataError: the text holds it.
-    """
-    if END in text:
-        place = text.index(END)
-        raise DataError(
-            f"the text already holds the end token {END}: ...{text[max(0, place - 20) : place + len(END)]!r}",
-            remedy="Remove it from the data, or train the reward model without end tokens (end_token: false)",
-        )

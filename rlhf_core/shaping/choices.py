@@ -1,7 +1,15 @@
-"""The shapings that a recipe names, and chains of them."""
+"""The shapings that a recipe names, chains of them, and their constants.
+
+    shaping: {kind: par}
+    shaping: [{kind: length_penalty}, {kind: ceil, ceiling: {value: 5.0, sft_deviations: 2.0}}]
+
+A constant on a reward or length scale is a number, or is stated in units of the SFT policy's own rewards and lengths
+on the training prompts, or both; with both, the experiment's scale says which holds.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -10,7 +18,6 @@ from typing import Any
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.shaping.specification import SftUnits, constant, in_units, steps_of
 from rlhf_core.shaping.steps import (
     EVERY,
     Ceil,
@@ -22,10 +29,10 @@ from rlhf_core.shaping.steps import (
     MeanCentered,
     MeanStd,
     MinMax,
-    Order,
     OutcomeProbability,
     Polynomial,
     Running,
+    SftUnits,
     SgFc,
     ShortResponse,
     Sigmoid,
@@ -34,6 +41,11 @@ from rlhf_core.shaping.steps import (
     TanhCentered,
 )
 from rlhf_core.signals import Signal, SignalType
+
+#: Units in which a constant may be stated.
+UNITS = ("sft_deviations", "sft_lengths")
+#: Which of two statements of a constant holds: `value` as the paper has it, or `sft` in units.
+CONSTANTS = ("value", "sft")
 
 
 @dataclass
@@ -53,15 +65,6 @@ class Chain:
     @property
     def takes(self) -> tuple[SignalType, ...]:
         return tuple(kind for kind in EVERY if all(kind in step.takes for _, step in self.steps))
-
-    @property
-    def order(self) -> Order:
-        orders = {step.order for _, step in self.steps}
-        return "none" if "none" in orders else "weak" if "weak" in orders else "strict"
-
-    @property
-    def affine(self) -> bool:
-        return all(step.affine for _, step in self.steps)
 
     def __call__(self, signal: Signal, batch: RolloutBatch, *, update: bool) -> Signal:
         return reduce(lambda shaped, step: step[1](shaped, batch, update=update), self.steps, signal)
@@ -115,7 +118,7 @@ SHAPINGS: Choices[Callable[..., Elementwise]] = Choices(
         "outcome_probability": OutcomeProbability,
         "short_response": ShortResponse,
     },
-    needs=("takes", "order", "affine", "constants", "centred", "needs_outcomes"),
+    needs=("takes", "affine", "constants", "centred", "needs_outcomes"),
 )
 
 
@@ -139,6 +142,63 @@ def references_needed(shaping: Any) -> int:
     """Returns the number of reference rewards that each prompt needs; 0 for a shaping without references."""
     steps = build_shaping(shaping, SftUnits(0.0, 1.0, 1.0)).steps
     return max((step.references for _, step in steps if isinstance(step, Centered)), default=0)
+
+
+def steps_of(shaping: Any) -> list[Mapping[str, Any]]:
+    """Returns the steps of a recipe's `shaping` field, in order.
+
+    Raises:
+        RecipeError: something else than a mapping with a kind, or a list of such.
+    """
+    steps = [shaping] if isinstance(shaping, Mapping) else shaping
+    if not isinstance(steps, list | tuple) or not steps:
+        raise RecipeError(f"shaping is {shaping!r}; it must be a mapping, as in {{kind: par}}, or a list of such")
+    for step in steps:
+        if not isinstance(step, Mapping) or not isinstance(step.get("kind"), str):
+            raise RecipeError(f"shaping step {step!r} must be a mapping with a kind, as in {{kind: par}}")
+    return list(steps)
+
+
+def in_units(value: Any) -> bool:
+    """Returns whether a constant is stated in units of the SFT policy."""
+    return isinstance(value, Mapping) and any(unit in value for unit in UNITS)
+
+
+def constant(
+    name: str, stated: Any, unit: str, resolve: Callable[[SftUnits, float], float], units: SftUnits | None
+) -> float:
+    """Returns the number that a constant comes to.
+
+    Args:
+        name: the constant's, for errors.
+        stated: a number, or `{value: number, <unit>: number}` with at least one of the two.
+        unit: the unit in which it may be stated.
+        resolve: (units, how many of them) -> number.
+        units: None where only numbers can be resolved.
+
+    Raises:
+        RecipeError: anything else, or units without the SFT policy's rewards.
+    """
+    if not isinstance(stated, Mapping):
+        return _number(name, stated)
+    if not stated or not set(stated) <= {"value", unit}:
+        raise RecipeError(f"shaping: {name} is {dict(stated)}; state a number, or {{value: ..., {unit}: ...}}")
+    numbers = {which: _number(name, number) for which, number in stated.items()}
+    if unit not in numbers or ("value" in numbers and (units is None or units.constants == "value")):
+        return numbers["value"]
+    if units is None:
+        raise RecipeError(f"shaping: {name} is stated in {unit}, which needs the SFT policy's reference rewards")
+    return float(resolve(units, numbers[unit]))
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        finite = not isinstance(value, bool) and math.isfinite(value)
+    except (TypeError, OverflowError):
+        finite = False
+    if not finite:
+        raise RecipeError(f"shaping: {name} is {str(value)[:40]!r}; it must be a finite number")
+    return float(value)
 
 
 def _step(spec: Mapping[str, Any], units: SftUnits | None) -> Elementwise:

@@ -1,31 +1,43 @@
-"""Shapings as steps of a reward: each a function of `rlhf_core.shaping.functions` with its options and statistics.
+"""Shapings as steps of a reward: each a function of its values, with its options and running statistics.
 
-A shaping declares what it does to the order of rewards, so that a combination that changes nothing can be named.
 Values that are not rewards (padding, beyond a row's segments) stay 0 and count for nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping import functions
-from rlhf_core.shaping.specification import SftUnits
-from rlhf_core.shaping.statistics import RunningStatistics
 from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.typed import Checked, above, at_least, between
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Effect of a shaping on the order of two responses to one prompt.
-Order = Literal["strict", "weak", "none"]
 EVERY: tuple[SignalType, ...] = (Sequence, Segments, Tokens)
 BY_RESPONSE: tuple[SignalType, ...] = (Sequence, Segments)
+
+
+@dataclass(frozen=True)
+class SftUnits:
+    """The SFT policy's own rewards and lengths, which constants may be stated in.
+
+    Args:
+        mean, deviation: of its responses' rewards as the component sees them, normalised.
+        length: its responses' mean length in tokens.
+        constants: which of two statements of a constant holds: `value` as the paper has it, or `sft` in units.
+    """
+
+    mean: float
+    deviation: float
+    length: float
+    constants: str = "sft"
 
 
 @dataclass
@@ -34,7 +46,6 @@ class Elementwise(Checked):
 
     Attributes:
         takes: signal types.
-        order: 'strict' if a higher reward stays higher, 'weak' if it never becomes lower.
         affine: whether responses to one prompt are mapped by a*r + b with a > 0.
         constants: those on a reward or length scale, with their unit and what a number of it comes to.
         centred: whether it compares with cached reference rewards of the same prompt.
@@ -42,7 +53,6 @@ class Elementwise(Checked):
     """
 
     takes: ClassVar[tuple[SignalType, ...]] = EVERY
-    order: ClassVar[Order] = "none"
     affine: ClassVar[bool] = False
     centred: ClassVar[bool] = False
     needs_outcomes: ClassVar[bool] = False
@@ -120,15 +130,18 @@ class Centered(Elementwise):
 
     references: Annotated[int, at_least(1)] = 10
     takes: ClassVar[tuple[SignalType, ...]] = BY_RESPONSE
-    order: ClassVar[Order] = "strict"
     centred: ClassVar[bool] = True
 
-    def against(self, values: Tensor, references: Tensor) -> Tensor:
-        """Returns [batch, n] from values [batch, n] and references [batch, M]."""
+    def curve(self, centred: Tensor) -> Tensor:
+        """Returns [batch, n] float32 from r - r_ref^m, elementwise."""
         raise NotImplementedError
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
-        return self.against(values, references_of(batch, self.references))
+        references = references_of(batch, self.references)
+        total = torch.zeros_like(values, dtype=torch.float32)
+        for m in range(self.references):
+            total += self.curve(values.float() - references[:, m : m + 1])
+        return total / self.references
 
 
 @dataclass
@@ -137,16 +150,16 @@ class SigmoidCentered(Centered):
 
     k: Annotated[float, above(0)] = 1.0
 
-    def against(self, values: Tensor, references: Tensor) -> Tensor:
-        return functions.sigmoid_centered(values, references, self.k)
+    def curve(self, centred: Tensor) -> Tensor:
+        return functions.sigmoid(centred, self.k)
 
 
 @dataclass
 class TanhCentered(Centered):
     """Bounded by (-1, 1)."""
 
-    def against(self, values: Tensor, references: Tensor) -> Tensor:
-        return functions.tanh_centered(values, references)
+    def curve(self, centred: Tensor) -> Tensor:
+        return torch.tanh(centred)
 
 
 @dataclass
@@ -162,8 +175,8 @@ class SgFc(Centered):
     k: Annotated[float, above(0)] = 3.0
     constants = {"shift": ("sft_deviations", lambda units, n: n * units.deviation)}  # noqa: RUF012
 
-    def against(self, values: Tensor, references: Tensor) -> Tensor:
-        return functions.sgfc(values, references, self.shift, self.k)
+    def curve(self, centred: Tensor) -> Tensor:
+        return functions.sgfc(centred, self.shift, self.k)
 
 
 @dataclass
@@ -172,8 +185,8 @@ class MeanCentered(Centered):
 
     affine: ClassVar[bool] = True
 
-    def against(self, values: Tensor, references: Tensor) -> Tensor:
-        return functions.centered(values, references)
+    def curve(self, centred: Tensor) -> Tensor:
+        return centred
 
 
 @dataclass
@@ -185,10 +198,9 @@ class Polynomial(Centered):
     """
 
     clamp: bool = False
-    order: ClassVar[Order] = "none"
 
-    def against(self, values: Tensor, references: Tensor) -> Tensor:
-        return functions.polynomial(values, references, self.clamp)
+    def curve(self, centred: Tensor) -> Tensor:
+        return functions.polynomial(centred, self.clamp)
 
 
 @dataclass
@@ -198,8 +210,8 @@ class LogSigmoidCentered(Centered):
     references: Annotated[int, at_least(2)] = 10
     percentile: Annotated[float, between(0, 1, open_low=True, open_high=True)] = 0.85
 
-    def against(self, values: Tensor, references: Tensor) -> Tensor:
-        return functions.lsc(values, references, self.percentile)
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        return functions.lsc(values, references_of(batch, self.references), self.percentile)
 
 
 @dataclass
@@ -207,7 +219,6 @@ class Sigmoid(Elementwise):
     """sigmoid(k r), not centered; bounded by (0, 1)."""
 
     k: Annotated[float, above(0)] = 1.0
-    order: ClassVar[Order] = "strict"
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         return functions.sigmoid(values, self.k)
@@ -217,10 +228,8 @@ class Sigmoid(Elementwise):
 class Tanh(Elementwise):
     """tanh(r), not centered; bounded by (-1, 1)."""
 
-    order: ClassVar[Order] = "strict"
-
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
-        return functions.tanh(values)
+        return torch.tanh(values.float())
 
 
 @dataclass
@@ -258,10 +267,56 @@ class ShortResponse(Elementwise):
 
 
 @dataclass
+class RunningStatistics:
+    """Count, mean, squared deviations and range of all values taken in so far, in float64.
+
+    Attributes:
+        m2: sum of squared deviations from the mean.
+        minimum, maximum: (inf, -inf) while there are no values.
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    m2: float = 0.0
+    minimum: float = math.inf
+    maximum: float = -math.inf
+
+    @property
+    def deviation(self) -> float:
+        """Returns the population standard deviation; 0 for fewer than two values."""
+        return math.sqrt(max(0.0, self.m2 / self.count)) if self.count > 1 else 0.0
+
+    def update(self, values: Tensor) -> None:
+        """Takes in a batch of finite values of any shape; of several ranks each has the whole batch.
+
+        Source: Chan et al. 1979, Eq. 1.5 (parallel variance).
+        """
+        new = values.detach().double().flatten()
+        if not new.numel():
+            return
+        count, mean = self.count + new.numel(), float(new.mean())
+        shift = mean - self.mean
+        self.m2 += float(((new - mean) ** 2).sum()) + shift**2 * self.count * new.numel() / count
+        self.mean += shift * new.numel() / count
+        self.minimum, self.maximum = min(self.minimum, float(new.min())), max(self.maximum, float(new.max()))
+        self.count = count
+
+    def state_dict(self) -> dict[str, float]:
+        """Returns everything, as numbers that JSON and a checkpoint hold exactly; without values there is no range."""
+        state = asdict(self)
+        return state if self.count else {name: state[name] for name in ("count", "mean", "m2")}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` gave."""
+        self.count, self.mean, self.m2 = int(state["count"]), float(state["mean"]), float(state["m2"])
+        self.minimum = float(state.get("minimum", math.inf))
+        self.maximum = float(state.get("maximum", -math.inf))
+
+
+@dataclass
 class Running(Elementwise):
     """A shaping by statistics of all training rewards so far, which take in each batch before it is shaped."""
 
-    order: ClassVar[Order] = "strict"
     affine: ClassVar[bool] = True
     statistics: RunningStatistics = field(default_factory=RunningStatistics, init=False)
 
@@ -301,13 +356,12 @@ class MinMax(Running):
 class Clip(Running):
     """r within one running deviation of the running mean; as it is while fewer than two rewards are known."""
 
-    order: ClassVar[Order] = "weak"
     affine: ClassVar[bool] = False
 
     def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
         if statistics.count < 2:
             return values
-        return functions.clip(values, statistics.mean, statistics.deviation)
+        return values.float().clamp(statistics.mean - statistics.deviation, statistics.mean + statistics.deviation)
 
 
 @dataclass(kw_only=True)
@@ -319,7 +373,6 @@ class Ceil(Running):
     """
 
     ceiling: float
-    order: ClassVar[Order] = "weak"
     affine: ClassVar[bool] = False
     constants = {"ceiling": ("sft_deviations", lambda units, n: units.mean + n * units.deviation)}  # noqa: RUF012
 
@@ -330,7 +383,7 @@ class Ceil(Running):
                 f"shaping 'ceil': the ceiling {self.ceiling:.4g} is below every proxy reward so far (the smallest of "
                 f"{statistics.count} is {statistics.minimum:.4g}), so all responses get the same reward; raise it"
             )
-        return functions.ceil(values, self.ceiling)
+        return values.float().clamp(max=self.ceiling)
 
 
 @dataclass

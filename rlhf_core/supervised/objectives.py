@@ -12,7 +12,7 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError
-from rlhf_core.models.policy import Policy, TokenStatistics, pad_rows
+from rlhf_core.models.policy import Policy, TokenStatistics, pad_sequences
 from rlhf_core.supervised.recipes import Preferences, Weighted
 
 
@@ -20,14 +20,8 @@ def sequence_statistics(
     policy: Policy, sequences: Sequence[EncodedSequence], *, with_entropy: bool = False
 ) -> tuple[TokenStatistics, Tensor]:
     """Returns the response token statistics and mask [batch, response_len] of encoded sequences."""
-    prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], policy.pad_id, "left")
-    response_ids, response_mask = pad_rows([s.response for s in sequences], policy.pad_id, "right")
-    device = policy.device
-    response_mask = response_mask.to(device)
-    statistics = policy.statistics(
-        prompt_ids.to(device), prompt_mask.to(device), response_ids.to(device), response_mask, with_entropy=with_entropy
-    )
-    return statistics, response_mask
+    inputs = pad_sequences(sequences, policy.pad_id, policy.device)
+    return policy.statistics(*inputs, with_entropy=with_entropy), inputs[3]
 
 
 def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:

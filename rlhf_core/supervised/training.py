@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
 from rlhf_core import distributed
+from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import NumericsError
 from rlhf_core.stepper import Stepper, stepper_of
 from rlhf_core.supervised.config import TrainingConfig
@@ -18,20 +18,10 @@ from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, 
 Loss = Callable[[Sequence[int]], tuple[Tensor, float, dict[str, float]]]
 
 
-class Batches(Protocol):
-    """Row indices per step, without end, from a position that can be saved."""
-
-    def __iter__(self) -> Iterator[Sequence[int]]: ...
-
-    def state_dict(self) -> Mapping[str, Any]: ...
-
-    def load_state_dict(self, state: Any) -> None: ...
-
-
 def train(
     model: nn.Module,
     loss: Loss,
-    batches: Batches,
+    batches: LengthBucketedBatches,
     steps: int,
     config: TrainingConfig,
     on_step: Callable[[int, dict[str, float]], None],
@@ -78,7 +68,7 @@ def train(
             "step": done,
             "model": stepper.read(lambda: trainable_state(model)),
             "optimiser": stepper.optimiser_state(),
-            "batches": dict(batches.state_dict()),
+            "batches": batches.state_dict(),
         }
 
     model.train()

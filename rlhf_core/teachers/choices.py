@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.choices import Choices
+from rlhf_core.data.encoding import Limits
 from rlhf_core.data.templates import chat_template
-from rlhf_core.data.truncation import Limits
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
 from rlhf_core.testbed.oracle import OracleTeacher
 from rlhf_core.typed import Checked, accepted_by, at_least

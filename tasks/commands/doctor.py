@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlhf_core.evaluation.sandbox import Sandbox, SandboxError
-from rlhf_core.models.device_settings import StatedSettings, resolve
+from rlhf_core.models.device import StatedSettings, resolve
 from tasks.commands.options import print_table
 from tasks.commands.project_sizes import found_device
 from tasks.running import machine

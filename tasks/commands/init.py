@@ -175,7 +175,8 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
 
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import add_pad_token
-    from rlhf_core.models.hub_folder import check_architecture_runs, check_kind, check_parts, check_weights
+    from rlhf_core.models.folders import check_parts
+    from rlhf_core.models.hub_folder import check_architecture_runs, check_kind, check_weights
     from rlhf_core.models.loading import load_tokenizer, on_meta
 
     folder, named = Path(model).expanduser(), chat_template(template)
@@ -236,9 +237,8 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     Raises:
         DataError, RecipeError, NumericsError: what cannot be used, before anything is written.
     """
-    from rlhf_core.data.encoding import Encoder, messages_of
+    from rlhf_core.data.encoding import Encoder, Limits, messages_of
     from rlhf_core.data.templates import chat_template
-    from rlhf_core.data.truncation import Limits
     from rlhf_core.models.loading import trainable
 
     name = checked_name(asked.folder)

@@ -85,7 +85,7 @@ def _print_costs(root: Path, scale: str, paper: str, planned: Mapping[str, Stage
     Args:
         planned: all stages of the plan; of those that run, kinds of stages are listed by backbone.
     """
-    from rlhf_core.models.memory import GIB, Sharding
+    from rlhf_core.models.forecast import GIB, Sharding
     from tasks.graph.scale_check import check_scale
 
     gpus = 8 if scale == "paper" else 1

@@ -80,7 +80,7 @@ def fitting_rows(config: Any, parameters: int, device: Device, tokens: int) -> i
         device: a GPU.
         tokens: of the longest row.
     """
-    from rlhf_core.models.memory import GIB, OVERHEAD, Sharding
+    from rlhf_core.models.forecast import GIB, OVERHEAD, Sharding
 
     assert device.memory_gb is not None
     sharding = Sharding(1, bf16=device.bf16)

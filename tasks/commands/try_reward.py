@@ -126,10 +126,9 @@ def _of_file(file: Path, count: int) -> Tried:
 
     Tokens are those of a tokenizer trained on these texts, since no model says which it reads.
     """
-    from rlhf_core.data.encoding import Encoder
+    from rlhf_core.data.encoding import Encoder, Limits
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import train_byte_level_bpe
-    from rlhf_core.data.truncation import Limits
     from tasks.data_specs.pair_files import read_rows
     from tasks.data_specs.pair_formats import read_pairs
 

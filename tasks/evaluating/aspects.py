@@ -15,12 +15,12 @@ from rlhf_core.aspects.aspect import SIGNALS
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.signals import Tokens
 from tasks.params.aspects import ASPECT_NORMALISERS, AspectSpec

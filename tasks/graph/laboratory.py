@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from tasks.graph.items import result_of
 from tasks.graph.scale import Scale
 from tasks.params.pages import NAME, NAME_RULE, Page, entries, merge, page_files, read_page, read_settings

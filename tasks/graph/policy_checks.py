@@ -13,14 +13,14 @@ from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED
 from rlhf_core.policy_optimisation.sources import CRITICS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe, referenced_models, reward_models, stated_shaping
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.segmentation.segmenters import segmenter_class
 from rlhf_core.shaping.choices import references_needed
 from rlhf_core.signals import Tokens
 from rlhf_core.supervised.recipes import PREFERENCE
@@ -373,8 +373,8 @@ def check_selection(stage: StageContext) -> None:
     for model in stage.upstream("reward_model"):
         if (spec := trained_spec(model)) is None:
             continue
-        needs = segmenter_needs(spec.segmenter)
-        if needs.entropies or needs.spelling:
+        found = segmenter_class(spec.segmenter)
+        if found.needs_entropies or found.needs_spelling:
             raise RecipeError(
                 f"{stage.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
                 f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "

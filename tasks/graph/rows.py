@@ -16,7 +16,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.recipe import Recipe, referenced_models, reward_models
-from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.segmentation.segmenters import segmenter_class
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from tasks.graph.typed_settings import TYPES, TypedSettings, typed_settings
 from tasks.params.aspects import SelectionEntry
@@ -59,7 +59,7 @@ class TypedEntry:
     @property
     def entropies(self) -> bool:
         """Returns whether segments are cut by the SFT model's entropies."""
-        return any(segmenter_needs(one).entropies for one in self.segmenters)
+        return any(segmenter_class(one).needs_entropies for one in self.segmenters)
 
     @property
     def segmenter(self) -> str | None:
@@ -68,7 +68,7 @@ class TypedEntry:
         Raises:
             RecipeError: there are several.
         """
-        found = sorted({str(one["model"]) for one in self.segmenters if segmenter_needs(one).of_stage})
+        found = sorted({str(one["model"]) for one in self.segmenters if hasattr(segmenter_class(one), "of_stage")})
         if len(found) > 1:
             raise RecipeError(f"{self.path}: sentences of several SaT models ({', '.join(found)}); a row has one")
         return found[0] if found else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, TypedEntry, paper_folder, read_rows

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.data.truncation import Limits
+from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.architecture import known_configuration
-from rlhf_core.models.cost import policy_run, supervised
+from rlhf_core.models.forecast import GIB, OVERHEAD, Sharding, policy_run, supervised
 from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.lora import Adapter, LoraSettings
-from rlhf_core.models.memory import GIB, OVERHEAD, Sharding
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import RowSpec, load_rows, papers
@@ -43,7 +42,7 @@ class StageMemory:
         trained: parameters by trained model.
         gpu: bytes on each GPU by purpose; `total` adds a tenth.
         host: bytes of the CPU's memory per rank.
-        gpu_hours: of one seed, by the model of `rlhf_core.models.cost`.
+        gpu_hours: of one seed, by the model of `rlhf_core.models.forecast`.
         spared: bytes on each GPU that gradient checkpointing would spare.
     """
 

@@ -13,15 +13,15 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.truncation import Limits
+from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.models.architecture import POSITIONS, architecture_of, field
-from rlhf_core.models.classifier_folder import check_given_reward_model
+from rlhf_core.models.folders import check_given_reward_model
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.segmentation.segmenters import cutoff_names
 from rlhf_core.teachers.choices import TEACHERS
 from tasks.graph.typed_settings import StageContext
 from tasks.params.backbone import BackboneSpec
@@ -198,7 +198,7 @@ def _check_segmenter(stage: StageContext, segmenter: Mapping[str, Any], where: s
     if segmenter.get("kind") == "gold":
         require_of_data(CLAUSES, stage, where, f"{place}.kind is 'gold'", "name another segmenter, such as entropy")
     for above in stage.upstream("entropies"):
-        for option, name in segmenter_needs(segmenter).cutoffs.items():
+        for option, name in cutoff_names(segmenter).items():
             stated, of = f"{place}.{option} is '{name}'", above.where("spec")
             require(str(name), above.own("spec").cutoffs, where, stated, of, "add it to its cutoffs")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
+from rlhf_core.data.encoding import Limits
 from rlhf_core.data.templates import chat_template
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.rewriting import RewriteLimits

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from rlhf_core.data.truncation import Limits
+from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import NORMALISERS
@@ -17,8 +17,8 @@ from rlhf_core.recipe import ReadOut
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.rewards.zero_shot import ZeroShotSettings
-from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_needs
-from rlhf_core.shaping.specification import CONSTANTS
+from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_class
+from rlhf_core.shaping.choices import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import Checked, Seed, above, accepted_by, between, check_given, init_fields, one_of, typed
 from tasks.params.settings import Count, Share, overrides
@@ -59,10 +59,10 @@ class RewardModelSpec(Checked):
     pairs: Annotated[str, one_of((PREFERENCE, SAMPLES))] = PREFERENCE
 
     def _check_together(self) -> None:
-        needs = segmenter_needs(self.segmenter)
-        if self.end_token and not needs.sentences:
+        found = segmenter_class(self.segmenter)
+        if self.end_token and not hasattr(found, "sentence_ends"):
             raise RecipeError("end_token: end tokens follow sentences; use a segmenter of kind sat")
-        if self.data is not None and (needs.entropies or needs.of_stage or self.pairs == SAMPLES):
+        if self.data is not None and (found.needs_entropies or hasattr(found, "of_stage") or self.pairs == SAMPLES):
             raise RecipeError(
                 f"data is '{self.data}', but entropies, SaT sentences and pairs of samples come from the "
                 "backbone's data; leave 'data' out"

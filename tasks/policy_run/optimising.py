@@ -19,10 +19,10 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, PhaseClock
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, CriticParts, RolloutParts, RolloutSource
+from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, FixedSamples, RolloutSource
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
+from rlhf_core.rewards.combinations import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.composition import Reward
-from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.signals import Segments
 from rlhf_core.training_state import State, restoring
 from tasks.params.policy import PolicyScale, RewardTraining, needed_solutions, reward_training
@@ -73,25 +73,24 @@ class Optimisation:
             RecipeError: fixed samples without sampled solutions.
         """
         config = self.settings.optimiser
-        parts = RolloutParts(
+        source = SOURCES[config.source]
+        sizes = {"rollout_batch": config.rollout_batch, "microbatch": config.microbatch, "seed": self.row.seed}
+        if issubclass(source, FixedSamples):
+            if self.solved is None:
+                raise RecipeError(f"{self.row.where}: the optimiser learns from fixed samples: give --samples")
+            return source(run.reference, self.solved.batch, **sizes)
+        return source(
             run.policy,
             run.reference,
             encoder.tokenizer,
-            prompts=lambda: encoded_prompts(self.prompts, encoder),
-            samples=None if self.solved is None else self.solved.batch,
-            sampling=self.settings.sampling,
-            rollout_batch=config.rollout_batch,
+            encoded_prompts(self.prompts, encoder),
+            self.settings.sampling,
+            **sizes,
             group_size=config.group_size,
-            microbatch=config.microbatch,
-            seed=self.row.seed,
             clock=clock,
             generation_batch=self.row.scale.generation_batch,
             on_generated=prefetching(self.reward),
         )
-        try:
-            return SOURCES[config.source].build(parts)
-        except RecipeError as error:
-            raise RecipeError(f"{self.row.where}: {error}") from None
 
 
 def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]:
@@ -105,18 +104,18 @@ def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) ->
     Raises:
         RecipeError: a critic from a reward model in a row without one.
     """
-    build = CRITICS[config.critic].build
-    if build is None:
+    start = CRITICS[config.critic]
+    if not start.exists:
         return None
     models = row.inputs.reward.reward_model
-    critic = build(
-        CriticParts(
-            sft=lambda: load_policy(row.inputs.sft / "model", encoder).model,
-            reward_model=(lambda: ScalarModel.load(models[0] / "model")[0]) if models else None,
-            head=next((part.readout.head for part in row.recipe.components if part.readout), "reward"),
-            seed=row.seed,
-        )
-    )
+    if not start.of_reward_model:
+        model = load_policy(row.inputs.sft / "model", encoder).model
+        critic = ScalarModel.from_language_model(model, heads=("value",), seed=row.seed, bias=True)
+    elif models:
+        head = next((part.readout.head for part in row.recipe.components if part.readout), "reward")
+        critic = ScalarModel.load(models[0] / "model")[0].as_critic(head)
+    else:
+        raise RecipeError("critic is 'reward_model', but no component reads a reward model")
     critic.to(device())
     return critic.requires_grad_(True)
 

@@ -11,11 +11,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.aspects.aspect import SIGNALS
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.classifier_folder import is_hub_classifier
+from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NORMALISERS, NoNormaliser, Normaliser, build_normaliser
@@ -113,7 +113,7 @@ def build_reward(
             place = names.index(part.reward_model)
             scorer = _reader(part, part.readout, reward_models[place], inputs, microbatch, tokenizer)
             normaliser = _normaliser(part, normalisers[place], selected)
-        component = Component(part.name, scorer, build_credit(str(part.credit)), normaliser, weight=part.weight)
+        component = Component(part.name, scorer, CREDITS[str(part.credit)], normaliser, weight=part.weight)
         if part.needs_references and isinstance(scorer, RewardModelScorer | RolloutClassifier):
             folder = references[referenced.index(str(part.reward_model))]
             known = load_references(folder, scorer, normaliser, tokenizer)
@@ -170,7 +170,7 @@ def _aspect_components(
             Component(
                 name=part.name if part.name not in ("", SELECTED) else name,
                 scorer=AspectScorer(found.aspect, tokenizer),
-                credit=build_credit(part.credit or SIGNALS[found.aspect.density][1]),
+                credit=CREDITS[part.credit or SIGNALS[found.aspect.density][1]],
                 normaliser=aspect_normaliser(found, selected["aspects"][name]),
                 shaping=None if shaping is None else build_shaping(shaping),
                 weight=part.weight,

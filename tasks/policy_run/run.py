@@ -15,7 +15,7 @@ from rlhf_core import distributed
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.recipe import Recipe
 from rlhf_core.stepper import freeze
@@ -198,7 +198,7 @@ def start_run(
     adapter = None if lora is None else Adapter(policy.model, lora, seed)
     run = PolicyRun(
         policy=policy,
-        reference=load_policy(sft / "model", encoder) if adapter is None else AdapterOff(policy, adapter),
+        reference=load_policy(sft / "model", encoder) if adapter is None else adapter.reference(policy),
         encoder=encoder,
         evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
         sft_answers=read_jsonl(sft / "generations.jsonl"),

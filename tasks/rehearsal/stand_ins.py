@@ -68,10 +68,10 @@ class StandIns:
 
 def _trained(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     """Returns a tokenizer of texts that knows the markers of every chat template; its own is that of Phi-3."""
-    from rlhf_core.data.templates import TEMPLATES, MarkerTemplate, hub_template
+    from rlhf_core.data.templates import TEMPLATES, hub_template
     from rlhf_core.data.tokenizers import train_byte_level_bpe
 
-    named = [template for template in TEMPLATES.values() if isinstance(template, MarkerTemplate)]
+    named = [template for template in TEMPLATES.values() if template.turns]
     written = " ".join(text for one in named for text in (one.begin, one.eos, *sum(one.turns.values(), ())))
     words = train_byte_level_bpe(
         texts, VOCABULARY, re.findall(r"<[^<>\s]+>", written), eos_token="</s>", bos_token="<s>"

@@ -119,16 +119,16 @@ def shaping_functions(figure: FigureData, request: Request) -> None:
     """Draws PAR's functions of the centred reward."""
     import torch
 
-    from rlhf_core.shaping.functions import polynomial, sgfc, sigmoid, tanh
+    from rlhf_core.shaping.functions import polynomial, sgfc, sigmoid
 
-    x, zero = torch.linspace(-6, 6, 121), torch.zeros(121, 1)
+    x = torch.linspace(-6, 6, 121)
     drawn = {
         "sigmoid": sigmoid(x),
         "sigmoidk2": sigmoid(x, 2.0),
         "sigmoidk3": sigmoid(x, 3.0),
-        "tanh": tanh(x),
-        "poly_fitted": polynomial(x[:, None], zero)[:, 0],
-        "sgfc": sgfc(x[:, None], zero)[:, 0],
+        "tanh": torch.tanh(x),
+        "poly_fitted": polynomial(x),
+        "sgfc": sgfc(x),
     }
     series = [Series(name, x.tolist(), list(y.tolist()), colour=slot) for slot, (name, y) in enumerate(drawn.items())]
     figure.panels.append(Panel("Functions", "centered reward", "RL reward", series))

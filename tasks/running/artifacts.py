@@ -29,9 +29,9 @@ import psutil
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError, path_error
-from rlhf_core.models.device_settings import take_resolved
-from rlhf_core.models.sampling import take_used
-from rlhf_core.models.vllm.environment import installed, take_deaths
+from rlhf_core.models.device import resolved
+from rlhf_core.models.sampling import used_engines
+from rlhf_core.models.vllm.environment import deaths, installed
 from tasks.graph.results import HEADLINE_FILE, HEADLINES, STOPPED_FILE, write_headlines
 from tasks.params.pages import Address, settings_digest
 from tasks.running.amounts import collect_amount_warnings
@@ -262,7 +262,7 @@ def _record(
 ) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     gpu = torch is not None and torch.cuda.is_available()
-    engines, deaths = take_used(), take_deaths()
+    engines = sorted(used_engines)
     own = {"vllm": installed().version} if "vllm" in engines else {}
     return {
         "stage": stage,
@@ -278,7 +278,7 @@ def _record(
         "cpu_capability": "" if torch is None else " ".join([torch.backends.cpu.get_cpu_capability(), *arithmetic()]),
         "python": platform.python_version(),
         "engines": engines,
-        **({"engine_deaths": deaths} if deaths else {}),
+        **({"engine_deaths": list(deaths)} if deaths else {}),
         "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES} | own,
         "commit": commit_of(Path()),
         "dirty": bool(commit_of(PROJECT) and changed_since(PROJECT, "HEAD")),
@@ -340,7 +340,8 @@ def stage_output(
             raise found
         return
     out = Path(out)
-    take_used(), take_deaths(), take_resolved()  # of another stage of this process
+    for noted in (used_engines, deaths, resolved):
+        noted.clear()  # of another stage of this process
     started, clock = time.time(), time.monotonic()
     startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
@@ -362,7 +363,7 @@ def stage_output(
         seconds = time.monotonic() - clock + seconds_before()
         record = _record(stage, version, out, read.digests, started, startup, seconds)
         record |= {"fewer_rows": notes} if notes else {}
-        record |= {"resolved": settings} if (settings := take_resolved()) else {}
+        record |= {"resolved": dict(resolved)} if resolved else {}
         record |= digests_of(partial / "result")
         write_json(partial / "record" / "record.json", record)
         parts = ["result", "record"]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.device import granted
-from rlhf_core.models.device_settings import DeviceSettings, Load, StatedSettings, note_resolved, resolve
+from rlhf_core.models.device import DeviceSettings, Load, StatedSettings, granted, resolve, resolved
 from rlhf_core.models.forward import recompute_layers
 from rlhf_core.models.loading import PRECISIONS, decoder_of
 from rlhf_core.models.response_states import can_pack, pack_rows
@@ -88,7 +87,8 @@ def apply_device_settings(
         found = replace(found, gradient_checkpointing=False)
     for body in bodies if found.padding_free else ():
         pack_rows(body)
-    note_resolved(found)
+    resolved.clear()
+    resolved.update(asdict(found))
     if granted().on_gpu or found.gradient_checkpointing or found.padding_free:
         _say(f"{granted()}: {found}")
     return found

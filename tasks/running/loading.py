@@ -8,15 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder, Limits
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import check_padding
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_language_model, load_tokenizer
 from rlhf_core.models.policy import Policy, policy_of
-from rlhf_core.segmentation import SEGMENTERS, Segmenter, build_segmenter
-from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.segmentation.segmenters import SEGMENTERS, build_segmenter, segmenter_class
+from rlhf_core.segmentation.segments import Segmenter
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_object
 from tasks.running.machine import device
@@ -63,7 +62,7 @@ def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
     Raises:
         RecipeError: a segmenter of the stage without its result, or with options that the stage's spec holds.
     """
-    if not segmenter_needs(spec).of_stage:
+    if not hasattr(segmenter_class(spec), "of_stage"):
         return build_segmenter(spec)
     if set(spec) != {"kind", "model"}:
         raise RecipeError(

@@ -18,7 +18,7 @@ from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import Objective, sft_loss
-from rlhf_core.supervised.training import Batches, Loss, train
+from rlhf_core.supervised.training import Loss, train
 from rlhf_core.training_state import State, restoring
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_supervised_device_settings
@@ -107,7 +107,7 @@ def fit(
 def train_resumably(
     model: nn.Module,
     loss: Loss,
-    batches: Batches,
+    batches: LengthBucketedBatches,
     steps: int,
     config: TrainingConfig,
     weight: Callable[[Sequence[int]], float],

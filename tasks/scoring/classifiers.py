@@ -15,13 +15,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import Encoder, Limits
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import token_spans
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.architecture import POSITIONS
-from rlhf_core.models.classifier_folder import check_classifier
+from rlhf_core.models.folders import check_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.rollout import RolloutBatch

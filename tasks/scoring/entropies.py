@@ -11,7 +11,7 @@ import torch
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
-from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.segmentation.segmenters import cutoff_names
 from rlhf_core.supervised.objectives import sequence_statistics
 from tasks.running.artifacts import read_json, read_tensors
 
@@ -49,7 +49,7 @@ def segmenter_with_cutoffs(spec: Mapping[str, Any], entropies: Path | None) -> d
         RecipeError: a segmenter with cutoffs, without the result of the `entropies` stage.
         DataError: a cutoff that the result does not have.
     """
-    stated = segmenter_needs(spec).cutoffs
+    stated = cutoff_names(spec)
     if not stated:
         return dict(spec)
     if entropies is None:

@@ -16,7 +16,7 @@ from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.normalisers import Normaliser
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rollout import Responses
-from rlhf_core.shaping.specification import SftUnits
+from rlhf_core.shaping.steps import SftUnits
 from rlhf_core.signals import Segments, Sequence
 from tasks.running.artifacts import read_json, read_tensors
 from tasks.scoring.classifiers import RolloutClassifier

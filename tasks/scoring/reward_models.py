@@ -16,11 +16,10 @@ from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import CONFIG_FILE, ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_training import score_parts
-from rlhf_core.segmentation import Segmenter, build_segmenter
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
-from rlhf_core.segmentation.segmenters import SentenceSegmenter, segmenter_needs
-from rlhf_core.segmentation.segments import SegmentedSequence
+from rlhf_core.segmentation.segmenters import SentenceSegmenter, build_segmenter, cutoff_names, segmenter_class
+from rlhf_core.segmentation.segments import SegmentedSequence, Segmenter
 from tasks.running.artifacts import read_object
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.machine import device
@@ -218,10 +217,9 @@ def load_scorer(
 
 
 def _segmenter(spec: dict[str, Any], folder: Path, above: RewardModelInputs) -> Segmenter:
-    needs = segmenter_needs(spec)
-    if needs.of_stage:
+    if hasattr(segmenter_class(spec), "of_stage"):
         return load_segmenter(spec, upstream("segmenter", above.sentences, folder))
-    if any(isinstance(cutoff, str) for cutoff in needs.cutoffs.values()):
+    if any(isinstance(cutoff, str) for cutoff in cutoff_names(spec).values()):
         spec = segmenter_with_cutoffs(spec, upstream("entropies", above.entropies, folder))
     return build_segmenter(spec)
 

@@ -9,10 +9,9 @@ from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.rewards.aggregation import Aggregation
 from rlhf_core.rewards.preference_training import PLAIN_MEAN
-from rlhf_core.segmentation import Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmenters import SentenceSegmenter
-from rlhf_core.segmentation.segments import SegmentedSequence
+from rlhf_core.segmentation.segments import Segmentation, SegmentedSequence, Segmenter
 from tasks.running.result_rows import PreferencePair
 
 NO_SENTENCES = "this reward model reads a token behind each sentence: use a segmenter that finds sentences, such as sat"

@@ -17,7 +17,7 @@ from mlflow.pyfunc.model import PythonModel
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling
-from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.segmentation.segmenters import segmenter_class
 from tasks.evaluating.policies import answer
 from tasks.running.artifacts import digest, read_json
 from tasks.running.loading import load_encoder, load_policy
@@ -108,11 +108,11 @@ def reward_model(pointed: Pointed) -> Predict:
     result = pointed.folder()
     if is_zero_shot(result):
         raise RecipeError(f"{result}: this reward model is asked, and has no weights to load")
-    needs = segmenter_needs(ScalarModel.training_settings(result / "model")["segmenter"])
+    cutter = segmenter_class(ScalarModel.training_settings(result / "model")["segmenter"])
     above = RewardModelInputs(
         data=pointed.input("data"),
-        sft=pointed.input("sft") if needs.entropies else None,
-        sentences=pointed.input("segmenter") if needs.of_stage else None,
+        sft=pointed.input("sft") if cutter.needs_entropies else None,
+        sentences=pointed.input("segmenter") if hasattr(cutter, "of_stage") else None,
     )
     scorer = TrainedScorer.load(result, above)
 

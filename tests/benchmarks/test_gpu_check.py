@@ -14,7 +14,7 @@ from benchmarks.gpu_check.device import ABSENT, FAILED, MEASURED, Device, Row
 from benchmarks.gpu_check.parts import LIGHT_STAGES, PARTS, _agreement_row, attention, generation
 from benchmarks.gpu_check.random_work import HALF_BILLION, TINY, Check
 from benchmarks.gpu_check.table import COLUMNS, read_rows, row_line
-from rlhf_core.models.cost import PEAKS, Work
+from rlhf_core.models.forecast import PEAKS, Work
 from rlhf_core.models.sampling import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]

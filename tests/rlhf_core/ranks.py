@@ -15,7 +15,7 @@ import torch
 from tiny_models import POLICIES, ToyTokenizer, random_rows, tiny_critic, tiny_policy, tiny_scalar_model
 
 from rlhf_core import distributed
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.reward_model import ScalarModel
@@ -23,19 +23,19 @@ from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt
-from rlhf_core.policy_optimisation.learner import weights
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.preference_training import pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.stepper import use_deepspeed
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import mean_nll, sft_loss
 from rlhf_core.supervised.training import train
+from rlhf_core.training_state import trainable_state
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3, 4, 1, 5], ended=False)
 CHOSEN = random_rows(2, [6, 1, 3, 7, 2, 5, 4, 4, 9, 3, 2])
@@ -62,7 +62,7 @@ def sft() -> Result:
         return *sft_loss(policy, [rows[i] for i in indices]), {}
 
     history = supervised(policy.model, loss, lambda indices: float(sum(len(CHOSEN[i]) for i in indices)))
-    return weights(policy.model), [*history, {"nll": mean_nll(policy, rows, batch=2)}]
+    return trainable_state(policy.model), [*history, {"nll": mean_nll(policy, rows, batch=2)}]
 
 
 def reward_model() -> Result:
@@ -78,7 +78,7 @@ def reward_model() -> Result:
     history = supervised(model, loss, lambda indices: float(len(indices)))
     scores, segments = score_all(model, sides[0], 0, batch=2)
     assert all(len(row) == 1 for row in segments)
-    return weights(model), [*history, {str(i): value for i, value in enumerate(scores.tolist())}]
+    return trainable_state(model), [*history, {str(i): value for i, value in enumerate(scores.tolist())}]
 
 
 def policy_run(
@@ -97,16 +97,16 @@ def policy_run(
     )  # fmt: skip
     scorer = RewardModelScorer(tiny_scalar_model(5), build_segmenter({"kind": "ngram", "n": 2}), microbatch=3)
     shaping = build_shaping({"kind": "meanstd"})
-    component = Component("model", scorer, build_credit("segment_end"), NoNormaliser(), shaping)
+    component = Component("model", scorer, CREDITS["segment_end"], NoNormaliser(), shaping)
     critic: ScalarModel | None = tiny_critic(policy_kind, 2) if config.has_critic else None
     return PolicyOptimiser(policy, Reward((component,)), source, config, 0, critic=critic)
 
 
 def trained(run: PolicyOptimiser, history: list[dict[str, float]]) -> Result:
     run.train(lambda step, metrics, experience: history.append(metrics))
-    state = weights(run.policy.model)
+    state = trainable_state(run.policy.model)
     if run.critic is not None:
-        state |= {f"critic.{name}": value for name, value in weights(run.critic).items()}
+        state |= {f"critic.{name}": value for name, value in trainable_state(run.critic).items()}
     state["generator"] = run.generator.get_state()[:64]
     return state, history
 

@@ -81,9 +81,9 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted_on_two_ranks(two: Re
 
 def test_training_moves_the_weights(one: Results) -> None:
     """Else agreement would say nothing."""
-    from ranks import POLICIES, weights
+    from ranks import POLICIES, trainable_state
 
-    before = weights(POLICIES["decoder"](1).model)
+    before = trainable_state(POLICIES["decoder"](1).model)
     for name in ("sft", "ppo", "grpo"):
         moved = max(float((one[name]["weights"][key] - value).abs().max()) for key, value in before.items())
         assert moved > 1e-3

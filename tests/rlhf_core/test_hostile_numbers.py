@@ -144,7 +144,8 @@ def test_a_prompt_padded_on_the_right_is_refused() -> None:
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
 def test_empty_batches_and_responses_have_a_width(lengths: list[int]) -> None:
     mask = prefix(lengths)
-    assert trimmed(mask, mask) == (1, 1)
+    cut = trimmed(torch.arange(len(lengths)), mask, mask, mask, mask)
+    assert {part.shape for part in cut} == {(len(lengths), 1)}
     ended = Responses(mask.long(), mask, torch.ones(len(lengths), dtype=torch.bool), [[] for _ in lengths])
     assert [ended.spelled(i) for i in range(len(lengths))] == [("", [])] * len(lengths)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, T5Config, T5ForConditionalGeneration
 
-from rlhf_core.models.policy import DecoderPolicy, EncoderDecoderPolicy, Policy, pad_rows
+from rlhf_core.models.policy import EncoderDecoderPolicy, Policy, pad_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rollout import Responses, RolloutBatch
 
@@ -32,9 +32,9 @@ def configuration(hidden: int = 16, vocabulary: int = VOCABULARY) -> LlamaConfig
     )
 
 
-def tiny_policy(seed: int = 0, hidden: int = 16, vocabulary: int = VOCABULARY) -> DecoderPolicy:
+def tiny_policy(seed: int = 0, hidden: int = 16, vocabulary: int = VOCABULARY) -> Policy:
     torch.manual_seed(seed)
-    return DecoderPolicy(LlamaForCausalLM(configuration(hidden, vocabulary)).eval(), pad_id=PAD, eos_id=EOS)
+    return Policy(LlamaForCausalLM(configuration(hidden, vocabulary)).eval(), pad_id=PAD, eos_id=EOS)
 
 
 def tiny_encoder_decoder(seed: int = 0) -> EncoderDecoderPolicy:

@@ -22,7 +22,7 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from tasks.commands.export import export
 from tasks.evaluating.aspects import holistic_values
 from tasks.graph.check import check_rows
@@ -219,8 +219,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "two outputs": (edit("config.json", **TWO), "field 'num_labels': the classifier has 2 outputs"),
     "another class": (edit("config.json", architectures=["LlamaForCausalLM"]), "is a LlamaForCausalLM, which has no"),
     "no template": (no_template, "field 'chat_template': the tokenizer has no chat template"),
-    "no tokenizer": (no_tokenizer, "no tokenizer beside the model"),
-    "pickled": (no_weights, "no weights in safetensors"),
+    "no tokenizer": (no_tokenizer, "the model folder has no tokenizer"),
+    "pickled": (no_weights, r"the model folder has no weights \(\*.safetensors\)"),
     "not JSON": (no_json, "not valid JSON"),
 }
 

@@ -13,8 +13,8 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.architecture import known_configuration
+from rlhf_core.models.forecast import Sharding
 from rlhf_core.models.loading import on_meta, trainable
-from rlhf_core.models.memory import Sharding
 from tasks.graph.scale_check import check_deepspeed, check_scale
 from tasks.params.stages import read_deepspeed
 from tasks.running import launch

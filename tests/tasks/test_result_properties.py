@@ -19,7 +19,7 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Scalar
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import Bandit, NGram
+from rlhf_core.segmentation.segmenters import Bandit, NGram
 from rlhf_core.segmentation.segments import SegmentedSequence
 from tasks.commands.explain import explain
 from tasks.running.artifacts import digest

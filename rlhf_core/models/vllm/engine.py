@@ -24,7 +24,7 @@ from rlhf_core.models.architecture import POSITIONS, field
 from rlhf_core.models.choosing import Drawing
 from rlhf_core.models.generation import Generated, sample_by_request
 from rlhf_core.models.policy import Policy
-from rlhf_core.models.vllm.environment import Installed, check_vllm, installed, note_death
+from rlhf_core.models.vllm.environment import Installed, check_vllm, deaths, installed
 from rlhf_core.models.vllm.messages import Ended, receive, send
 from rlhf_core.models.vllm.weights import checksums, hand_over_file
 
@@ -42,17 +42,8 @@ ATTEMPTS = 3
 PATIENCE = 900.0
 #: Beginnings of variables that the process does not see.
 LEFT_OUT = (
-    "PYTHON",
-    "VIRTUAL_ENV",
-    "REWARDSMITH_",
-    "TORCHELASTIC_",
-    "MASTER_",
-    "RANK",
-    "LOCAL_",
-    "WORLD_",
-    "GROUP_",
-    "ROLE_",
-)
+    "PYTHON", "VIRTUAL_ENV", "REWARDSMITH_", "TORCHELASTIC_", "MASTER_", "RANK", "LOCAL_", "WORLD_", "GROUP_", "ROLE_",
+)  # fmt: skip
 #: Lines of the log in a message.
 LAST_LINES = 12
 
@@ -345,7 +336,7 @@ def _answer(
         except Died as error:
             _running.clear()
             words = f"engine 'vllm' of rank {distributed.rank()} died: {error}"
-            note_death(words)
+            deaths.append(words)
             _LOG.warning("%s\n  (%d of %d; the batch is sampled anew)", words, attempt, ATTEMPTS)
         except RewardsmithError:
             close()

@@ -115,16 +115,5 @@ def head_size(architecture: Mapping[str, Any]) -> int | None:
     return stated or (width // heads if width and heads else None)
 
 
-_deaths: list[str] = []
-
-
-def note_death(words: str) -> None:
-    """Notes what was said of a process that died and was started again, for the record of the stage."""
-    _deaths.append(words)
-
-
-def take_deaths() -> list[str]:
-    """Returns what was said of processes that died since this was last called."""
-    found = list(_deaths)
-    _deaths.clear()
-    return found
+#: Words about processes that died and were started again, for the record of the stage under way.
+deaths: list[str] = []

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder, messages_of
+from rlhf_core.data.encoding import CutCounts, EncodedSequence, Encoder, Limits, messages_of, truncate_sequence
 from rlhf_core.data.templates import chat_template
-from rlhf_core.data.truncation import Limits
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, RecipeError
 
 ROW = {"id": "1", "prompt": "Where is the library?", "source": "made up"}
 
@@ -75,8 +76,7 @@ def test_a_row_that_the_tokenizers_template_refuses_is_named(marked_tokenizer: A
     with pytest.raises(DataError) as refused:
         getattr(encoder, encode)({**ROW, "id": "hh-7", "prompt": TWO_ANSWERS}, *answer)
     assert str(refused.value).startswith(
-        "row hh-7: the tokenizer's chat template refuses the dialogue, in which messages 2 and 3 are both the "
-        "assistant's (Conversation roles must alternate)"
+        "row hh-7: the tokenizer's chat template refuses the dialogue (Conversation roles must alternate)"
     )
 
 
@@ -101,3 +101,33 @@ def test_responses_are_padded_on_the_right_with_pieces_and_entropies(encoder: En
     assert responses.pieces is not None
     assert responses.pieces[0][0] == encoder.tokenizer.decode([60])
     assert encoder.responses([a]).entropies is None
+
+
+END, IDS = -1, st.lists(st.integers(0, 50), max_size=30)
+
+
+@given(prompt=IDS, response=IDS, cap=st.integers(1, 20), room=st.integers(1, 20))
+def test_prompts_keep_their_right_end_and_responses_their_left(
+    prompt: list[int], response: list[int], cap: int, room: int
+) -> None:
+    counts = CutCounts()
+    limits = Limits(cap, cap + room)
+    response = [*response, END]
+    kept_prompt, kept = truncate_sequence(prompt, response, limits, END, counts)
+    assert kept_prompt == prompt[-cap:]
+    assert len(kept_prompt) + len(kept) <= limits.total
+    if len(response) <= limits.total - len(kept_prompt):
+        assert kept == response
+        assert counts.responses_cut == 0
+    else:
+        assert len(kept_prompt) + len(kept) == limits.total
+        assert kept[-1] == END
+        assert kept[:-1] == response[: len(kept) - 1]
+        assert counts.responses_cut == 1
+    assert counts.prompts_cut == (len(prompt) > cap)
+
+
+@pytest.mark.parametrize(("prompt", "total"), [(8, 8), (0, 8), (9, 8)])
+def test_limits_that_contradict_each_other_are_refused(prompt: int, total: int) -> None:
+    with pytest.raises(RecipeError, match=f"prompt limit {prompt} and total limit {total}"):
+        Limits(prompt, total)

@@ -288,12 +288,9 @@ TWICE = b'{"a": 1, "a": 2}\n'
         (b'{"b": ' + TWICE[:-1] + b"}\n", "row 1: set twice"),
         (b"", "the file is empty"),
         (b"\n \n", "the file is empty"),
-        (gzip.compress(b'{"a": 1}\n', mtime=0), "is gzip-compressed, contrary to its name"),
+        (gzip.compress(b'{"a": 1}\n', mtime=0), "row 1: not UTF-8"),
+        ('{"a": "b"}\n'.encode("utf-16"), "row 1: not UTF-8"),
         (b"[" * 100_000 + b"\n", "row 1: broken JSON"),
-        *(
-            ('{"a": "b"}\n'.encode(f"utf-{name}"), f"this is UTF-{name[:2]}, not UTF-8.*iconv -f UTF-{name[:2]} -t")
-            for name in ("16", "16-le", "16-be", "32", "32-le", "32-be")
-        ),
     ],
 )
 def test_a_bad_file_is_named_with_its_row(tmp_path: Path, content: bytes, message: str) -> None:
@@ -311,7 +308,7 @@ def test_a_truncated_gzip_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"damaged or cut off after row \d+"):
         read_jsonl(path)
     path.write_bytes(b"no gzip")
-    with pytest.raises(DataError, match="is not gzip-compressed, contrary to its name"):
+    with pytest.raises(DataError, match=r"damaged or cut off after row 0 \(Not a gzipped file"):
         read_jsonl(path)
 
 

@@ -36,13 +36,9 @@ def test_a_folder_names_its_sets_and_splits(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "split", "message"),
     [
-        (
-            "hh_helpfull",
-            "train",
-            r"unknown data set 'hh_helpfull'. Did you mean hh_helpful.*\? Available: hh_harmless",
-        ),
-        ("zzz", "train", r"unknown data set 'zzz'. Available: hh_harmless, hh_helpful"),
-        ("hh_helpful", "tests", r"no split 'tests'. Did you mean test\? Available: test, train"),
+        ("hh_helpfull", "train", "unknown data set 'hh_helpfull'; did you mean 'hh_helpful'"),
+        ("zzz", "train", "unknown data set 'zzz'; known: hh_harmless, hh_helpful"),
+        ("hh_helpful", "tests", r"no split 'tests'; did you mean 'test'\?"),
     ],
 )
 def test_an_unknown_name_gets_suggestions(folder: Path, name: str, split: str, message: str) -> None:
@@ -142,7 +138,7 @@ def test_a_path_that_leads_nowhere_is_a_missing_field_of_that_row(tmp_path: Path
 
 def test_a_column_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:
     source = hub_source(tmp_path, MAPPING | {"chosen": "choosen.1.content"}, [their_row(0)])
-    with pytest.raises(DataError, match=r"column 'choosen', mapped to 'chosen', does not exist. Did you mean chosen"):
+    with pytest.raises(DataError, match=r"column 'choosen', mapped to 'chosen', does not exist; did you mean 'chosen'"):
         source.load("theirs", "train")
 
 

@@ -35,22 +35,6 @@ def test_training_is_deterministic_and_survives_saving(tokenizer: Any, tmp_path:
     assert loaded.bos_token is None
 
 
-def test_the_vocabulary_has_the_size_asked_for(tokenizer: Any) -> None:
-    assert len(tokenizer) == 300
-    assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "<|user|>", "<|assistant|>", "<|end|>"]) == [*range(5)]
-
-
-@given(ANY_TEXT)
-def test_any_text_survives_a_full_byte_alphabet(tokenizer: Any, text: str) -> None:
-    ids = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-    assert tokenizer.decode(ids) == text
-
-
-def test_each_digit_is_a_token(tokenizer: Any) -> None:
-    tokens = tokenizer.tokenize("in 1999: 12.5")
-    assert [token for token in tokens if any(map(str.isdigit, token))] == list("1999125")
-
-
 def test_a_small_alphabet_maps_unknown_bytes_to_unk() -> None:
     small = train_byte_level_bpe(TEXTS, 64, full_byte_alphabet=False)
     assert len(small) <= 64

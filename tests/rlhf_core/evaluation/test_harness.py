@@ -12,14 +12,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import Encoder, Limits
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import train_byte_level_bpe
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.harness.choice import HarnessTask, check_task
 from rlhf_core.evaluation.harness.rows import in_columns
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 
 pytest.importorskip("lm_eval")
 
@@ -136,14 +135,14 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def policy(encoder: Encoder) -> DecoderPolicy:
+def policy(encoder: Encoder) -> Policy:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(encoder.tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=2048, initializer_range=0.3,
         bos_token_id=None, eos_token_id=encoder.eos_id,
     )  # fmt: skip
-    return DecoderPolicy(LlamaForCausalLM(config).eval(), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+    return Policy(LlamaForCausalLM(config).eval(), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
 
 
 def splits(make: Any) -> dict[str, list[dict[str, Any]]]:
@@ -170,7 +169,7 @@ def requests(result: Any) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_requests_examples_and_scores_are_those_of_the_official_task_file(
-    task: str, policy: DecoderPolicy, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    task: str, policy: Policy, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.models.huggingface import HFLM
@@ -220,7 +219,7 @@ def test_an_unknown_task_is_refused_with_the_nearest(name: str, near: str) -> No
         check_task(name, "data.tasks.arc")
 
 
-def test_an_unknown_metric_is_refused_with_the_nearest(policy: DecoderPolicy, encoder: Encoder) -> None:
+def test_an_unknown_metric_is_refused_with_the_nearest(policy: Policy, encoder: Encoder) -> None:
     from rlhf_core.evaluation.harness.evaluation import measure
 
     rows = splits(arc)
@@ -232,7 +231,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest(policy: DecoderPolicy, en
 
 
 def test_a_chat_template_makes_turns_of_the_examples(
-    policy: DecoderPolicy, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rlhf_core.evaluation.harness.evaluation import measure
 
@@ -247,7 +246,7 @@ def test_a_chat_template_makes_turns_of_the_examples(
     assert found.protocol["chat_template"] == "plain"
 
 
-def test_random_generators_and_training_mode_are_left_as_they_were(policy: DecoderPolicy, encoder: Encoder) -> None:
+def test_random_generators_and_training_mode_are_left_as_they_were(policy: Policy, encoder: Encoder) -> None:
     from rlhf_core.evaluation.harness.evaluation import measure
 
     rows = splits(winogrande)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.models.architecture import known_configuration
-from rlhf_core.models.device import CPU, Device, device_of
-from rlhf_core.models.device_settings import FLASH, DeviceSettings, Load, StatedSettings, resolve
-from rlhf_core.models.memory import GIB, Sharding
+from rlhf_core.models.device import CPU, FLASH, Device, DeviceSettings, Load, StatedSettings, device_of, resolve
+from rlhf_core.models.forecast import GIB, Sharding
 
 SMALL = Device("RTX 4090", 24.0, bf16=True, count=1, tf32=True)
 LARGE = Device("H100", 80.0, bf16=True, count=8, tf32=True, flash_attention=True)
@@ -52,11 +51,6 @@ def test_without_a_gpu_nothing_changes(load: Load | None) -> None:
     assert resolve(StatedSettings(), CPU, load, {"zero_optimization": {}, "bf16": {"enabled": True}}) == expected
 
 
-def test_a_gpu_without_bf16_keeps_float32() -> None:
-    assert resolve(StatedSettings(), OLD) == replace(resolve(StatedSettings(), CPU), processes=1)
-    assert resolve(StatedSettings(), OLD, Load((10**9,), 0, 1024, 24, 1024)).gradient_checkpointing
-
-
 def test_what_is_stated_wins_on_every_device() -> None:
     stated = StatedSettings("float32", "eager", gradient_checkpointing=True, padding_free=True, processes=3)
     for device in (SMALL, LARGE, OLD, CPU):
@@ -67,12 +61,6 @@ def test_what_is_stated_wins_on_every_device() -> None:
     found = resolve(off, LARGE, sft_of_qwen(10**6))
     assert (found.gradient_checkpointing, found.padding_free) == (False, False)
     assert resolve(StatedSettings("bf16"), CPU).precision == "bf16"
-
-
-def test_float32_in_deepspeed_is_kept() -> None:
-    found = resolve(StatedSettings(), LARGE, deepspeed={"zero_optimization": {"stage": 2}})
-    assert (found.precision, found.attention, found.padding_free) == ("float32", None, False)
-    assert found.tf32
 
 
 def test_the_forecast_of_activations_by_hand() -> None:

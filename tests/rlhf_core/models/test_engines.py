@@ -10,8 +10,8 @@ from tiny_models import EOS, PAD, VOCABULARY, ToyTokenizer, random_rows
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_core.models.generation import Generated
-from rlhf_core.models.policy import DecoderPolicy, Policy, pad_rows
-from rlhf_core.models.sampling import Sampling, generate, take_used
+from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.sampling import Sampling, generate, used_engines
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.diagnostics import describe
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, collect
@@ -35,14 +35,14 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def policy_of(model_type: str = "llama", seed: int = 0, attention: str = "sdpa") -> DecoderPolicy:
+def policy_of(model_type: str = "llama", seed: int = 0, attention: str = "sdpa") -> Policy:
     """Returns a random policy that likes EOS, so that rows end at different steps."""
     config = AutoConfig.for_model(model_type, **SIZES, **ARCHITECTURES[model_type])
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
     with torch.no_grad():
         model.get_output_embeddings().weight[EOS] *= 2.0
-    return DecoderPolicy(model, pad_id=PAD, eos_id=EOS)
+    return Policy(model, pad_id=PAD, eos_id=EOS)
 
 
 def sample(
@@ -73,9 +73,9 @@ def test_training_reads_log_probabilities_of_its_own_and_notes_the_gap() -> None
         sampling = Sampling(TOKENS, engine=engine)
         return collect(policy, reference, ToyTokenizer(), prompts, sampling, generator, microbatch=3)  # type: ignore[arg-type]
 
-    take_used()
+    used_engines.clear()
     found, expected = rollouts(ENGINE), rollouts("loop")
-    assert take_used() == ["loop", ENGINE]
+    assert used_engines == {"loop", ENGINE}
     assert expected.engine_logprobs is None
     assert found.engine_logprobs is not None
     assert found.logprobs is not None
@@ -88,7 +88,7 @@ def test_training_reads_log_probabilities_of_its_own_and_notes_the_gap() -> None
     assert metrics["engine_gap"] == pytest.approx(GAP, abs=1e-5)
 
 
-def trained(engine: str) -> tuple[DecoderPolicy, list[dict[str, float]]]:
+def trained(engine: str) -> tuple[Policy, list[dict[str, float]]]:
     """Returns a policy after three iterations of GRPO that pays long responses, and its metrics."""
     policy, history = policy_of(), list[dict[str, float]]()
     config = optimiser_config(

@@ -9,10 +9,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder, Limits
 from rlhf_core.data.templates import TokenizerTemplate, chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError
 from rlhf_core.models.generation import Generated
 from rlhf_core.models.loading import load_language_model

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import EOS, PAD, POLICIES, VOCABULARY, next_logits, random_rows, tiny_policy
-from torch.utils._python_dispatch import TorchDispatchMode
+from tiny_models import EOS, PAD, POLICIES, next_logits, random_rows, tiny_policy
 
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.choosing import truncate
@@ -51,23 +48,6 @@ def test_greedy_is_hugging_faces_greedy(kind: str, seed: int) -> None:
     )[:, 1 if kind == "encoder_decoder" else ids.shape[1] :]
     assert out.ids.masked_fill(~out.mask, PAD).tolist() == theirs[:, : out.ids.shape[1]].tolist()
     assert (theirs[:, out.ids.shape[1] :] == PAD).all()
-
-
-def test_rows_end_with_their_first_eos_or_at_the_limit() -> None:
-    out = sample(policy_that_ends(), PROMPTS * 4, max_new_tokens=8)
-    assert out.ended.any()
-    assert not out.ended.all()
-    for ids, mask, ended in zip(out.ids, out.mask, out.ended, strict=True):
-        n = int(mask.sum())
-        assert mask[:n].all()
-        assert 1 <= n <= 8
-        row = ids[:n].tolist()
-        assert row.count(EOS) == int(ended)
-        assert (row[-1] == EOS) == bool(ended)
-        assert ended or n == 8
-        assert (ids[n:] == PAD).all()
-    assert out.logprobs[~out.mask].abs().sum() == 0
-    assert out.ids.shape[1] == out.mask.sum(dim=1).max()
 
 
 def test_generation_stops_when_all_rows_ended() -> None:
@@ -155,30 +135,6 @@ def test_the_training_mode_is_given_back() -> None:
     assert policy.model.training
 
 
-class Waits(TorchDispatchMode):
-    """Counts what makes the processor wait for a device: numbers read, and indices that a mask decides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func.overloadpacket)
-        indices = args[1] if "index" in name and len(args) > 1 and isinstance(args[1], list | tuple) else []
-        masked = any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in indices)
-        self.count += masked or name in ("aten._local_scalar_dense", "aten.nonzero")
-        return func(*args, **(kwargs or {}))
-
-
-class Canned:
-    """Decoding that likes token 0 best, without a model behind it."""
-
-    def logits(self) -> torch.Tensor:
-        return torch.eye(VOCABULARY)[:1].expand(4, -1)
-
-    def append(self, chosen: torch.Tensor, alive: torch.Tensor) -> None: ...
-
-
 @pytest.mark.parametrize("every", [2, 3, 100])
 def test_looking_seldom_which_rows_have_ended_changes_neither_samples_nor_generator(
     kind: str, every: int, monkeypatch: pytest.MonkeyPatch
@@ -196,18 +152,3 @@ def test_looking_seldom_which_rows_have_ended_changes_neither_samples_nor_genera
     assert torch.equal(seldom.mask, often.mask)
     torch.testing.assert_close(seldom.logprobs, often.logprobs, atol=1e-5, rtol=1e-5)
     assert torch.equal(later, after)
-
-
-@pytest.mark.parametrize("every", [1, 4])
-def test_a_device_is_waited_for_once_in_as_many_tokens_as_are_set(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TOKENS_PER_LOOK, "cpu", every)
-    policy: Any = SimpleNamespace(
-        model=torch.nn.Identity(), pad_id=PAD, eos_id=VOCABULARY, decoding=lambda ids, mask: Canned()
-    )
-    counts = []
-    for tokens in (4, 12):
-        with Waits() as waits:
-            generator = torch.Generator().manual_seed(0)
-            generate(policy, torch.ones(4, 3).long(), torch.ones(4, 3).bool(), Sampling(tokens), generator)
-        counts.append(waits.count)
-    assert counts[1] - counts[0] == (12 - 4) // every

@@ -11,7 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_language_model, trainable_parameters
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.policy import Policy, policy_of
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.models.vllm.weights import effective
@@ -45,7 +45,7 @@ def adapted(kind: str) -> tuple[Policy, Adapter]:
 
 def test_the_reference_is_the_base_model_with_the_adapters_off(kind: str) -> None:
     policy, adapter = adapted(kind)
-    reference, copy = AdapterOff(policy, adapter), POLICIES[kind](1)
+    reference, copy = adapter.reference(policy), POLICIES[kind](1)
     with torch.no_grad():
         assert torch.equal(logprobs(reference), logprobs(copy))
         assert (logprobs(policy) - logprobs(copy)).abs().max() > 1e-3

@@ -11,9 +11,9 @@ from tiny_models import EOS, PAD, VOCABULARY, random_rows
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.models.device_settings import FLASH
+from rlhf_core.models.device import FLASH
 from rlhf_core.models.loading import decoder_of
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.response_states import can_pack, pack_rows, packed_states, padded_states
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
@@ -88,7 +88,7 @@ def test_states_are_those_of_padded_batches_wherever_the_padding_is(model_type: 
 @pytest.mark.parametrize("model_type", list(SIZES))
 def test_an_sft_step_without_padding_is_the_padded_one(model_type: str) -> None:
     model = language_model(model_type)
-    policy, results = DecoderPolicy(model, pad_id=PAD, eos_id=EOS), []
+    policy, results = Policy(model, pad_id=PAD, eos_id=EOS), []
     for packed in (False, True):
         if packed:
             pack_rows(decoder_of(model))

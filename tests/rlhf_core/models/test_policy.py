@@ -54,13 +54,3 @@ def test_more_padding_of_any_content_changes_nothing(kind: str, left: int, right
     torch.testing.assert_close(padded.logprobs[:, :width], plain.logprobs, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(padded.entropies[:, :width], plain.entropies, atol=2e-5, rtol=1e-5)
     assert padded.logprobs[:, width:].abs().sum() == 0
-
-
-def test_a_row_without_response_tokens_is_all_zeros(kind: str) -> None:
-    batch = batch_of(PROMPTS[:2], [ROWS[0], []])
-    with torch.no_grad():
-        statistics = POLICIES[kind](1).statistics(
-            batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask
-        )
-    assert statistics.logprobs[1].abs().sum() == 0
-    assert statistics.logprobs[0].abs().sum() > 0

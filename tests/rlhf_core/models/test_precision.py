@@ -16,7 +16,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_language_model, set_attention, set_precision
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling
@@ -52,14 +52,6 @@ def statistics(policy: Policy) -> Any:
     batch = batch_of(PROMPTS, ROWS)
     with torch.no_grad():
         return policy.statistics(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
-
-
-def test_statistics_of_a_bf16_model_are_float32_and_near_those_of_a_float32_one(kind: str) -> None:
-    whole, half = map(statistics, pair(kind))
-    assert half.logprobs.dtype == half.entropies.dtype == torch.float32
-    torch.testing.assert_close(half.logprobs, whole.logprobs, atol=0.15, rtol=0.02)
-    torch.testing.assert_close(half.entropies, whole.entropies, atol=0.1, rtol=0.02)
-    assert not torch.equal(half.logprobs, whole.logprobs)
 
 
 def test_rotary_frequencies_keep_their_bits(deepspeed: Any) -> None:
@@ -140,7 +132,7 @@ def test_adapters_on_a_bf16_model_are_trained_in_float32(kind: str) -> None:
             if "lora_B" in name:
                 parameter.add_(0.1)
     assert not torch.equal(statistics(policy).logprobs, statistics(copied).logprobs)
-    assert torch.equal(statistics(AdapterOff(policy, adapter)).logprobs, statistics(copied).logprobs)
+    assert torch.equal(statistics(adapter.reference(policy)).logprobs, statistics(copied).logprobs)
 
 
 def likes_large_tokens(batch: RolloutBatch) -> RewardOutput:
@@ -222,15 +214,6 @@ def test_precision_and_attention_are_kept_by_whoever_loads_a_saved_model(kind: s
     plain = POLICIES[kind](1).model
     plain.save_pretrained(tmp_path / "plain")
     assert "attn_implementation" not in (tmp_path / "plain" / "config.json").read_text()
-
-
-def test_attention_kernels_agree(kind: str) -> None:
-    policy = POLICIES[kind](1)
-    found = []
-    for attention in ("eager", "sdpa"):
-        set_attention(policy.model, attention)
-        found.append(statistics(policy).logprobs)
-    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
 
 
 def test_attention_that_a_model_or_machine_lacks_is_refused() -> None:

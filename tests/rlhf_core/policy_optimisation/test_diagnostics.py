@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import EOS, POLICIES, batch_of, next_logits, random_rows, responses_of
+from tiny_models import EOS, POLICIES, batch_of, random_rows, responses_of
 
-from rlhf_core.models.policy import pad_rows
-from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.diagnostics import describe, repetition_rate
-from rlhf_core.policy_optimisation.experience import PHASES, Experience, PhaseClock
+from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.learner import GAPS, Learner
 from rlhf_core.policy_optimisation.objectives import truncated_importance
 from rlhf_core.rewards.composition import RewardOutput
 
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
-
-
-def test_the_entropy_of_a_sampled_token_is_that_of_the_whole_distribution(kind: str) -> None:
-    policy = POLICIES[kind](1)
-    ids, mask = pad_rows(PROMPTS, policy.pad_id, "left")
-    made = generate(policy, ids, mask, Sampling(6, temperature=0.7, top_k=5), torch.Generator().manual_seed(0))
-    for i, prompt in enumerate(PROMPTS):
-        row = made.ids[i][made.mask[i]].tolist()
-        p = next_logits(policy, prompt, row)[: len(row)].double().softmax(dim=-1)
-        expected = -(p * p.log()).sum(dim=-1).float()
-        torch.testing.assert_close(made.entropies[i, : len(row)], expected, atol=1e-4, rtol=1e-4)
-    assert (made.entropies[~made.mask] == 0).all()
 
 
 def experience_of(lengths: list[int], seed: int = 0) -> Experience:
@@ -120,17 +105,3 @@ def test_the_gap_is_of_the_first_minibatch_before_it_is_learned_from(kind: str) 
     assert metrics["logprob_gap_max"] == pytest.approx(0.75, abs=1e-4)
     assert set(GAPS) <= set(metrics)
     assert EOS in batch.responses.ids
-
-
-def test_a_clock_adds_up_its_phases_and_starts_anew_when_read() -> None:
-    clock = PhaseClock()
-    for _ in range(2):
-        with clock.phase("score"):
-            time.sleep(0.002)
-        clock.count("score", 10)
-    found = clock.read()
-    assert found["score_seconds"] >= 0.004
-    assert found["score_tokens_per_second"] == pytest.approx(20 / found["score_seconds"])
-    assert found["update_seconds"] == 0
-    assert "update_tokens_per_second" not in found
-    assert clock.read() == {f"{name}_seconds": 0.0 for name in PHASES}

@@ -63,7 +63,7 @@ def test_collect_gathers_what_rewards_need() -> None:
 
 def test_microbatches_hold_every_row_once_and_slices_are_trimmed() -> None:
     batch = batch_of(PROMPTS, ROWS)
-    groups = microbatches(batch.prompt_mask, batch.responses.mask, 3)
+    groups = [rows for rows, _ in microbatches(batch.inputs, 3)]
     assert sorted(torch.cat(groups).tolist()) == list(range(8))
     assert [len(group) for group in groups] == [3, 3, 2]
     part = slice_rows(batch, torch.tensor([4, 1]))

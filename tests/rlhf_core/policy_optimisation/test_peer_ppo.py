@@ -15,7 +15,7 @@ from tiny_models import EOS, PAD, batch_of, configuration, random_rows, tiny_pol
 from transformers import AutoModelForSequenceClassification, LlamaForCausalLM, LlamaForSequenceClassification
 
 from rlhf_core.credit import CREDITS
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import score
@@ -38,11 +38,6 @@ class Fixed:
 
     def next(self, generator: torch.Generator) -> RolloutBatch:
         return self.batch
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def folders(folder: Path) -> dict[str, Path]:
@@ -119,7 +114,7 @@ def test_two_epochs_of_ppo_are_trls(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     trained, logged, (queries, responses) = theirs(saved, tmp_path / "out", monkeypatch)
     batch = batch_of([row[row != PAD].tolist() for row in queries], responses.tolist())
     policy, reference = (
-        DecoderPolicy(LlamaForCausalLM.from_pretrained(saved[name], dtype=torch.float32).eval(), pad_id=PAD, eos_id=EOS)
+        Policy(LlamaForCausalLM.from_pretrained(saved[name], dtype=torch.float32).eval(), pad_id=PAD, eos_id=EOS)
         for name in ("policy", "reference")
     )
     inputs = (batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
@@ -141,7 +136,7 @@ def test_two_epochs_of_ppo_are_trls(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )  # fmt: skip
     component = Component("reward", FunctionScorer(last_value, Sequence), CREDITS["last_token"])
     ours = PolicyOptimiser(
-        policy, Reward((component,)), Fixed(batch), config, 0,
+        policy, Reward((component,)), Fixed(batch), config, 0,  # type: ignore[arg-type]
         critic=scalar_model(saved["value"], "value"),
     )  # fmt: skip
     experience = ours.experience(batch)

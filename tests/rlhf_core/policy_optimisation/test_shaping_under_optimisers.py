@@ -15,7 +15,7 @@ import torch
 from tiny_models import ToyTokenizer, random_rows, tiny_critic, tiny_policy
 from torch import Tensor
 
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import optimiser_config
@@ -24,7 +24,7 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.shaping.choices import SHAPINGS, build_shaping, shaping_class
+from rlhf_core.shaping.choices import build_shaping, shaping_class
 from rlhf_core.signals import Sequence
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)
@@ -69,7 +69,7 @@ def run_of(optimiser: str, shaping: str | None, scale: float = 1.0, seed: int = 
     references = {str(i): torch.randn(3, generator=generator) for i in range(len(PROMPTS))}
     spec = {"kind": shaping} | ({"references": 3} if shaping and shaping_class(shaping).centred else {})
     shaped = None if shaping is None else build_shaping(spec)
-    component = Component("proxy", Proxy(scale), build_credit("last_token"), shaping=shaped, references=references)
+    component = Component("proxy", Proxy(scale), CREDITS["last_token"], shaping=shaped, references=references)
     critic = tiny_critic("decoder", 2) if config.has_critic else None
     return PolicyOptimiser(learner, Reward((component,)), source, config, seed, critic=critic)
 
@@ -88,9 +88,6 @@ def test_grpo_cancels_an_affine_shaping(shaping: str) -> None:
     for shaped, plain in zip(advantages(shaping), advantages(None), strict=True):
         torch.testing.assert_close(shaped, plain, atol=1e-5, rtol=0)
         assert float(plain.abs().max()) > 0.5
-
-
-STRICT = sorted(kind for kind in SHAPINGS if shaping_class(kind).order == "strict")
 
 
 @pytest.mark.parametrize("shaping", ["par", "clip", "poly", "length_penalty"])

@@ -15,7 +15,7 @@ from tiny_models import ToyTokenizer, batch_of
 
 from rlhf_core.aspects import Density, Scored
 from rlhf_core.aspects.aspect import SIGNALS
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.aspect_scorer import AspectScorer, slice_tokens, token_values
 from rlhf_core.rewards.composition import Component, Reward
@@ -75,7 +75,7 @@ BATCH = batch_of([[5], [6]], [[11, 12, 13, 14, 2], [15, 16, 17, 18]])  # " 11 12
 
 def paid(aspect: Told, credit: str | None = None) -> torch.Tensor:
     scorer = AspectScorer(aspect, ToyTokenizer())  # type: ignore[arg-type]
-    component = Component("told", scorer, build_credit(credit or SIGNALS[aspect.density][1]))
+    component = Component("told", scorer, CREDITS[credit or SIGNALS[aspect.density][1]])
     return Reward((component,), clamp=None)(BATCH).total
 
 
@@ -121,5 +121,5 @@ def test_results_do_not_depend_on_padding() -> None:
     told = Told(Density.SENTENCE, ((0, 3), (6, 12)), (0.5, -0.5))
     alone = batch_of([[6]], [[15, 16, 17, 18]])
     scorer = AspectScorer(told, ToyTokenizer())  # type: ignore[arg-type]
-    reward = Reward((Component("told", scorer, build_credit("segment_end")),), clamp=None)
+    reward = Reward((Component("told", scorer, CREDITS["segment_end"]),), clamp=None)
     assert torch.equal(reward(alone).total[0], reward(BATCH).total[1, :4])

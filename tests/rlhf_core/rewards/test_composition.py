@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import batch_of, random_rows
 
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.normalisers import LocationAware, Scalar
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.segmentation import NGram
+from rlhf_core.segmentation.segmenters import NGram
 from rlhf_core.signals import Segments, Sequence, SignalType, Tokens
 
 
@@ -66,9 +66,9 @@ BATCH = batch_of([[5, 6], [7]], random_rows(0, [5, 3]))
 @given(st.integers(0, 10_000), st.sampled_from([None, 0.3, 10.0]), st.floats(-3, 3))
 def test_the_breakdown_adds_up_to_the_total(seed: int, clamp: float | None, weight: float) -> None:
     components = (
-        Component("a", Fixed(Sequence, seed, 5.0), build_credit("last_token"), Scalar(1.0, 2.0)),
-        Component("b", Fixed(Segments, seed + 1), build_credit("even_split"), weight=weight),
-        Component("c", Fixed(Tokens, seed + 2), build_credit("as_is"), shaping=Elementwise(torch.sigmoid)),
+        Component("a", Fixed(Sequence, seed, 5.0), CREDITS["last_token"], Scalar(1.0, 2.0)),
+        Component("b", Fixed(Segments, seed + 1), CREDITS["even_split"], weight=weight),
+        Component("c", Fixed(Tokens, seed + 2), CREDITS["as_is"], shaping=Elementwise(torch.sigmoid)),
     )
     output = Reward(components, clamp)(BATCH)
     stacked = torch.stack(list(output.breakdown.values())).sum(dim=0)
@@ -86,7 +86,7 @@ def test_the_order_is_normalise_shape_place_weigh_clamp() -> None:
     component = Component(
         "a",
         Fixed(Segments, value=6.0),
-        build_credit("even_split"),
+        CREDITS["even_split"],
         Scalar(2.0, 2.0),
         shaping=Elementwise(torch.square),
         weight=3.0,
@@ -100,16 +100,16 @@ def test_the_order_is_normalise_shape_place_weigh_clamp() -> None:
 
 def test_type_mismatches_are_refused_by_name() -> None:
     with pytest.raises(RecipeError, match=r"component 'quality': the credit rule takes Sequence .* gives Segments"):
-        Component("quality", Fixed(Segments), build_credit("last_token"))
+        Component("quality", Fixed(Segments), CREDITS["last_token"])
     location_aware = LocationAware(0, 0, 0, 1, 0.1)
     with pytest.raises(RecipeError, match=r"component 'quality': the normaliser takes Segments .* gives Sequence"):
-        Component("quality", Fixed(Sequence), build_credit("last_token"), location_aware)
+        Component("quality", Fixed(Sequence), CREDITS["last_token"], location_aware)
     with pytest.raises(RecipeError, match=r"the normaliser takes Sequence or Segments .* gives Tokens"):
-        Component("quality", Fixed(Tokens), build_credit("as_is"), Scalar(0.0, 1.0))
+        Component("quality", Fixed(Tokens), CREDITS["as_is"], Scalar(0.0, 1.0))
     shaping = Elementwise(torch.sigmoid, takes=(Sequence,))
     with pytest.raises(RecipeError, match=r"component 'quality': the shaping takes Sequence but .* gives Tokens"):
-        Component("quality", Fixed(Tokens), build_credit("as_is"), shaping=shaping)
-    component = Component("quality", Fixed(Tokens), build_credit("as_is"))
+        Component("quality", Fixed(Tokens), CREDITS["as_is"], shaping=shaping)
+    component = Component("quality", Fixed(Tokens), CREDITS["as_is"])
     with pytest.raises(RecipeError, match="distinct names"):
         Reward((component, component))
     with pytest.raises(RecipeError, match="at least one component"):
@@ -119,13 +119,13 @@ def test_type_mismatches_are_refused_by_name() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_reward_that_is_not_finite_stops_the_run(value: float) -> None:
     with pytest.raises(NumericsError, match="response 0"):
-        Reward((Component("a", Fixed(Tokens, value=value), build_credit("as_is")),))(BATCH)
+        Reward((Component("a", Fixed(Tokens, value=value), CREDITS["as_is"]),))(BATCH)
 
 
 def test_running_statistics_stay_as_they_are_in_evaluation_and_survive_a_restart() -> None:
     def reward() -> Reward:
         location_aware = LocationAware(0.0, 0.0, 0.0, 1.0, 0.1)
-        return Reward((Component("a", Fixed(Segments), build_credit("even_split"), location_aware, Elementwise(abs)),))
+        return Reward((Component("a", Fixed(Segments), CREDITS["even_split"], location_aware, Elementwise(abs)),))
 
     first, second = reward(), reward()
     first(BATCH)

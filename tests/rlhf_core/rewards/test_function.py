@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 from tiny_models import batch_of, random_rows
 
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.errors import NumericsError, RecipeError, ToolError, UserCodeError
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import FunctionScorer, build_function_scorer
@@ -31,8 +30,8 @@ def one_a_token(batch: RolloutBatch) -> torch.Tensor:
 
 
 def test_a_value_per_response_and_one_per_token_are_paid() -> None:
-    short = Component("short", FunctionScorer(brevity, Sequence), build_credit("last_token"))
-    even = Component("even", FunctionScorer(one_a_token, Tokens), build_credit("as_is"))
+    short = Component("short", FunctionScorer(brevity, Sequence), CREDITS["last_token"])
+    even = Component("even", FunctionScorer(one_a_token, Tokens), CREDITS["as_is"])
     output = Reward((short, even))(BATCH)
     assert output.breakdown["short"].tolist() == [[0, 0, 0, 0, -5], [0, 0, -3, 0, 0]]
     assert output.breakdown["even"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
@@ -165,45 +164,18 @@ def ends(batch: RolloutBatch) -> torch.Tensor:
     raise SystemExit(0)
 
 
-def seeds(batch: RolloutBatch) -> torch.Tensor:
-    torch.manual_seed(12345)
-    return batch.responses.lengths
-
-
-def doubles(batch: RolloutBatch) -> torch.Tensor:
-    torch.set_default_dtype(torch.float64)
-    return batch.responses.lengths
-
-
-def moves(batch: RolloutBatch) -> torch.Tensor:
-    os.chdir("/")
-    return batch.responses.lengths
+def imaginary(batch: RolloutBatch) -> torch.Tensor:
+    return batch.responses.lengths * 1j
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
         (ends, r"ends ends the process \(exit 0\)"),
-        (seeds, "changes torch's seed"),
-        (doubles, "changes torch's default dtype"),
-        (moves, "changes the working directory"),
+        (imaginary, r"imaginary returned Tensor .* it must be a tensor of numbers"),
+        (FunctionScorer, "is a class; name an instance"),
     ],
 )
-def test_a_function_that_changes_the_process_is_refused(
-    function: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    try:
-        with torch.random.fork_rng(), pytest.raises(RecipeError, match=message):
-            FunctionScorer(function, Sequence).score(BATCH)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def imaginary(batch: RolloutBatch) -> torch.Tensor:
-    return batch.responses.lengths * 1j
-
-
-def test_complex_rewards_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"imaginary returned Tensor .* it must be a tensor of numbers"):
-        FunctionScorer(imaginary, Sequence).score(BATCH)
+def test_what_gives_no_numbers_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        FunctionScorer(function, Sequence).score(BATCH)

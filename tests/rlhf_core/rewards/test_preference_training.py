@@ -14,15 +14,14 @@ from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation
 from rlhf_core.rewards.preference_losses import bradley_terry_loss
 from rlhf_core.rewards.preference_training import (
     SegmentedSequence,
+    aggregate,
     can_share_prompts,
-    evaluations,
     head_evaluations,
     pair_loss,
-    score_all,
     shared_prompt_mask,
 )
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.segmentation import Bandit, Entropy, NGram
+from rlhf_core.segmentation.segmenters import Bandit, Entropy, NGram
 from rlhf_core.signals import Segments
 
 PROMPTS = random_rows(1, [3, 5, 1, 4], ended=False)
@@ -49,7 +48,8 @@ def naive_values(model: torch.nn.Module, prompt: list[int], row: list[int]) -> l
 def test_evaluations_are_means_at_segment_ends() -> None:
     model = tiny_scalar_model()
     with torch.no_grad():
-        e, values, ends = evaluations(model, sequences(), PAD)
+        found, ends = aggregate(model, sequences(), PAD)
+    e, values = found.total, found.worth
     for i, (prompt, row, expected_ends) in enumerate(zip(PROMPTS, ROWS, ENDS, strict=True)):
         naive = naive_values(model, prompt, row)
         read = [naive[end] for end in expected_ends]
@@ -59,23 +59,12 @@ def test_evaluations_are_means_at_segment_ends() -> None:
         assert ends[i].tolist() == expected_ends + [-1] * (3 - len(expected_ends))
 
 
-def test_scoring_in_batches_keeps_the_order() -> None:
-    model = tiny_scalar_model()
-    e, segments = score_all(model, sequences(), PAD, batch=2)
-    with torch.no_grad():
-        expected, _, _ = evaluations(model, sequences(), PAD)
-    torch.testing.assert_close(e, expected)
-    assert [len(s) for s in segments] == [3, 2, 1, 1]
-    for i, values in enumerate(segments):
-        assert sum(values) / len(values) == pytest.approx(float(e[i]), abs=1e-5)
-
-
 def test_pair_loss_is_the_sum_over_pairs_and_counts_strictly() -> None:
     model = tiny_scalar_model()
     rows = sequences()
     loss, count, sums = pair_loss(model, rows[:2], rows[2:], PAD)
     with torch.no_grad():
-        e, _, _ = evaluations(model, rows, PAD)
+        e = aggregate(model, rows, PAD)[0].total
     naive = sum(-math.log(1 / (1 + math.exp(-float(e[i] - e[i + 2])))) for i in range(2))
     assert float(loss.detach()) == pytest.approx(naive, rel=1e-5)
     assert count == 2.0
@@ -108,7 +97,7 @@ def test_sharing_the_prompt_changes_neither_values_nor_gradients(attention: str,
         if share:
             good, bad = pair_evaluations(model, chosen, rejected, PAD, aggregation)
         else:
-            e, _, _ = evaluations(model, [*chosen, *rejected], PAD, aggregation)
+            e = aggregate(model, [*chosen, *rejected], PAD, aggregation)[0].total
             good, bad = e[:4], e[4:]
         bradley_terry_loss(good, bad).sum().backward()
         results.append([good.detach(), bad.detach(), *(p.grad for p in model.parameters())])
@@ -165,18 +154,6 @@ def test_the_aggregate_is_the_mean_over_segments_and_bandit_reads_eos() -> None:
     assert bandit.values.tolist() == pytest.approx(last, abs=1e-5)
     with pytest.raises(RecipeError, match="unknown read-out"):
         RewardModelScorer(model, Bandit(), "mean")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", AGGREGATIONS)
-def test_evaluations_are_those_of_each_response_alone(kind: str) -> None:
-    aggregation = Aggregation(kind, dim=4)
-    model = tiny_scalar_model(projections=aggregation.projections)
-    chosen, rejected = pairs_of_one_prompt()
-    with torch.no_grad():
-        good, bad = pair_evaluations(model, chosen, rejected, PAD, aggregation)
-        for together, side in ((good, chosen), (bad, rejected)):
-            alone = torch.cat([evaluations(model, [row], PAD, aggregation)[0] for row in side])
-            torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("read", "kind"), [("aggregate", "sum"), ("difference", "mean"), ("weighted", "mean")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +126,7 @@ def served(local: LocalZeroShot, reply: Any = None) -> EndpointZeroShot:
             told = local.model(torch.tensor([ids])).logits[0].log_softmax(-1)
         values = [None, *(float(told[i - 1, ids[i]]) for i in range(1, len(ids)))]
         tokens = [text[start:end] for start, end in spans]
-        return {
-            "index": index,
-            "logprobs": {"tokens": tokens, "token_logprobs": values, "text_offset": [s for s, _ in spans]},
-        }
+        return {"index": index, "logprobs": {"tokens": tokens, "token_logprobs": values}}
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked = json.loads(request.content)
@@ -149,90 +145,58 @@ def test_an_endpoint_gives_the_same_rewards_as_the_model_that_it_serves(local: L
     assert served(local).rewards(questions, answers) == pytest.approx(local.rewards(questions, answers), abs=1e-5)
 
 
-ASKED = ("Human:", " x\n", "Assistant:")
-
-
-def scored(local: LocalZeroShot, answer: str, tokens: Sequence[str], values: Sequence[float | None]) -> float:
-    """The reward of an answer to "x" by an endpoint that returns these tokens; the prompt's have -9."""
-    before = [None, *[-9.0] * (len(tokens) - len(values) - 1)]
-    offsets = [*accumulate(map(len, tokens[:-1]), initial=0)]
-    choice = {"tokens": [*tokens], "token_logprobs": [*before, *values], "text_offset": offsets}
-    return served(local, {"choices": [{"index": 0, "logprobs": choice}]}).rewards(["x"], [answer])[0]
+def scored(local: LocalZeroShot, tokens: Sequence[str], values: Sequence[Any], answer: str = "the cat") -> float:
+    """The reward of an answer to "x" by an endpoint that returns these tokens for the whole text."""
+    prompt = ["<s>", "Human:", " x\n", "Assistant:", " "]
+    listed = {"tokens": [*tokens], "token_logprobs": [*values]}
+    opening = {"tokens": prompt, "token_logprobs": [None, *[-9.0] * 4]}
+    choices = [{"index": 0, "logprobs": opening}, {"index": 1, "logprobs": listed}]
+    return served(local, {"choices": choices}).rewards(["x"], [answer])[0]
 
 
 @pytest.mark.parametrize(
-    ("answer", "tokens", "problem"),
+    ("answer", "tokens", "counted"),
     [
-        ("the cat sat", (" the", " cat"), "' cat' is not what 'the cat sat' ends in"),
-        ("the cat sat", (" the",), "' the' is not what 'the cat sat' ends in"),
-        ("no no no", (" no", " no"), "'Assistant:' is not what 'no' ends in"),
-        ("the cat sat", (" the", " sat"), "' the' is not what 'the cat' ends in"),
-        ("the cat sat", (" the", " cat", " sat", " on"), "' on' is not what 'the cat sat' ends in"),
-        ("the cat sat", (" the", " cat", " sat", "</s>"), "'</s>' is not what 'the cat sat' ends in"),
-        ("日本語", (" ", "日", "本"), "'本' is not what '日本語' ends in"),
-        ("so \U0001f600", (" so",), "' so' is not what"),
-        ("so ", (" so",), "' so' is not what 'so ' ends in"),
+        ("the cat sat", (" the", " cat", " sat"), 3),
+        ("the cat sat", ("the", "cat", "sat"), 3),  # blanks left out, as of single tokens of Llama 2
+        ("\U0001f600!", (" \ufffd", "\ufffd", "\ufffd", "!"), 4),  # each part of a character decoded alone
+        ("so \U0001f600", (" so", " ", r"bytes:\xf0\x9f", r"bytes:\x98\x80"), 4),
+        ("\u65e5\u672c", (" ", "\u65e5", "\u672c"), 2),  # the blank before an answer is the prompt's
     ],
 )
-def test_an_endpoint_that_scores_another_text_than_the_answer_is_refused(
-    local: LocalZeroShot, answer: str, tokens: tuple[str, ...], problem: str
-) -> None:
-    with pytest.raises(JudgeError, match=rf"are not those of the whole answer \(the token {problem}.*\); raise"):
-        scored(local, answer, [*ASKED, *tokens], [-1.0] * len(tokens))
-
-
-def test_tokens_of_an_answer_alone_are_refused(local: LocalZeroShot) -> None:
-    with pytest.raises(JudgeError, match=r"\('the ' has no token\)"):
-        scored(local, "the cat", ["cat"], [])
-    with pytest.raises(JudgeError, match="the answer's token ' cat' has none"):
-        scored(local, "the cat sat", [*ASKED, " the", " cat", " sat"], [-1.0, None, -1.0])
-
-
-@pytest.mark.parametrize("before", [(), ("<s>",), ("[gMASK]", "<sop>"), ("<|begin_of_text|>",)])
-@pytest.mark.parametrize(
-    ("answer", "tokens"),
-    [
-        ("the cat sat", (" the", " cat", " sat")),
-        ("the cat sat", ("the", "cat", "sat")),  # blanks left out, as of single tokens of Llama 2
-        ("the\n  cat ", (" the", "\n", " ", " cat", " ")),
-        ("\U0001f600!", (" \ufffd", "\ufffd", "\ufffd", "!")),  # each part of a character decoded alone
-        ("\U0001f600!", (" ", "", "", "\U0001f600", "!")),
-        ("\U0001f600 é\U0001f600", (" ", "", "", " é", "", "")),
-        ("\U0001f600\U0001f600", (" ", "\ufffd", "\ufffd\ufffd", "\ufffd")),
-        ("so \U0001f600", (" so", " ", r"bytes:\xf0\x9f", r"bytes:\x98\x80")),
-        ("so \ufffd.", (" so", " \ufffd", ".")),
-        ("日本", (" ", "日", "本")),
-    ],
-)
-def test_every_token_of_an_answer_counts_and_no_other(
-    local: LocalZeroShot, before: tuple[str, ...], answer: str, tokens: tuple[str, ...]
+def test_the_tokens_behind_those_of_the_prompt_count(
+    local: LocalZeroShot, answer: str, tokens: tuple[str, ...], counted: int
 ) -> None:
     values = [-float(place) for place in range(1, len(tokens) + 1)]
-    counted = values[1:] if tokens[0] == " " else values  # the blank before an answer is the prompt's
-    assert scored(local, answer, [*before, *ASKED, *tokens], values) == sum(counted) / len(counted)
+    found = scored(local, ["<s>", "Human:", " x\n", "Assistant:", *tokens], [None, -9.0, -9.0, -9.0, *values], answer)
+    assert found == sum(values[-counted:]) / counted
 
 
-def told(value: Any, offset: int = 999) -> dict[str, Any]:
-    """Log-probabilities of one token."""
-    return {"tokens": ["no"], "token_logprobs": [value], "text_offset": [offset]}
+WHOLE = ("<s>", "Human:", " x\n", "Assistant:", " the", " cat")
 
 
 @pytest.mark.parametrize(
-    ("reply", "message"),
+    ("tokens", "values", "message"),
     [
-        ({"choices": []}, "returned 0 choices for 1 prompts"),
-        ({"error": "no"}, "did not return the log-probabilities of 1 prompts"),
-        ({"choices": [{"index": 0, "logprobs": None}]}, "has no tokens and token_logprobs"),
-        ({"choices": [{"index": 1, "logprobs": told(-1.0)}]}, r"choices of index \[1\] for 1 prompts"),
-        ({"choices": [{"index": 0, "logprobs": told(3.0)}]}, r"3\.0 is not a log-probability"),
-        ({"choices": [{"index": 0, "logprobs": told(False)}]}, "False is not a log-probability"),
-        ({"choices": [{"index": 0, "logprobs": told(-(10**400))}]}, "has no tokens and token_logprobs"),
-        ({"choices": [{"index": 0, "logprobs": told(None)}]}, "no token of the answer has one"),
-        ({"choices": [{"index": 0, "logprobs": told(-1.0, offset=0)}]}, "the tokens begin with the answer's"),
+        (WHOLE[:-1], [None, *[-1.0] * 4], "not those of the whole prompt and answer"),
+        (WHOLE[4:], [None, -1.0], "not those of the whole prompt and answer"),
+        (("<s>", *WHOLE[4:]), [None, -1.0, -1.0], "not those of the whole prompt and answer"),
+        (WHOLE, [None, *[-1.0] * 4, None], "a token of an answer has no log-probability"),
+        (WHOLE, [None, *[-1.0] * 4, 3.0], "a token of an answer has no log-probability"),
+        (WHOLE, [None, *[-1.0] * 4, False], "a token of an answer has no log-probability"),
+        (WHOLE, [None], "did not return the log-probabilities of 2 prompts"),
     ],
 )
-def test_an_endpoint_that_does_not_answer_in_protocol_is_named(local: LocalZeroShot, reply: Any, message: str) -> None:
+def test_an_endpoint_that_does_not_score_the_whole_answer_is_refused(
+    local: LocalZeroShot, tokens: tuple[str, ...], values: list[Any], message: str
+) -> None:
     with pytest.raises(JudgeError, match=message):
+        scored(local, tokens, values)
+
+
+@pytest.mark.parametrize("reply", [{"choices": []}, {"error": "no"}, {"choices": [{"index": 0, "logprobs": None}]}])
+def test_an_endpoint_that_does_not_answer_in_protocol_is_named(local: LocalZeroShot, reply: Any) -> None:
+    with pytest.raises(JudgeError, match="did not return the log-probabilities of 2 prompts"):
         served(local, reply).rewards(["x"], ["no"])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation import SaT
 from rlhf_core.segmentation.boundary_tagger import GoldText, sentence_scores, without_punctuation
-from rlhf_core.segmentation.sat import SPLIT_MARKERS, load_splitter, split_long, text_digest
+from rlhf_core.segmentation.sat import SPLIT_MARKERS, SaT, load_splitter, split_long, text_digest
 
 
 @given(st.text(alphabet="ab1 .,;!\n\t", max_size=80), st.integers(1, 30))
@@ -91,19 +89,6 @@ def test_segments_end_at_boundary_tokens_and_eos_belongs_to_none() -> None:
     assert segmentation.spans(0) == [(0, 2), (2, 4), (4, 4), (4, 5)]
     assert segmentation.index[0].tolist() == [0, 0, 1, 1, 3, -1]
     assert [segmentation.spans(i) for i in (1, 2, 3)] == [[(0, 2)], [(0, 1)], [(0, 1), (1, 2)]]
-
-
-def test_the_threshold_does_not_depend_on_the_folder_above() -> None:
-    assert SaT("results/small/sat-3l").decision == 0.025
-    assert SaT("sat-3l-sm").decision == 0.25
-    assert SaT("sat-3l", threshold=0.4).decision == 0.4
-
-
-def test_without_wtpsplit_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wtpsplit", None)
-    monkeypatch.setitem(sys.modules, "wtpsplit.models", None)
-    with pytest.raises(RecipeError, match=r"pip install rewardsmith.*'sentence', which needs no model"):
-        load_splitter("sat-3l")
 
 
 def test_a_text_without_punctuation_keeps_its_sentences() -> None:

@@ -13,8 +13,15 @@ from tiny_models import EOS, responses_of
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation import Bandit, Entropy, NGram, SentenceMarkers, Token, build_segmenter, from_spans
-from rlhf_core.segmentation.segmenters import SENTENCE_MARKERS, Segmenter
+from rlhf_core.segmentation.segmenters import (
+    SENTENCE_MARKERS,
+    Bandit,
+    Entropy,
+    NGram,
+    SentenceMarkers,
+    Token,
+)
+from rlhf_core.segmentation.segments import Segmenter, from_spans
 
 WORDS = ["a", "Xy", " the", " ", "  ", "\n", ".", ",", ", ", "end.", "!?", ";", "…", "。"]  # fmt: skip
 
@@ -122,14 +129,3 @@ def test_what_a_segmenter_needs_is_asked_for() -> None:
         SentenceMarkers().segment(Responses(responses.ids, responses.mask, responses.ended))
     with pytest.raises(RecipeError, match="at least 1"):
         NGram(0)
-
-
-def test_segmenters_by_name() -> None:
-    assert build_segmenter({"kind": "entropy", "cutoff": 1.75}) == Entropy(1.75)
-    assert build_segmenter({"kind": "ngram", "n": 5}) == NGram(5)
-    with pytest.raises(RecipeError, match="did you mean 'entropy'"):
-        build_segmenter({"kind": "entropie", "cutoff": 1})
-    with pytest.raises(RecipeError, match="cutoff"):
-        build_segmenter({"kind": "entropy"})
-    with pytest.raises(RecipeError, match="segmenter 'token': unknown option 'n'; known: none"):
-        build_segmenter({"kind": "token", "n": 2})

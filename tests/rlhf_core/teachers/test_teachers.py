@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import Encoder, Limits
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import train_byte_level_bpe
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
 from rlhf_core.models.loading import build_language_model

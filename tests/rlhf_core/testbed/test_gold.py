@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from rlhf_core.testbed import KINDS, ClauseRewards, Dials, World, WorldConfig
 from rlhf_core.testbed.grammar import LATE_PHRASES, VALUE_PHRASES
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES

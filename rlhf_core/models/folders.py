@@ -1,4 +1,4 @@
-"""Folders of Hugging Face reward models: sequence classifiers with one output, checked without their weights."""
+"""Folders of models that somebody else saved, checked without reading their weights and without importing torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,36 @@ from rlhf_core.errors import DataError
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 CLASSIFIER = "ForSequenceClassification"
-#: Files of which a folder with a tokenizer has at least one.
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+#: Files of a model's folder by part.
+PARTS = {
+    "configuration (config.json)": ("config.json",),
+    "weights (*.safetensors)": ("*.safetensors",),
+    "tokenizer (tokenizer.json or tokenizer_config.json)": (
+        "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt",
+    ),
+}  # fmt: skip
+#: Files of other forms of a model, and how its folder is made of them.
+OTHER_FORMS = {
+    "adapter_config.json": "It has an adapter of another model: merge it (peft: merge_and_unload) and save the whole",
+    "*.bin": "Pickled weights (*.bin) may run code and are not loaded: convert them once by "
+    "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER) in a place that you trust",
+    "*.gguf": "GGUF is for inference: give the model from which it was converted",
+}
+SAVED = "Give a folder that save_pretrained wrote, of the model and of its tokenizer"
 #: Files with a chat template of their own, beside the field of tokenizer_config.json.
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+
+
+def check_parts(folder: Path) -> None:
+    """Refuses a model's folder without one of its parts.
+
+    Raises:
+        DataError: names the missing files, and how to make them of those that are there.
+    """
+    for part, names in PARTS.items():
+        if not any(any(folder.glob(name)) for name in names):
+            remedy = next((said for form, said in OTHER_FORMS.items() if any(folder.glob(form))), SAVED)
+            raise DataError(f"the model folder has no {part}", file=str(folder), remedy=remedy)
 
 
 def is_hub_classifier(folder: Path) -> bool:
@@ -71,18 +97,7 @@ def check_classifier(folder: Path, *, own_template: bool = True) -> None:
             field="num_labels",
             remedy="Give a model that was trained with num_labels=1",
         )
-    if not any(folder.glob("*.safetensors")):
-        raise DataError(
-            "no weights in safetensors, the only format that is loaded",
-            file=str(folder),
-            remedy="Download them, or save the model once by save_pretrained",
-        )
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        raise DataError(
-            "no tokenizer beside the model, which reads texts by its own",
-            file=str(folder),
-            remedy="Save its tokenizer into the same folder: tokenizer.save_pretrained",
-        )
+    check_parts(folder)
     if own_template and not _has_template(folder):
         raise DataError(
             "the tokenizer has no chat template, so the form in which the model reads dialogues is not known",

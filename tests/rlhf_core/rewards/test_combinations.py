@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tiny_models import batch_of, random_rows
 from torch import Tensor
 
-from rlhf_core.credit import build_credit
+from rlhf_core.credit import CREDITS
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.rewards.combinations import Gate, HierarchicalGate, gate_metrics
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics, resolve_threshold
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.signals import Sequence, Tokens
@@ -41,8 +41,8 @@ def gated(holistic: Tensor, aspect: Tensor, threshold: float, weight: float, *, 
     shaping = build_shaping({"kind": "sigmoid"}) if sigmoid else None
     return Reward(
         (
-            Component("holistic", Given(holistic), build_credit("last_token"), weight=weight),
-            Component("aspect", Given(aspect), build_credit("as_is"), shaping=shaping),
+            Component("holistic", Given(holistic), CREDITS["last_token"], weight=weight),
+            Component("aspect", Given(aspect), CREDITS["as_is"], shaping=shaping),
         ),
         clamp=None,
         combination=HierarchicalGate("holistic", threshold, weight),
@@ -104,26 +104,11 @@ def test_violations_after_kl_are_the_pairs_that_it_turns_around() -> None:
 
 
 def test_a_quantile_threshold_is_of_the_pure_samples() -> None:
-    assert resolve_threshold({"quantile": 0.7}, torch.arange(11.0)) == pytest.approx(7.0)
-    assert resolve_threshold(0.6, None) == 0.6
-
-
-@pytest.mark.parametrize(
-    ("threshold", "pure", "message"),
-    [
-        ({"quantile": 1.0}, torch.ones(2), "q in"),
-        ({"share": 0.3}, torch.ones(2), "state a number"),
-        ({"quantile": 0.7}, None, "name a 'selection'"),
-    ],
-)
-def test_a_threshold_that_means_nothing_is_refused(
-    threshold: dict[str, float], pure: Tensor | None, message: str
-) -> None:
-    with pytest.raises(RecipeError, match=message):
-        resolve_threshold(threshold, pure)
-
-
-@pytest.mark.parametrize(("threshold", "weight"), [(float("nan"), 1.0), (0.6, 0.0), (0.6, -1.0)])
-def test_a_gate_without_an_order_is_refused(threshold: float, weight: float) -> None:
-    with pytest.raises(RecipeError, match="gate"):
-        HierarchicalGate("holistic", threshold, weight)
+    weights = {"h": 2.0}
+    assert Gate("h", {"quantile": 0.7}).build(weights, torch.arange(11.0)).threshold == pytest.approx(7.0)
+    assert Gate("h", 0.6).build(weights, None) == HierarchicalGate("h", 0.6, 2.0)
+    with pytest.raises(RecipeError, match="name a 'selection'"):
+        Gate("h", {"quantile": 0.7}).build(weights, None)
+    for wrong in ({"quantile": 1.0}, {"share": 0.3}, float("nan")):
+        with pytest.raises(RecipeError, match="threshold"):
+            Gate("h", wrong)

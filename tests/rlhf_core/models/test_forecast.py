@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_core.models.cost import supervised
+from rlhf_core.models.forecast import supervised
 
 
 def test_one_trillion_tokens_on_seven_billion_parameters_take_about_what_llama_reports() -> None:
