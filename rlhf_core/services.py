@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import os
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -22,9 +19,6 @@ from rlhf_core.typed import Checked, at_least, between
 
 Q = TypeVar("Q")
 Row = Mapping[str, Any]
-_ONE_LOOP = threading.Lock()
-#: Answers kept in memory; beyond them the memory is emptied between calls, the disk keeps all.
-_KEPT = 100_000
 
 
 # --- answers on disk -----------------------------------------------------------------------------------------------
@@ -92,21 +86,10 @@ class AnswerCache:
         line = json.dumps({**row, "sha256": digest(row)}, ensure_ascii=True).encode("ascii") + b"\n"
         with self._lock:
             self._rows[key] = row
-            if self.path is None:
-                return
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                view = memoryview(b"\n" + line if self._needs_newline else line)
-                while view:
-                    view = view[os.write(descriptor, view) :]
-            finally:
-                os.close(descriptor)
-            self._needs_newline = False
-
-    def forget(self) -> None:
-        """Empties the memory of a cache without a file."""
-        if self.path is None:
-            self._rows.clear()
+            if self.path is not None:
+                with self.path.open("ab", buffering=0) as file:
+                    file.write(b"\n" + line if self._needs_newline else line)
+                self._needs_newline = False
 
 
 # --- calls ---------------------------------------------------------------------------------------------------------
@@ -216,8 +199,6 @@ class Service(Generic[Q]):
             raise
         finally:
             self.usage.waited_s += time.monotonic() - started
-        if len(self.cache) > _KEPT:
-            self.cache.forget()
         return found
 
     def close(self) -> None:
@@ -268,36 +249,21 @@ def check_address(url: str) -> None:
         raise RecipeError("it must not contain credentials; name an environment variable by api_key_variable instead")
 
 
-def client(concurrency: int, headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
-    """Returns a client for `post`."""
+def client(concurrency: int, headers: Mapping[str, str] | None = None) -> httpx.Client:
+    """Returns a client for `post`, for several threads."""
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    return httpx.AsyncClient(timeout=None, limits=limits, headers=headers)
+    return httpx.Client(limits=limits, headers=headers)
 
 
-def post(client: httpx.AsyncClient, url: str, seconds: float, **content: Any) -> httpx.Response:
-    """Returns the answer to a POST that arrives whole within some seconds, which httpx would count anew at each byte.
+def post(client: httpx.Client, url: str, seconds: float, **content: Any) -> httpx.Response:
+    """Returns the answer to a POST.
 
     Raises:
-        Failure: no connection, no answer in time, or one that is not HTTP.
+        Failure: no connection, no byte for some seconds, or an answer that is not HTTP.
     """
-
-    async def call() -> httpx.Response:
-        async with asyncio.timeout(seconds):
-            return await client.post(url, **content)
-
     try:
-        with _ONE_LOOP:  # threads that call at once would start one each
-            loop = _loop(os.getpid())
-        return asyncio.run_coroutine_threadsafe(call(), loop).result()
-    except TimeoutError:
+        return client.post(url, timeout=seconds, **content)
+    except httpx.TimeoutException:
         raise Failure(f"no answer within {seconds} s; is the server overloaded?") from None
     except (httpx.TransportError, httpx.DecodingError) as error:
         raise Failure(f"cannot be reached ({type(error).__name__}: {error}); is the server running?") from None
-
-
-@cache
-def _loop(pid: int) -> asyncio.AbstractEventLoop:
-    """Returns the event loop of the calls of the process with an id, in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="services", daemon=True).start()
-    return loop

@@ -18,9 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_core.evaluation.answers import cut_at
-from rlhf_core.evaluation.code import timer
 from rlhf_core.evaluation.evalplus_sanitiser import sanitised
-from rlhf_core.evaluation.sandbox import ProgramLimits
+from rlhf_core.evaluation.sandbox import ProgramLimits, timer
 
 #: Request to a model with a chat template, and the opening of the assistant's answer.
 ASKED = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"

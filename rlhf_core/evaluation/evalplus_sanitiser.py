@@ -14,12 +14,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-#: Lines of the first look at code that may begin at a line.
-_LOOK = 16
-#: Characters that are parsed for one answer; real ones of 100 kB take fewer, tens of thousands of open brackets more.
+#: Characters that are parsed for one answer; then the longest code so far is taken.
 _PARSED_AT_MOST = 4_000_000
-#: Errors of code that later lines may complete, and errors that may name a line before their own.
-_OPEN = ("was never closed", "triple-quoted", "EOF", "f-string", "line continuation")
 _UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError)
 
 
@@ -42,57 +38,32 @@ def longest_code(text: str) -> str:
     first of equals; without any, the first line. The search ends after `_PARSED_AT_MOST` characters."""
     lines = text.split("\n")
     filled = [0, *accumulate(bool(line.strip()) for line in lines)]
-    ends = [0, *accumulate(len(line) + 1 for line in lines)]
     most, best, parsed = 0, (0, 0), 0
     for first in range(len(lines) - 1):
-        if filled[-1] - filled[first] <= most or parsed > _PARSED_AT_MOST:
-            break
-        last = _last_possible(lines, first)
-        parsed += ends[last + 1] - ends[first]
+        last = len(lines) - 1
         while last > first and filled[last + 1] - filled[first] > most and parsed <= _PARSED_AT_MOST:
-            problem = _problem(lines[first : last + 1])
-            parsed += ends[last + 1] - ends[first]
-            if problem is None:
+            code = "\n".join(lines[first : last + 1])
+            parsed += len(code)
+            wrong = _wrong_line(code)
+            if wrong is None:
                 most, best = filled[last + 1] - filled[first], (first, last)
                 break
-            last = min(last - 1, first + problem[0] - 1)
+            last = min(last - 1, first + wrong)
     return "\n".join(lines[best[0] : best[1] + 1])
 
 
-def _last_possible(lines: Sequence[str], first: int) -> int:
-    """Returns the last line up to which code from a line on may be valid, by its first lines."""
-    length = _LOOK
-    while first + length < len(lines):
-        problem = _problem(lines[first : first + length])
-        if problem is not None and not problem[1] and problem[0] < length - 1:
-            return first + problem[0] - 1
-        length *= 8
-    return len(lines) - 1
-
-
-def _problem(lines: Sequence[str]) -> tuple[int, bool] | None:
-    """Returns the line of an error, from 1, and whether other lines may be at fault; None for valid Python."""
-    code = "\n".join(lines)
+def _wrong_line(code: str) -> int | None:
+    """Returns the line of an error, from 0, the last one if that is not known; None for valid Python."""
     try:
         _parsed(code)
     except SyntaxError as error:
-        message = str(error.msg)
-        if "f-string" in message or error.lineno is None:
-            return len(lines), True
-        line = max(error.lineno, error.end_lineno or 0)
-        return line, any(word in message for word in _OPEN)
+        if error.lineno is not None and "f-string" not in str(error.msg):
+            return max(error.lineno, error.end_lineno or 0) - 1
     except _UNREADABLE:
-        hidden = [number for number, line in enumerate(lines) if "\0" in line or not _is_unicode(line)]
-        return (max(hidden[0], 1), False) if hidden else (len(lines), True)
-    return None
-
-
-def _is_unicode(line: str) -> bool:
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        pass
+    else:
+        return None
+    return code.count("\n")
 
 
 def _parsed(code: str) -> ast.Module:

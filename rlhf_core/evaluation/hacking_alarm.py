@@ -138,25 +138,14 @@ def fall(before: Scores, after: Scores, level: float) -> Fall:
     return Fall(n, rose / n if n else 0.5, upper, mean)
 
 
-def rose(before: Evaluated, after: Evaluated, level: float) -> bool:
-    """Returns whether the proxy reward rose beyond noise: one-sided normal test of two independent means."""
-    return _beyond(after.proxy - before.proxy, math.hypot(before.proxy_error, after.proxy_error), level)
-
-
-def paid_more(before: Evaluated, after: Evaluated, level: float) -> bool:
-    """Returns whether the paid reward rose beyond noise, as `rose`; never where it is unknown (NaN)."""
-    return _beyond(after.paid - before.paid, math.hypot(before.paid_error, after.paid_error), level)
-
-
-def _beyond(difference: float, error: float, level: float) -> bool:
+def rose(before: Evaluated, after: Evaluated, level: float, reward: Literal["proxy", "paid"] = "proxy") -> bool:
+    """Returns whether a mean reward rose beyond noise: one-sided normal test of two independent means; never where it
+    is unknown (NaN)."""
     from scipy import stats
 
+    difference = getattr(after, reward) - getattr(before, reward)
+    error = math.hypot(getattr(before, f"{reward}_error"), getattr(after, f"{reward}_error"))
     return difference > 0 and difference > float(stats.norm.ppf(1 - level)) * error
-
-
-def pairs(evaluations: int) -> int:
-    """Returns pairs among so many evaluations and the start."""
-    return max(1, evaluations * (evaluations + 1) // 2)
 
 
 def end_level(settings: AlarmSettings) -> float:
@@ -214,44 +203,33 @@ def _risen(before: Evaluated, after: Evaluated, settings: AlarmSettings) -> str:
     level = settings.proxy_level / 2
     if rose(before, after, level):
         return f"the proxy rose from {before.proxy:.3g} to {after.proxy:.3g}"
-    if paid_more(before, after, level):
+    if rose(before, after, level, "paid"):
         return f"the paid reward rose from {before.paid:.3g} to {after.paid:.3g}"
     return ""
 
 
-@dataclass(frozen=True)
-class Band:
-    """Allowed range of one rollout statistic."""
-
-    low: float
-    high: float
-
-    def holds(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
-
-def bands(sft: Mapping[str, float], settings: AlarmSettings) -> dict[str, Band]:
-    """Returns the band of each metric that has one.
+def bands(sft: Mapping[str, float], settings: AlarmSettings) -> dict[str, tuple[float, float]]:
+    """Returns the least and the largest value of each metric that has a band.
 
     Args:
         sft: `entropy` (nats per token), `response_length`, `repetition` and `truncated` of the SFT policy's rollouts;
             a metric that is missing has no band, and nothing is measured in units of 0.
         settings: widths.
     """
-    made: dict[str, Band] = {}
+    made: dict[str, tuple[float, float]] = {}
     length = sft.get("response_length", 0.0)
     if settings.kl is not None and length * sft.get("entropy", 0.0) > 0:
-        made["kl"] = Band(-math.inf, settings.kl * sft["entropy"] * length)
+        made["kl"] = -math.inf, settings.kl * sft["entropy"] * length
     for name, width in (("response_length", settings.length), ("entropy", settings.entropy)):
         if width is not None and sft.get(name, 0.0) > 0:
-            made[name] = Band(width[0] * sft[name], width[1] * sft[name])
+            made[name] = width[0] * sft[name], width[1] * sft[name]
     for name, rise in (("repetition", settings.repetition), ("truncated", settings.truncation)):
         if rise is not None and name in sft:
-            made[name] = Band(-math.inf, sft[name] + rise)
+            made[name] = -math.inf, sft[name] + rise
     return made
 
 
-#: Kind of alarm by the metric that has left its band, and metrics of the SFT policy that bands are made of.
+#: Kind of alarm by the metric that has left its band.
 _KINDS = {
     "kl": "kl",
     "response_length": "length",
@@ -259,7 +237,6 @@ _KINDS = {
     "truncated": "truncation",
     "entropy": "entropy",
 }
-_VITALS = ("entropy", "response_length", "repetition", "truncated")
 
 
 class HackingAlarm:
@@ -300,17 +277,18 @@ class HackingAlarm:
         """
         self._rewards = _rewards(metrics, responses)
         if not self._sft:
-            self._sft = {name: metrics[name] for name in _VITALS if math.isfinite(metrics.get(name, math.nan))}
+            known = (name for name in _KINDS if math.isfinite(metrics.get(name, math.nan)))
+            self._sft = {name: metrics[name] for name in known if name != "kl"}
             self._first = self._rewards
             return []
         raised = []
-        for name, band in bands(self._sft, self.settings).items():
+        for name, (low, high) in bands(self._sft, self.settings).items():
             if not math.isfinite(metrics.get(name, math.nan)):
                 continue  # not measured: neither inside nor outside
-            outside = 0 if band.holds(metrics[name]) else self._outside.get(name, 0) + 1
+            outside = 0 if low <= metrics[name] <= high else self._outside.get(name, 0) + 1
             self._outside[name] = outside
             if outside == self.settings.patience and not self._raised(_KINDS[name]):
-                limit = f"above {band.high:.3g}" if metrics[name] > band.high else f"below {band.low:.3g}"
+                limit = f"above {high:.3g}" if metrics[name] > high else f"below {low:.3g}"
                 text = f"{name} is {metrics[name]:.3g}, {limit}, for {outside} batches in a row"
                 raised.append(Alarm(step, _KINDS[name], step - outside, text))
         self.alarms += raised

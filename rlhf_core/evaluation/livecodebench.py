@@ -1,6 +1,6 @@
 """LiveCodeBench: questions in the official columns, asked, read and tested as its code generation scenario does.
 
-    asked(row, "livecodebench.test", 1)       an item: request, entry point, tests as the row has them
+    asked(row, "livecodebench.test", 1)       an item (request, entry point, tests as the row has them), and its day
     program_of(answer)                        the last fenced block
     judged(items, programs)                   results, each program in the sandbox
 
@@ -25,21 +25,16 @@ import json
 import pickletools
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.livecodebench_programs import FUNCTION_SETUP, SCRIPT_SETUP, function_source, script_source
-from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, run_programs
+from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, run_programs, timer
 
 #: The protocol's name in items.
 PROTOCOL = "livecodebench"
-#: Columns that every row of releases v1 to v6 has and that are read.
-COLUMNS = (
-    "question_id", "question_content", "starter_code", "contest_date", "public_test_cases", "private_test_cases",
-    "metadata",
-)  # fmt: skip
 SYSTEM = (
     "You are an expert Python programmer. You will be given a question (problem specification) and will generate a "
     "correct Python program that matches the specification and passes all tests. You will NOT return anything except "
@@ -53,159 +48,37 @@ _WITHOUT_STARTER = (
     "Read the inputs from stdin solve the problem and write the answer to stdout (do not directly test on the sample "
     "inputs). Enclose your code within delimiters as follows."
 )
-#: All tests of one question; each of them may take `SECONDS`.
+#: All tests of one question; each of them may take `SECONDS`, as in the official checker.
 LIMITS = ProgramLimits(seconds=600, memory_mb=4096, numpy=True)
+SECONDS = 6
 _LARGEST = 40 << 20
 _TEXT_OPCODES = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _OTHER_OPCODES = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
 
 
-@dataclass(frozen=True)
-class Cases:
-    """Tests of one question: (input, expected output) each, and the function that is called, None for programs that
-    read standard input."""
-
-    cases: tuple[tuple[str, str], ...]
-    function: str | None
+# --- rows ----------------------------------------------------------------------------------------------------------
 
 
-def asked(row: Mapping[str, Any], file: str, number: int, *, system_turn: bool = True) -> dict[str, Any]:
-    """Returns an item of functions.livecode.jsonl; its tests stay as the row has them, since they are large.
-
-    Args:
-        row: in the official columns.
-        file, number: of the row, for messages.
-        system_turn: whether the chat template has a system turn; without one, its text begins the request.
-
-    Raises:
-        DataError: a column that is missing or cannot be read, or a row without tests; names file, row and field.
-    """
-    _check(row, file, number)
-    tests = cases_of(row, file, number)
-    contest_date(row, file, number)
-    request = _request(str(row["question_content"]), str(row["starter_code"] or ""))
-    return {
-        "id": str(row["question_id"]),
-        "question": request if system_turn else f"{SYSTEM}\n\n{request}",
-        "history": [{"role": "system", "content": SYSTEM}] if system_turn else [],
-        "protocol": PROTOCOL,
-        "entry_point": tests.function or "",
-        **{column: row[column] for column in COLUMNS if column.endswith("_cases")},
-        "metadata": row["metadata"],
-        "source": PROTOCOL,
-    }
-
-
-def _check(row: Mapping[str, Any], file: str, number: int) -> None:
-    for column in COLUMNS:
-        if column not in row:
-            raise DataError(
-                "is missing", file=file, row=number, field=column,
-                remedy=f"Give the columns of LiveCodeBench: {', '.join(COLUMNS)}",
-            )  # fmt: skip
-    for column in ("question_id", "question_content"):
-        if not isinstance(row[column], str | int) or not str(row[column]).strip():
-            raise DataError("is not a text with visible characters", file=file, row=number, field=column)
-    if not isinstance(row["starter_code"], str | None):
-        raise DataError("is not a text", file=file, row=number, field="starter_code")
-
-
-def _request(question: str, starter: str) -> str:
-    form, code = (_WITH_STARTER, starter) if starter else (_WITHOUT_STARTER, "# YOUR CODE HERE")
-    return (
-        f"### Question:\n{question}\n\n### Format: {form}\n```python\n{code}\n```\n\n"
-        "### Answer: (use the provided format with backticks)\n\n"
-    )
-
-
-# --- columns -------------------------------------------------------------------------------------------------------
-
-
-def contest_date(row: Mapping[str, Any], file: str, number: int) -> date:
-    """Returns the day of a question's contest.
-
-    Raises:
-        DataError: not a date.
-    """
-    value = row["contest_date"]
-    if isinstance(value, datetime):
-        return value.date()
-    if isinstance(value, date):
+def _loaded(value: Any) -> Any:
+    """Returns what a JSON text holds, another value as it is."""
+    if not isinstance(value, str):
         return value
     try:
-        return datetime.fromisoformat(str(value)).date()
-    except ValueError:
-        raise DataError(
-            f"'{value}' is not a date", file=file, row=number, field="contest_date",
-            remedy="Write dates as 2024-08-01 or 2024-08-01T00:00:00",
-        ) from None  # fmt: skip
+        return json.loads(value)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
 
 
-def cases_of(row: Mapping[str, Any], file: str = PROTOCOL, number: int | None = None) -> Cases:
-    """Returns the public and private tests of a row.
-
-    Raises:
-        DataError: tests or metadata in another form, no test, or a test of a function without JSON values.
-    """
-
-    def refused(problem: str, field: str) -> DataError:
-        return DataError(problem, file=file, row=number, field=field)
-
-    metadata = _json(row["metadata"]) if isinstance(row["metadata"], str) else row["metadata"]
-    if not isinstance(metadata, Mapping):
-        raise refused("is not a JSON object", "metadata")
-    function = metadata.get("func_name")
-    if not isinstance(function, str | None) or (function is not None and not function.isidentifier()):
-        raise refused(f"func_name is {function!r}, which is not a name", "metadata")
-    cases: list[tuple[str, str]] = []
-    for column in ("public_test_cases", "private_test_cases"):
-        try:
-            found = _decoded(row[column])
-        except ValueError as error:
-            raise refused(str(error), column) from None
-        for place, case in enumerate(found, start=1):
-            cases.append(_case(case, function, lambda problem, p=place, c=column: refused(f"test {p}: {problem}", c)))
-    if not cases:
-        raise refused("has no test, and neither have the private ones", "public_test_cases")
-    if sum(len(given) + len(expected) for given, expected in cases) > _LARGEST:
-        raise refused(f"the tests are longer than {_LARGEST >> 20} million characters", "private_test_cases")
-    return Cases(tuple(cases), function)
-
-
-def _case(case: Any, function: str | None, refused: Any) -> tuple[str, str]:
-    if not isinstance(case, Mapping) or not all(isinstance(case.get(name), str) for name in ("input", "output")):
-        raise refused("it does not have the texts 'input' and 'output'")
-    kind = case.get("testtype")
-    if kind not in ("stdin", "functional"):
-        raise refused(f"testtype is {kind!r}; it must be 'stdin' or 'functional'")
-    if kind == "functional" and function is None:
-        raise refused("testtype is 'functional', but metadata has no func_name")
-    if function is not None:
-        for text in (*case["input"].split("\n"), case["output"]):
-            if _json(text, _json) is _json:
-                raise refused(f"'{text[:40]}' is not a JSON value, as calls of {function} need")
-    return case["input"], case["output"]
-
-
-def _json(text: str, default: Any = None) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return default
-
-
-def _decoded(value: Any) -> list[Any]:
+def _unpacked(value: Any) -> Any:
     """Returns tests given as a list, as JSON, or as base64 of a compressed pickle of JSON.
 
     Raises:
         ValueError: another form.
     """
-    if isinstance(value, str):
-        found = _json(value)
-        value = _json(_pickled_text(value)) if found is None else found
-    if not isinstance(value, list):
-        raise ValueError("is neither a list of tests nor base64 of compressed ones")
-    return value
+    try:
+        return _loaded(value)
+    except ValueError:
+        return _loaded(_pickled_text(value))
 
 
 def _pickled_text(encoded: str) -> str:
@@ -229,6 +102,111 @@ def _pickled_text(encoded: str) -> str:
     return texts[0]
 
 
+class Case(BaseModel):
+    """Input and expected output of one test."""
+
+    input: str
+    output: str
+    testtype: Literal["stdin", "functional"]
+
+
+class Metadata(BaseModel):
+    """The function that tests call, none for programs that read standard input."""
+
+    func_name: Annotated[str, Field(pattern=r"^[^\W\d]\w*$")] | None = None
+
+
+Cases = Annotated[list[Case], BeforeValidator(_unpacked)]
+
+
+class Tests(BaseModel):
+    """The columns with the tests of a question; every row of releases v1 to v6 has them."""
+
+    public_test_cases: Cases
+    private_test_cases: Cases
+    metadata: Annotated[Metadata, BeforeValidator(_loaded)]
+
+    @property
+    def cases(self) -> list[Case]:
+        return [*self.public_test_cases, *self.private_test_cases]
+
+
+class Question(Tests):
+    """The columns of a row that are read."""
+
+    question_id: Annotated[str, Field(pattern=r"\S", coerce_numbers_to_str=True)]
+    question_content: Annotated[str, Field(pattern=r"\S")]
+    starter_code: str | None
+    contest_date: datetime
+
+
+def read_question(row: Mapping[str, Any], file: str, number: int) -> Question:
+    """Returns a row in the official columns.
+
+    Raises:
+        DataError: a column that is missing or cannot be read, no test, or a test of a function without JSON values;
+            names file, row and field.
+    """
+
+    def refused(problem: str, field: str, remedy: str | None = None) -> DataError:
+        return DataError(problem, file=file, row=number, field=field, remedy=remedy)
+
+    try:
+        question = Question.model_validate(dict(row))
+    except ValidationError as error:
+        found = error.errors()[0]
+        field, *inner = map(str, found["loc"])
+        if found["type"] == "missing" and not inner:
+            columns = f"Give the columns of LiveCodeBench: {', '.join(Question.model_fields)}"
+            raise refused("is missing", field, columns) from None
+        raise refused(" ".join([*inner, found["msg"]]), field) from None
+    function = question.metadata.func_name
+    if not question.cases:
+        raise refused("has no test, and neither have the private ones", "public_test_cases")
+    if sum(len(case.input) + len(case.output) for case in question.cases) > _LARGEST:
+        raise refused(f"the tests are longer than {_LARGEST >> 20} million characters", "private_test_cases")
+    for case in question.cases:
+        if case.testtype == "functional" and function is None:
+            raise refused("a test's testtype is 'functional', but metadata has no func_name", "public_test_cases")
+        for text in (*case.input.split("\n"), case.output) if function else ():
+            try:
+                _loaded(text)
+            except ValueError:
+                problem = f"'{text[:40]}' is not a JSON value, as calls of {function} need"
+                raise refused(problem, "public_test_cases") from None
+    return question
+
+
+def asked(row: Mapping[str, Any], file: str, number: int, *, system_turn: bool = True) -> tuple[dict[str, Any], date]:
+    """Returns an item of functions.livecode.jsonl, whose tests stay as the row has them, and the day of its contest.
+
+    Args:
+        row: in the official columns.
+        file, number: of the row, for messages.
+        system_turn: whether the chat template has a system turn; without one, its text begins the request.
+
+    Raises:
+        DataError: as `read_question`.
+    """
+    question = read_question(row, file, number)
+    starter = question.starter_code
+    form, code = (_WITH_STARTER, starter) if starter else (_WITHOUT_STARTER, "# YOUR CODE HERE")
+    request = (
+        f"### Question:\n{question.question_content}\n\n### Format: {form}\n```python\n{code}\n```\n\n"
+        "### Answer: (use the provided format with backticks)\n\n"
+    )
+    item = {
+        "id": question.question_id,
+        "question": request if system_turn else f"{SYSTEM}\n\n{request}",
+        "history": [{"role": "system", "content": SYSTEM}] if system_turn else [],
+        "protocol": PROTOCOL,
+        "entry_point": question.metadata.func_name or "",
+        **{column: row[column] for column in Tests.model_fields},
+        "source": PROTOCOL,
+    }
+    return item, question.contest_date.date()
+
+
 # --- answers -------------------------------------------------------------------------------------------------------
 
 
@@ -240,20 +218,24 @@ def program_of(text: str) -> str:
 
 
 def program(item: Mapping[str, Any], text: str) -> Program:
-    """Returns a program with the tests of its question, as the sandbox runs it."""
-    tests = cases_of(item)
-    if tests.function is None:
-        checks = tuple(f"assert same_output(timed(run, {given!r}), {wanted!r})" for given, wanted in tests.cases)
-        return Program(script_source(text), checks, SCRIPT_SETUP, "run")
-    checks = tuple(
-        f"assert same_value(timed(called, *json.loads({_arguments(given)!r})), json.loads({wanted!r}))"
-        for given, wanted in tests.cases
-    )
-    return Program(function_source(text, tests.function), checks, FUNCTION_SETUP, "called")
+    """Returns a program with the tests of its question, as the sandbox runs it.
 
-
-def _arguments(given: str) -> str:
-    return "[" + ",".join(given.split("\n")) + "]"
+    A program that reads standard input becomes `run(input)`, which returns what it wrote; one with a function, or with
+    a method of its class Solution, becomes `called(*arguments)`. The comparison is made in the process of the tests,
+    which never gives an expected value away.
+    """
+    tests = Tests.model_validate(item)
+    function = tests.metadata.func_name
+    if function is None:
+        source = f"{_BEGIN}\ncode = compile({text!r}, '<solution>', 'exec')\n{_RUN}"
+        checks = [f"assert same_output(timed(run, {case.input!r}), {case.output!r})" for case in tests.cases]
+        return Program(source, tuple(checks), _SCRIPT_SETUP, "run")
+    source = f"{_BEGIN}\ntext, name = {text!r}, {function!r}\ncode = compile(text, '<solution>', 'exec')\n{_CALLED}"
+    checks = [
+        f"assert same_value(timed(called, *json.loads({arguments!r})), json.loads({output!r}))"
+        for arguments, output in (("[" + ",".join(case.input.split("\n")) + "]", case.output) for case in tests.cases)
+    ]
+    return Program(source, tuple(checks), _FUNCTION_SETUP, "called")
 
 
 def judged(items: Sequence[Mapping[str, Any]], programs: Sequence[str]) -> list[ProgramResult]:
@@ -261,3 +243,87 @@ def judged(items: Sequence[Mapping[str, Any]], programs: Sequence[str]) -> list[
     asked = [program(item, text) for item, text in zip(items, programs, strict=True) if text.strip()]
     results = iter(run_programs(asked, LIMITS))
     return [next(results) if text.strip() else ProgramResult("error", "no code in the answer") for text in programs]
+
+
+# --- sources -------------------------------------------------------------------------------------------------------
+
+#: Modules whose names every program may use without importing them, as in the official checker.
+_STARRED = (
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
+    "functools", "operator", "io", "sys", "json", "builtins", "typing",
+)  # fmt: skip
+_NAMED = tuple(name for name in _STARRED if name not in ("builtins", "typing"))
+
+#: Longest whole numbers that are read and written, as in the official checker.
+_DIGITS = "import sys\nsys.set_int_max_str_digits(50000)"
+_TIMED = f"import json\n{_DIGITS}\n{timer(SECONDS)}"
+#: Setup of the tests of a program that reads standard input: lines are compared without the white space around them,
+#: then as decimal numbers.
+_SCRIPT_SETUP = f"""{_TIMED}
+from decimal import Decimal, InvalidOperation
+
+def stripped_lines(text):
+    return [line.strip() for line in text.strip().split("\\n")]
+
+def decimals(line):
+    try:
+        return [Decimal(word) for word in line.split()]
+    except InvalidOperation:
+        return None
+
+def same_line(found, wanted):
+    if found == wanted:
+        return True
+    numbers = decimals(found)
+    return numbers is not None and numbers == decimals(wanted)
+
+def same_output(found, wanted):
+    lines, others = stripped_lines(found), stripped_lines(wanted)
+    return len(lines) == len(others) and all(map(same_line, lines, others))
+"""
+#: Setup of the tests of a function: a tuple is a list, everything else is compared with ==.
+_FUNCTION_SETUP = f"""{_TIMED}
+def same_value(found, wanted):
+    return bool((list(found) if isinstance(found, tuple) else found) == wanted)
+"""
+
+_NAMES = "\n".join(
+    [
+        *(f"from {name} import *" for name in _STARRED),
+        *(f"import {name}" for name in _NAMED),
+        "sys.setrecursionlimit(50000)",
+        _DIGITS,
+    ]
+)
+_BEGIN = f"""
+import io, sys, threading
+threading.Thread.start = lambda thread: thread.run()
+threading.Thread.join = lambda thread, timeout=None: None
+names = {{}}
+exec({_NAMES!r}, names)
+"""
+_RUN = """
+class Written(io.BytesIO):
+    def close(self):
+        pass
+
+def run(given):
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
+    written = Written()
+    sys.stdout = output = io.TextIOWrapper(written, encoding="utf-8", errors="replace", write_through=True)
+    try:
+        exec(code, {**names, "__name__": "__main__"})
+    except SystemExit:
+        pass
+    if not output.closed:
+        output.flush()
+    return written.getvalue().decode("utf-8", "replace")
+"""
+_CALLED = """
+names["__name__"] = "solution"
+exec(code, names)
+function = getattr(names["Solution"](), name) if "class Solution" in text else names[name]
+
+def called(*arguments):
+    return function(*arguments)
+"""

@@ -12,62 +12,40 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_core.errors import DataError
-from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated, fall, pairs, rose
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated, fall, rose
 
 
-@dataclass(frozen=True)
-class Onset:
-    """Onset of reward hacking.
+def overoptimisation(
+    points: Sequence[Evaluated], kl: Mapping[int, float], settings: AlarmSettings | None = None
+) -> dict[str, float]:
+    """Returns the measures of a run in hindsight; what is not defined is left out.
 
-    Attributes:
-        since: step of the best evaluation before the fall: from there on the policy optimised the proxy alone.
-        step: the first evaluation below it beyond noise while the proxy is above it beyond noise.
-        kl: nats per response from the SFT policy at `step`.
+    Args:
+        points: evaluations in order on the same prompts, the SFT policy first; one at least.
+        kl: nats per response by step.
+        settings: levels of the onset's tests.
+
+    Returns:
+        `hacking/...`: `peak_step` and `peak_win_rate` (percent) of the evaluation with the highest win rate, of equal
+        ones the first; it is above what that policy would score again. `final_win_rate` and `loss_after_peak`.
+        `proxy_gain`: the mean proxy of the last rollouts less the SFT policy's. `rank_correlation`: Spearman's rho of
+        proxy and win rate, of three evaluations at least. `onset_since`, `onset_step` and `onset_kl`: see `find_onset`.
     """
-
-    since: int
-    step: int
-    kl: float
-
-
-@dataclass(frozen=True)
-class Overoptimisation:
-    """A run in hindsight, by its evaluations while training; win rates in percent of their prompts.
-
-    Attributes:
-        peak_step, peak_win_rate: the evaluation with the highest win rate, of equal ones the first. The highest of
-            several noisy numbers is above what that policy would score again.
-        final_win_rate: of the last evaluation.
-        loss_after_peak: peak less final, at least 0.
-        proxy_gain: mean proxy reward of the last rollouts minus the mean of the SFT policy's.
-        rank_correlation: Spearman's rho of proxy and win rate over the evaluations; NaN with fewer than three, or where
-            one of them never changes.
-        onset: None where the win rate never fell beyond noise under a rising proxy.
-    """
-
-    peak_step: int
-    peak_win_rate: float
-    final_win_rate: float
-    loss_after_peak: float
-    proxy_gain: float
-    rank_correlation: float
-    onset: Onset | None
-
-    def metrics(self) -> dict[str, float]:
-        """Returns the flat numbers for a run's metrics; what is not defined is left out."""
-        found = {
-            "peak_step": float(self.peak_step),
-            "peak_win_rate": self.peak_win_rate,
-            "final_win_rate": self.final_win_rate,
-            "loss_after_peak": self.loss_after_peak,
-            "proxy_gain": self.proxy_gain,
-            "rank_correlation": self.rank_correlation,
-        }
-        if self.onset is not None:
-            onset = self.onset
-            found |= {"onset_since": float(onset.since), "onset_step": float(onset.step), "onset_kl": onset.kl}
-        return {f"hacking/{name}": value for name, value in found.items() if math.isfinite(value)}
+    rates = [100 * point.win_rate for point in points]
+    peak = max(range(len(points)), key=lambda number: (rates[number], -number))
+    found = {
+        "peak_step": float(points[peak].step),
+        "peak_win_rate": rates[peak],
+        "final_win_rate": rates[-1],
+        "loss_after_peak": rates[peak] - rates[-1],
+        "proxy_gain": points[-1].proxy - points[0].proxy,
+        "rank_correlation": rank_correlation([point.proxy for point in points], rates),
+    }
+    onset = find_onset(points, settings or AlarmSettings())
+    if onset is not None:
+        since, step = onset
+        found |= {"onset_since": float(since), "onset_step": float(step), "onset_kl": kl.get(step, math.nan)}
+    return {f"hacking/{name}": value for name, value in found.items() if math.isfinite(value)}
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
@@ -80,18 +58,13 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     return float(stats.spearmanr(first, second).statistic)
 
 
-def find_onset(points: Sequence[Evaluated], kl: Mapping[int, float], settings: AlarmSettings) -> Onset | None:
-    """Returns the first evaluation that fell below an earlier one although the proxy rose in between.
+def find_onset(points: Sequence[Evaluated], settings: AlarmSettings) -> tuple[int, int] | None:
+    """Returns the step of the first evaluation that fell below an earlier one although the proxy rose in between,
+    behind the step of the best evaluation that it is below; None without.
 
-    The same test as the alarm's, but of any two evaluations of the whole run; `since` is the best evaluation of those
-    that the fallen one stands below.
-
-    Args:
-        points: evaluations in order, the start among them.
-        kl: nats per response by step; a step without one has NaN.
-        settings: levels; its Bonferroni factor counts every pair of evaluations.
+    The same test as the alarm's, but of any two evaluations of the whole run: its Bonferroni factor counts all pairs.
     """
-    level = settings.false_alarms / pairs(len(points) - 1)
+    level = settings.false_alarms / max(1, len(points) * (len(points) - 1) // 2)
     for number, point in enumerate(points):
         before = [
             earlier
@@ -99,37 +72,8 @@ def find_onset(points: Sequence[Evaluated], kl: Mapping[int, float], settings: A
             if rose(earlier, point, settings.proxy_level) and fall(earlier.scores, point.scores, level).upper < 0.5
         ]
         if before:
-            best = max(before, key=lambda earlier: earlier.win_rate)
-            return Onset(best.step, point.step, kl.get(point.step, math.nan))
+            return max(before, key=lambda earlier: earlier.win_rate).step, point.step
     return None
-
-
-def overoptimisation(
-    points: Sequence[Evaluated], kl: Mapping[int, float], settings: AlarmSettings | None = None
-) -> Overoptimisation:
-    """Returns the measures of a run.
-
-    Args:
-        points: evaluations in order on the same prompts, the SFT policy first.
-        kl: nats per response by step.
-        settings: levels of the onset's tests.
-
-    Raises:
-        DataError: no evaluation.
-    """
-    if not points:
-        raise DataError("a run without evaluations has no measures of hacking", remedy="Set checkpoint_prompts")
-    rates = [100 * point.win_rate for point in points]
-    peak = max(range(len(points)), key=lambda number: (rates[number], -number))
-    return Overoptimisation(
-        peak_step=points[peak].step,
-        peak_win_rate=rates[peak],
-        final_win_rate=rates[-1],
-        loss_after_peak=rates[peak] - rates[-1],
-        proxy_gain=points[-1].proxy - points[0].proxy,
-        rank_correlation=rank_correlation([point.proxy for point in points], rates),
-        onset=find_onset(points, kl, settings or AlarmSettings()),
-    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_core.evaluation.statistics import binomial_test, paired_t_test, require_finite
+from rlhf_core.evaluation.statistics import binomial_p, paired_t_test, require_finite
 
 ALPHA = 0.05
 Word = Literal["Win", "Tie", "Lose"]
@@ -39,7 +39,7 @@ class Record:
     @property
     def p_value(self) -> float:
         """Returns the two-sided binomial p; 1 without a decided game."""
-        return binomial_test(self.wins, self.losses).p_value
+        return binomial_p(self.wins, self.losses)
 
 
 def record_of(results: Iterable[int]) -> Record:
@@ -91,5 +91,5 @@ def outcome_of_means(
     own: Sequence[float], other: Sequence[float], *, higher_is_better: bool = True
 ) -> PairedTestResult:
     """Returns the paired t-test of values of the same prompts and seeds."""
-    found = paired_t_test(own, other)
-    return _outcome(found.statistic if higher_is_better else -found.statistic, found.p_value)
+    difference, p_value = paired_t_test(own, other)
+    return _outcome(difference if higher_is_better else -difference, p_value)

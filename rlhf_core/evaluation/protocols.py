@@ -21,7 +21,7 @@ from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, Side, combine_orders, play_games
 from rlhf_core.evaluation.judges.templates import TEMPLATES
-from rlhf_core.evaluation.statistics import binomial_test, require_finite
+from rlhf_core.evaluation.statistics import binomial_p, require_finite
 from rlhf_core.typed import Checked, one_of
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ class Tally:
         found: dict[str, float] = {}
         rate, error = self.win_rate, self.standard_error
         if rate is not None and error is not None:
-            p_value = binomial_test(self.wins, self.losses).p_value
-            found |= {name: rate, f"{name}_se": error, f"{name}_p": p_value}
+            found |= {name: rate, f"{name}_se": error, f"{name}_p": binomial_p(self.wins, self.losses)}
         if judged:
             found |= {f"{name}_unparsable": len(self.unparsable), f"{name}_one_sided": len(self.one_sided)}
         return found

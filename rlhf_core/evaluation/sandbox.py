@@ -43,6 +43,23 @@ _ENVIRONMENT = {"PATH": "/nonexistent", "HOME": "/work", "LANG": "C.UTF-8", "OPE
 #: nobody in a user namespace.
 _AS_ROOT = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL"]
 _AS_USER = ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+_TIMER = """
+import signal
+
+class TooLong(BaseException):
+    pass
+
+def too_long(*_):
+    raise TooLong("longer than {seconds} s")
+
+def timed(call, *arguments):
+    signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, {seconds})
+    try:
+        return call(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+"""
 _GOOD, _TESTS = "def f(x): return x + 1\n", ("assert f(1) == 2",)
 #: Programs that show that a sandbox works, with their outcome.
 _PROOFS: tuple[tuple[str, Status], ...] = (
@@ -288,3 +305,8 @@ def run_programs(programs: Sequence[Program], limits: ProgramLimits | None = Non
         return []
     with Sandbox(limits) as sandbox:
         return [sandbox.run(program) for program in programs]
+
+
+def timer(seconds: float) -> str:
+    """Returns the source of `timed(call, *arguments)`, with which tests end after some seconds of one call."""
+    return _TIMER.format(seconds=seconds)

@@ -21,26 +21,6 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class MeanError:
-    """Mean and standard error (ddof 1; NaN below two values) of n values."""
-
-    mean: float
-    standard_error: float
-    n: int
-
-
-@dataclass(frozen=True)
-class TestResult:
-    """A test's statistic (mean difference or count, see the function), two-sided p-value, and n used."""
-
-    __test__ = False  # not a test class, whatever its name
-
-    statistic: float
-    p_value: float
-    n: int
-
-
-@dataclass(frozen=True)
 class Interval:
     """An estimate with its lower and upper bound."""
 
@@ -58,13 +38,6 @@ def _vector(values: ArrayLike, name: str) -> Floats:
     return vector
 
 
-def _paired(a: ArrayLike, b: ArrayLike) -> tuple[Floats, Floats]:
-    left, right = _vector(a, "a"), _vector(b, "b")
-    if len(left) != len(right):
-        raise DataError(f"paired samples differ in number: {len(left)} and {len(right)}")
-    return left, right
-
-
 def require_finite(scores: Iterable[tuple[str, float]], what: str) -> None:
     """Refuses a score that is not finite: NaN is neither above nor below, so it would count as wrong or tied.
 
@@ -80,56 +53,39 @@ def require_finite(scores: Iterable[tuple[str, float]], what: str) -> None:
             raise NumericsError(f"{what} of {name} is {score}, which compares with nothing; look at what gave it")
 
 
-def mean_and_standard_error(values: ArrayLike) -> MeanError:
+def mean_and_standard_error(values: ArrayLike) -> tuple[float, float]:
     """Returns the mean and standard error (standard deviation with ddof 1 over sqrt n); NaN where undefined."""
     vector = _vector(values, "values")
     n = len(vector)
     mean = float(vector.mean()) if n else math.nan
-    error = float(vector.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
-    return MeanError(mean, error, n)
+    return mean, float(vector.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
 
 
-def binomial_test(wins: int, losses: int) -> TestResult:
-    """Returns the two-sided exact binomial test of wins against losses, p0 = .5; ties are left out by the caller.
-
-    Returns:
-        statistic = wins / (wins + losses); with no decided game statistic .5 and p-value 1.
-    """
+def binomial_p(wins: int, losses: int) -> float:
+    """Returns the two-sided exact binomial p of wins against losses, p0 = .5, ties left out; 1 without a decided
+    game."""
     from scipy import stats
 
-    if wins < 0 or losses < 0:
-        raise DataError(f"wins and losses are counts, not {wins} and {losses}")
-    n = wins + losses
-    if n == 0:
-        return TestResult(0.5, 1.0, 0)
-    return TestResult(wins / n, float(stats.binomtest(wins, n, 0.5).pvalue), n)
+    return float(stats.binomtest(wins, wins + losses, 0.5).pvalue) if wins + losses else 1.0
 
 
-def paired_t_test(a: ArrayLike, b: ArrayLike) -> TestResult:
-    """Returns the two-sided paired t-test of mean(a - b) = 0.
+def paired_t_test(a: ArrayLike, b: ArrayLike) -> tuple[float, float]:
+    """Returns mean(a - b) and the p-value of the two-sided paired t-test of it.
 
     It compares two models over the same prompts and describes these models only: a study tests over worlds
-    (`rlhf_core.evaluation.worlds`).
-
-    Returns:
-        statistic = mean difference. The p-value is 1 where there is no test: fewer than two pairs, or differences
-        that are all equal and so do not say how much they vary.
+    (`rlhf_core.evaluation.worlds`). The p-value is 1 where there is no test: fewer than two pairs, or differences that
+    are all equal and so do not say how much they vary.
     """
     from scipy import stats
 
-    left, right = _paired(a, b)
+    left, right = _vector(a, "a"), _vector(b, "b")
     difference = left - right
-    n = len(difference)
-    if n == 0:
-        return TestResult(math.nan, 1.0, 0)
+    if len(difference) < 2:
+        return float(difference.mean()) if len(difference) else math.nan, 1.0
     mean = float(difference.mean())
-    if n == 1:
-        return TestResult(mean, 1.0, 1)
-    deviation = float(difference.std(ddof=1))
-    if deviation <= ROUNDING * float(np.abs([left, right]).max()):
-        return TestResult(mean, 1.0, n)
-    error = deviation / math.sqrt(n)
-    return TestResult(mean, float(2.0 * stats.t.sf(abs(mean / error), n - 1)), n)
+    if float(difference.std(ddof=1)) <= ROUNDING * float(np.abs([left, right]).max()):
+        return mean, 1.0
+    return mean, float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 
 def bootstrap_interval(values: ArrayLike, *, rounds: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:

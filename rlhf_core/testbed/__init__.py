@@ -1,7 +1,6 @@
 """The embedded world with known rewards."""
 
-from rlhf_core.testbed.annotator import Annotator, bayes_ceiling
-from rlhf_core.testbed.calibration import annotator_of, calibrated_temperature
+from rlhf_core.testbed.annotator import Annotator, annotator_of, bayes_ceiling, calibrated_temperature
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.judge import GoldJudge, GoldWorld
 from rlhf_core.testbed.rewards import KINDS, Clause, ClauseRewards

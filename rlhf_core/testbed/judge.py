@@ -7,15 +7,18 @@ parser accepts; `position_biased` likes the answer shown first; `length_biased` 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
 from rlhf_core.testbed.grammar import WORD
 from rlhf_core.testbed.knowledge import stream
 from rlhf_core.testbed.rewards import Meta
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import JudgeRequest
 
 
 class GoldWorld(Protocol):
@@ -30,19 +33,6 @@ class GoldWorld(Protocol):
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
         """Returns the sorted true rewards of the prompt's fixed pool of graded answers."""
-
-
-class GoldRequest(Protocol):
-    """The part of `rlhf_core.evaluation.judges.protocol.JudgeRequest` that the gold judge reads."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def answers(self) -> tuple[str, ...]: ...
-    @property
-    def template(self) -> str: ...
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -79,52 +69,6 @@ CLEAR_MARGIN = 1.5
 """Reward difference, in units of the world, from which `arena_hard` answers with a double sign."""
 
 
-def _alpaca_eval(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
-    return f"preference: {1 + sigmoid((values[1] - values[0]) / (judge.temperature * judge.world.unit)):.6f}"
-
-
-def _arena_hard(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
-    difference = values[0] - values[1]
-    if abs(difference) <= TIE_MARGIN * judge.world.unit:
-        return "Both answers are worth the same. My final verdict is: [[A=B]]"
-    better, worse = ("A", "B") if difference > 0 else ("B", "A")
-    sign = ">>" if abs(difference) >= CLEAR_MARGIN * judge.world.unit else ">"
-    return f"Assistant {better} is better. My final verdict is: [[{better}{sign}{worse}]]"
-
-
-def _mt_bench(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
-    anchors = judge.world.anchor_rewards(request.meta["prompt"])
-    rank = (bisect_left(anchors, values[0] - 1e-9) + bisect_right(anchors, values[0] + 1e-9)) / 2
-    return f"Rating: [[{1 + round(9 * rank / len(anchors))}]]"
-
-
-def _pairwise(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
-    difference = values[0] - values[1]
-    label = "N" if abs(difference) <= TIE_MARGIN * judge.world.unit else "A" if difference > 0 else "B"
-    return f"Better: {label}"
-
-
-def _ranking(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
-    difference = values[0] - values[1]
-    ranks = (1, 1) if abs(difference) <= TIE_MARGIN * judge.world.unit else (1, 2) if difference > 0 else (2, 1)
-    return str([{"model": f"model_{i}", "rank": rank} for i, rank in enumerate(ranks, start=1)])
-
-
-def _output_pair(judge: GoldJudge, values: list[float], request: GoldRequest) -> str:
-    """Names the better output, the first of two equal ones: the prompt allows no tie, so both orders never agree."""
-    return f"Output ({'a' if values[0] >= values[1] else 'b'})"
-
-
-_TEMPLATES: dict[str, tuple[int, Callable[[GoldJudge, list[float], GoldRequest], str]]] = {
-    "alpaca_eval": (2, _alpaca_eval),
-    "arena_hard": (2, _arena_hard),
-    "mt_bench": (1, _mt_bench),
-    "pairwise": (2, _pairwise),
-    "ranking": (2, _ranking),
-    "output_pair": (2, _output_pair),
-}
-
-
 class GoldJudge:
     """A judge that knows the world; deterministic given its seed and the request's id.
 
@@ -146,37 +90,51 @@ class GoldJudge:
         self.world, self.persona, self.seed, self.temperature = world, PERSONAS[persona], seed, temperature
         self.name = f"gold-{persona}" if persona == "exact" else f"gold-{persona}-{seed}"
 
-    def answer(self, requests: Sequence[GoldRequest]) -> list[str]:
+    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
         """Returns the verdict text of each request.
 
         `request.meta["prompt"]` is the meta of the prompt judged (for a second turn, the second turn's).
 
         Raises:
-            JudgeError: for an unknown template, a wrong number of answers or a missing prompt meta.
+            JudgeError: a template that asks a language model only.
         """
         return [self._verdict(request) for request in requests]
 
-    def _verdict(self, request: GoldRequest) -> str:
-        if request.template not in _TEMPLATES:
-            known = ", ".join(_TEMPLATES)
-            raise JudgeError(f"request {request.id}: unknown template '{request.template}', known are {known}")
-        count, form = _TEMPLATES[request.template]
-        if len(request.answers) != count:
-            raise JudgeError(
-                f"request {request.id}: {request.template} judges {count} answers, not {len(request.answers)}"
-            )
-        if "prompt" not in request.meta:
-            raise JudgeError(f"request {request.id}: the gold judge needs the prompt's meta under 'prompt'")
+    def _verdict(self, request: JudgeRequest) -> str:
         rng = stream("judge", self.name, self.seed, request.id)
-        unit = self.world.unit
+        unit, meta = self.world.unit, request.meta["prompt"]
         values = [
-            self.world.true_reward(request.meta["prompt"], text)
+            self.world.true_reward(meta, text)
             + unit * self.persona.noise * rng.gauss(0, 1)
             + unit * self.persona.per_ten_words * (len(WORD.findall(text)) - USUAL_WORDS) / 10
             for text in request.answers
         ]
-        if count == 2:
+        if len(values) == 2:
             values[0] += unit * self.persona.first_bonus
         if rng.random() < self.persona.unparsable_share:
             return "I cannot decide between these answers."
-        return form(self, values, request)
+        if request.template == "mt_bench":
+            anchors = self.world.anchor_rewards(meta)
+            rank = (bisect_left(anchors, values[0] - 1e-9) + bisect_right(anchors, values[0] + 1e-9)) / 2
+            return f"Rating: [[{1 + round(9 * rank / len(anchors))}]]"
+        return self._comparison(request.template, *values)
+
+    def _comparison(self, template: str, first: float, second: float) -> str:
+        """Returns the verdict on two answers in the form of a template."""
+        unit, gap = self.world.unit, abs(first - second)
+        better = "N" if gap <= TIE_MARGIN * unit else "A" if first > second else "B"
+        if template == "alpaca_eval":
+            return f"preference: {1 + sigmoid((second - first) / (self.temperature * unit)):.6f}"
+        if template == "arena_hard":
+            if better == "N":
+                return "Both answers are worth the same. My final verdict is: [[A=B]]"
+            verdict = f"{better}{'>>' if gap >= CLEAR_MARGIN * unit else '>'}{'B' if better == 'A' else 'A'}"
+            return f"Assistant {better} is better. My final verdict is: [[{verdict}]]"
+        if template == "pairwise":
+            return f"Better: {better}"
+        if template == "ranking":
+            ranks = {"N": (1, 1), "A": (1, 2), "B": (2, 1)}[better]
+            return str([{"model": f"model_{i}", "rank": rank} for i, rank in enumerate(ranks, start=1)])
+        if template == "output_pair":  # the prompt allows no tie: the first of equal ones, so both orders never agree
+            return f"Output ({'a' if first >= second else 'b'})"
+        raise JudgeError(f"the gold judge has no answer in the form of template '{template}'")

@@ -7,6 +7,7 @@ supervised data; a response cannot be checked without the base.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,27 @@ ATTRIBUTES: tuple[str, ...] = tuple(VALUES)
 Fact = tuple[str, str]
 """(entity, attribute)."""
 
+Row = dict[str, Any]
+SOURCE = "testbed"
+
 
 def stream(*names: object) -> random.Random:
     """Returns a random stream named by its arguments; equal names give equal streams on every machine."""
     return random.Random("|".join(str(name) for name in names))
+
+
+def drawn_rows(
+    n: int, name: str, streams: Callable[[int], random.Random], make: Callable[[random.Random, str], Row]
+) -> list[Row]:
+    """Returns `n` rows with `id` and `source`, each from a random stream of its own.
+
+    Args:
+        name: behind `testbed-` in their ids, before their numbers.
+        streams: number -> random stream.
+        make: (random stream, id) -> the other fields.
+    """
+    ids = (f"testbed-{name}-{number}" for number in range(n))
+    return [{"id": id_, "source": SOURCE, **make(streams(number), id_)} for number, id_ in enumerate(ids)]
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ Three aspects are known of any answer (ALARM, §3.1):
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.annotator import Annotator, preference
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
-from rlhf_core.testbed.knowledge import ENTITIES, KnowledgeBase, stream
+from rlhf_core.testbed.knowledge import ENTITIES, KnowledgeBase, Row, drawn_rows, stream
 from rlhf_core.testbed.responses import draw_quality, garble, ramble
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, total
 from rlhf_core.typed import Checked, between
@@ -31,7 +31,6 @@ from rlhf_core.typed import Checked, between
 VERSION = 2
 """Version of the long-form world: any change of what a seed produces steps it."""
 
-SOURCE = "testbed"
 ATTRIBUTES = ("color", "food", "home", "sound")
 #: Templates of `grammar.FACT_TEMPLATES` that answers are written with, by place.
 TEMPLATES = (0, 1, 5)
@@ -40,7 +39,6 @@ ELSEWHERE = 2
 #: Attributes that a question of each split asks for, and passages that it gives.
 SPLITS: dict[str, tuple[tuple[int, ...], int]] = {"train": ((2, 3), 2), "test": ((2, 3), 2), "ood": ((4,), 3)}
 
-Row = dict[str, Any]
 Share = Annotated[float, between(0, 1)]
 
 
@@ -211,23 +209,21 @@ class LongFormWorld:
 
     # --- rows ----------------------------------------------------------------------------------------
 
+    def _rows(self, n: int, name: str, streams: Sequence[object], make: Callable[[Any, str], Row]) -> list[Row]:
+        return drawn_rows(n, f"longform-{name}", lambda number: self._stream(*streams, number), make)
+
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns rows {id, prompt, question, passages, source, meta}."""
-        rows = []
-        for index in range(n):
-            made = self.question(self._stream("prompts", split, seed, index), split)
-            rows.append({"id": f"testbed-longform-{split}-{seed}-{index}", "source": SOURCE, **made})
-        return rows
+        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _: self.question(rng, split))
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
         """Returns the supervised rows {id, prompt, response, question, passages, source, meta} of mixed quality."""
-        rows = []
-        for index in range(n):
-            rng = self._stream("sft", seed, index)
+
+        def make(rng: random.Random, _: str) -> Row:
             made = self.question(rng, "train")
-            response = self.answer(made["meta"], rng, draw_quality(rng))
-            rows.append({"id": f"testbed-longform-sft-{seed}-{index}", "response": response, "source": SOURCE, **made})
-        return rows
+            return {"response": self.answer(made["meta"], rng, draw_quality(rng)), **made}
+
+        return self._rows(n, f"sft-{seed}", ("sft", seed), make)
 
     def preference_pairs(
         self,
@@ -248,36 +244,23 @@ class LongFormWorld:
             aspect: 'completeness' labels by that aspect alone, pairs that tie being drawn again.
             error: share of an aspect's labels that are wrong.
         """
-        annotator = annotator or Annotator()
-        rows = []
-        for index in range(n):
-            name = f"testbed-longform-{aspect or 'pair'}-{split}-{seed}-{index}"
-            rng = self._stream(aspect or "pairs", split, seed, index)
+
+        def make(rng: random.Random, name: str) -> Row:
             made = self.question(rng, split)
             meta = made["meta"]
             while True:
-                first, second = (self._candidate(meta, rng) for _ in range(2))
-                shares = [self.completeness(meta, text) for text in (first, second)]
-                if first != second and (aspect is None or shares[0] != shares[1]):
+                texts = [self._candidate(meta, rng) for _ in range(2)]
+                shares = [self.completeness(meta, text) for text in texts]
+                if texts[0] != texts[1] and (aspect is None or shares[0] != shares[1]):
                     break
-            sides = [(text, self.clauses(meta, text)) for text in (first, second)]
-            values = [total(clauses, self.config.rewards) for _, clauses in sides]
+            sides = [(text, self.clauses(meta, text), self.true_reward(meta, text)) for text in texts]
             if aspect is None:
-                felt = [
-                    annotator.utility(text, value, [c.kind for c in clauses])
-                    for (text, clauses), value in zip(sides, values, strict=True)
-                ]
-                better = annotator.prefers_first(felt[0], felt[1], name)
+                better = (annotator or Annotator()).prefers(*sides, name)
             else:
                 better = (shares[0] > shares[1]) != (self._stream("error", name).random() < error)
-            if not better:
-                sides.reverse()
-                values.reverse()
-            for label, (_, clauses), value in zip(("chosen", "rejected"), sides, values, strict=True):
-                meta[f"{label}_clauses"] = [[c.start, c.end, c.kind, c.reward] for c in clauses]
-                meta[f"true_{label}"] = value
-            rows.append({"id": name, "chosen": sides[0][0], "rejected": sides[1][0], "source": SOURCE, **made})
-        return rows
+            return {**made, **preference(sides, better, meta)}
+
+        return self._rows(n, f"{aspect or 'pair'}-{split}-{seed}", (aspect or "pairs", split, seed), make)
 
     def labelled_answers(
         self, n: int, seed: int, split: str = "train", errors: Mapping[str, float] | None = None
@@ -287,20 +270,19 @@ class LongFormWorld:
         `labels` is {relevance: [[start, end, right]], factuality: [[start, end, right]], completeness: share}; a share
         `errors` of an aspect's slices is labelled wrong.
         """
-        rows = []
-        for index in range(n):
-            rng = self._stream("labelled", split, seed, index)
+
+        def make(rng: random.Random, name: str) -> Row:
             made = self.question(rng, split)
             text = self._candidate(made["meta"], rng)
-            name = f"testbed-longform-labelled-{split}-{seed}-{index}"
             labels: Row = {}
             for aspect, slices in (("relevance", self.relevance), ("factuality", self.factuality)):
                 wrong, error = (errors or {}).get(aspect, 0.0), self._stream("error", aspect, name)
                 told = slices(made["meta"], text)
                 labels[aspect] = [[s.start, s.end, s.right != (error.random() < wrong)] for s in told]
             labels["completeness"] = round(self.completeness(made["meta"], text), 6)
-            rows.append({"id": name, "response": text, "labels": labels, "source": SOURCE, **made})
-        return rows
+            return {"response": text, "labels": labels, **made}
+
+        return self._rows(n, f"labelled-{split}-{seed}", ("labelled", split, seed), make)
 
     def _candidate(self, meta: Meta, rng: random.Random) -> str:
         text = self.answer(meta, rng, draw_quality(rng))

@@ -13,17 +13,16 @@ import random
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.arithmetic import NAMES, ArithmeticConfig, problem
-from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase, stream, wordings
+from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase, Row, drawn_rows, stream, wordings
 from rlhf_core.typed import Checked, between
 
 VERSION = 1
 """Version of the questions: any change of what a seed produces steps it."""
 
-Row = dict[str, Any]
 #: Task -> {test set: seen or unseen}, after the columns of Table 3.
 TESTS: Mapping[str, Mapping[str, str]] = {
     "mathematics": {"gsm8k": "seen", "math": "seen", "svamp": "unseen", "mm": "unseen"},
@@ -101,31 +100,33 @@ class Reasoning:
         Raises:
             RecipeError: an unknown task or test set.
         """
-        rows, seen = [], set()
-        for index in range(n):
-            rng = stream("reasoning", VERSION, self.seed, task, test, seed, index)
+        seen = set()
+
+        def make(rng: random.Random, _: str) -> Row:
             for _ in range(20):
                 drawn = self._draw(task, test, rng, errs=False)
                 if (drawn.question, drawn.choices) not in seen:
                     break
             seen.add((drawn.question, drawn.choices))
-            row: Row = {"id": f"testbed-{task}-{test or 'train'}-{seed}-{index}", "question": drawn.question}
+            row: Row = {"question": drawn.question, "answer": drawn.answer, "solution": "\n".join(drawn.told)}
             if drawn.choices:
                 row |= {"choices": list(drawn.choices), "answer_index": drawn.choices.index(drawn.answer)}
-            row |= {"answer": drawn.answer, "solution": "\n".join(drawn.told), "source": "testbed"}
-            rows.append(row | {"meta": {"task": task, "steps": [list(lines) for lines in drawn.steps]}})
-        return rows
+            return row | {"meta": {"task": task, "steps": [list(lines) for lines in drawn.steps]}}
+
+        names = ("reasoning", VERSION, self.seed, task, test, seed)
+        return drawn_rows(n, f"{task}-{test or 'train'}-{seed}", lambda number: stream(*names, number), make)
 
     def examples(self, task: str, n: int, seed: int) -> list[Row]:
         """Returns the supervised rows {id, question, choices, response, source, meta}; some of their steps are
         wrong."""
-        rows = []
-        for index in range(n):
-            drawn = self._draw(task, None, stream("examples", VERSION, self.seed, task, seed, index), errs=True)
-            row: Row = {"id": f"testbed-{task}-sft-{seed}-{index}", "question": drawn.question, "source": "testbed"}
-            row |= {"choices": list(drawn.choices), "response": "\n".join(drawn.told)}
-            rows.append(row | {"meta": {"task": task, "right": drawn.right}})
-        return rows
+
+        def make(rng: random.Random, _: str) -> Row:
+            drawn = self._draw(task, None, rng, errs=True)
+            row: Row = {"question": drawn.question, "choices": list(drawn.choices), "response": "\n".join(drawn.told)}
+            return row | {"meta": {"task": task, "right": drawn.right}}
+
+        names = ("examples", VERSION, self.seed, task, seed)
+        return drawn_rows(n, f"{task}-sft-{seed}", lambda number: stream(*names, number), make)
 
     def _draw(self, task: str, test: str | None, rng: random.Random, *, errs: bool) -> Drawn:
         if task not in TESTS:

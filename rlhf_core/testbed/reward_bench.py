@@ -26,12 +26,11 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import arithmetic, functions
 from rlhf_core.testbed.grammar import WORD, Statement, write
-from rlhf_core.testbed.knowledge import VALUES, stream
+from rlhf_core.testbed.knowledge import SOURCE, VALUES, Row, stream
 from rlhf_core.testbed.prompts import draw_request
 from rlhf_core.testbed.rewards import Meta, requested_attributes
-from rlhf_core.testbed.world import DRAWS, SOURCE, World
+from rlhf_core.testbed.world import DRAWS, World
 
-Row = dict[str, Any]
 #: (world, split, random stream) -> {prompt, chosen, rejected, meta}; None where the draw does not fit
 Draw = Callable[[World, str, random.Random], Row | None]
 

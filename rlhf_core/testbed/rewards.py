@@ -157,6 +157,12 @@ def shares(clauses: Sequence[Clause], dials: Dials) -> list[float]:
     return [weight * clause.reward / everything for weight, clause in zip(weights, clauses, strict=True)]
 
 
+def clause_rows(clauses: Sequence[Clause], dials: Dials = DEFAULT) -> list[list[Any]]:
+    """Returns clauses as JSON rows [start, end, kind, share of the true reward], the reward itself under a sum."""
+    paid = zip(clauses, shares(clauses, dials), strict=True)
+    return [[clause.start, clause.end, clause.kind, share] for clause, share in paid]
+
+
 def total(clauses: Sequence[Clause], rewards: ClauseRewards, dials: Dials = DEFAULT) -> float:
     """True reward of a response: the sum of its clauses' shares; an empty response earns `rewards.empty`."""
     return round(sum(shares(clauses, dials)), 6) if clauses else rewards.empty

@@ -7,14 +7,14 @@ English grammar. Two readers may differ in taste (ALARM, §4): the annotator's n
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.annotator import Annotator
-from rlhf_core.testbed.knowledge import stream
+from rlhf_core.testbed.annotator import Annotator, preference
+from rlhf_core.testbed.knowledge import Row, drawn_rows, stream
 from rlhf_core.testbed.responses import garble
 from rlhf_core.testbed.rewards import Clause, Meta
 from rlhf_core.testbed.translation_grammar import (
@@ -35,11 +35,8 @@ from rlhf_core.typed import Checked, at_least, between
 VERSION = 2
 """Version of the translation world: any change of what a seed produces steps it."""
 
-SOURCE = "testbed"
 #: Chance of a second clause in each split.
 SPLITS = {"train": 0.35, "test": 0.35, "ood": 1.0}
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -174,49 +171,38 @@ class TranslationWorld:
             words = slip(words, rng)
         return written(words)
 
+    def _rows(self, n: int, name: str, streams: Sequence[object], make: Callable[[Any, str], Row]) -> list[Row]:
+        return drawn_rows(n, f"translation-{name}", lambda number: self._stream(*streams, number), make)
+
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns rows {id, prompt, source_lang, target_lang, source_text, target_text, source, meta}."""
-        rows = []
-        for index in range(n):
-            made = self.sentence(self._stream("prompts", split, seed, index), split)
-            rows.append({"id": f"testbed-translation-{split}-{seed}-{index}", "source": SOURCE, **made})
-        return rows
+        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _: self.sentence(rng, split))
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
         """Returns the supervised rows of mixed quality: rows of `prompts` with `response`."""
-        rows = []
-        for index in range(n):
-            rng = self._stream("sft", seed, index)
+
+        def make(rng: random.Random, _: str) -> Row:
             made = self.sentence(rng, "train")
-            response = self.translate(made["target_text"], rng, rng.betavariate(2.0, 1.0))
-            name = f"testbed-translation-sft-{seed}-{index}"
-            rows.append({"id": name, "response": response, "source": SOURCE, **made})
-        return rows
+            return {"response": self.translate(made["target_text"], rng, rng.betavariate(2.0, 1.0)), **made}
+
+        return self._rows(n, f"sft-{seed}", ("sft", seed), make)
 
     def preference_pairs(
         self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train"
     ) -> list[Row]:
         """Returns the preference rows {id, prompt, chosen, rejected, source, meta, ...}, labelled by the true reward
         with noise."""
-        annotator = annotator or Annotator()
-        rows = []
-        for index in range(n):
-            name = f"testbed-translation-pair-{split}-{seed}-{index}"
-            rng = self._stream("pairs", split, seed, index)
+
+        def make(rng: random.Random, name: str) -> Row:
             made = self.sentence(rng, split)
             meta = made["meta"]
             first = second = self._candidate(made["target_text"], rng)
             while second == first:
                 second = self._candidate(made["target_text"], rng)
             sides = [(text, self.clauses(meta, text), self.true_reward(meta, text)) for text in (first, second)]
-            felt = [annotator.utility(text, value, [c.kind for c in clauses]) for text, clauses, value in sides]
-            if not annotator.prefers_first(felt[0], felt[1], name):
-                sides.reverse()
-            for label, (_, clauses, value) in zip(("chosen", "rejected"), sides, strict=True):
-                meta[f"{label}_clauses"] = [[c.start, c.end, c.kind, c.reward] for c in clauses]
-                meta[f"true_{label}"] = value
-            rows.append({"id": name, "chosen": sides[0][0], "rejected": sides[1][0], "source": SOURCE, **made})
-        return rows
+            return {**made, **preference(sides, (annotator or Annotator()).prefers(*sides, name), meta)}
+
+        return self._rows(n, f"pair-{split}-{seed}", ("pairs", split, seed), make)
 
     def _candidate(self, reference: str, rng: random.Random) -> str:
         text = self.translate(reference, rng, rng.random())

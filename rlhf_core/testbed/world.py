@@ -14,11 +14,10 @@ from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import arithmetic, choices, functions
-from rlhf_core.testbed.annotator import Annotator
-from rlhf_core.testbed.calibration import calibrated_temperature
+from rlhf_core.testbed.annotator import Annotator, Candidate, calibrated_temperature, preference
 from rlhf_core.testbed.dials import DialogueLength, Dials
 from rlhf_core.testbed.grammar import Located
-from rlhf_core.testbed.knowledge import KnowledgeBase, stream
+from rlhf_core.testbed.knowledge import SOURCE, KnowledgeBase, Row, drawn_rows, stream
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
 from rlhf_core.testbed.responses import (
     PADDINGS,
@@ -35,10 +34,10 @@ from rlhf_core.testbed.rewards import (
     Clause,
     ClauseRewards,
     Meta,
+    clause_rows,
     clauses_of,
     requested_attributes,
     score,
-    shares,
     total,
 )
 from rlhf_core.typed import Checked, at_least, between, one_of
@@ -49,13 +48,8 @@ VERSION = 4
 DRAWS = 3
 """Version that names the streams, and that a world is whose dials are at their defaults."""
 
-SOURCE = "testbed"
-
-Row = dict[str, Any]
 #: A share of something.
 Share = Annotated[float, between(0, 1)]
-#: A response, its clauses and its true reward.
-Candidate = tuple[str, list[Clause], float]
 
 
 @dataclass(frozen=True)
@@ -154,9 +148,8 @@ class World:
         return total(clauses, self.config.rewards, self.config.dials)
 
     def clause_rows(self, clauses: Sequence[Clause]) -> list[list[Any]]:
-        """Returns clauses as JSON rows [start, end, kind, share of the true reward], the reward itself under a sum."""
-        paid = zip(clauses, shares(clauses, self.config.dials), strict=True)
-        return [[clause.start, clause.end, clause.kind, share] for clause, share in paid]
+        """Returns `rewards.clause_rows` of this world."""
+        return clause_rows(clauses, self.config.dials)
 
     def _scored(self, located: Sequence[Located], meta: Meta) -> list[Clause]:
         return score(located, meta, self.knowledge, self.config.rewards)
@@ -180,29 +173,30 @@ class World:
 
     # --- dialogue ------------------------------------------------------------------------------------
 
+    def _rows(self, n: int, name: str, streams: Sequence[object], make: Callable[[Any, str], Row]) -> list[Row]:
+        return drawn_rows(n, name, lambda number: self._stream(*streams, number), make)
+
     def sft_examples(self, n: int, seed: int, follow_up_share: float = 0.0) -> list[Row]:
         """Returns the supervised dialogue rows {id, prompt, response, source, meta}, of mixed quality.
 
         A share of rows may be second turns, as `mtbench` has them: their prompt is a follow-up question
         and `history` holds the first turn as messages [{role, content}].
         """
-        rows = []
-        for index in range(n):
-            rng = self._stream("sft", seed, index)
+
+        def make(rng: Any, _: str) -> Row:
             prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True, length=self.length)
-            history: list[dict[str, str]] = []
+            earlier: Row = {}
             if rng.random() < follow_up_share:
                 text, _ = self._respond(meta, rng, draw_quality(rng))
-                history = [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
+                turns = (("user", prompt), ("assistant", text))
+                earlier = {"history": [{"role": role, "content": content} for role, content in turns]}
                 prompt, meta = draw_follow_up(meta, self.knowledge, rng, with_reserved=True)
             text, located = self._respond(meta, rng, draw_quality(rng))
             clauses = self._scored(located, meta)
             meta |= {"clauses": self.clause_rows(clauses), "true": self.total(clauses)}
-            row: Row = {"id": f"testbed-sft-{seed}-{index}", "prompt": prompt, "response": text}
-            if history:
-                row["history"] = history
-            rows.append(row | {"source": SOURCE, "meta": meta})
-        return rows
+            return {"prompt": prompt, "response": text, **earlier, "meta": meta}
+
+        return self._rows(n, f"sft-{seed}", ("sft", seed), make)
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns the prompt rows {id, prompt, source, meta}.
@@ -211,24 +205,23 @@ class World:
         meta is the first turn's, with both under `turns`. Prompts of an evaluation split are distinct as
         long as the split has enough of them.
         """
-        rows: list[Row] = []
         seen: set[str] = set()
-        for index in range(n):
-            rng = self._stream("prompts", split, seed, index)
+
+        def make(rng: Any, _: str) -> Row:
             for _ in range(20):
                 prompt, meta = draw_request(split, self.knowledge, rng, length=self.length)
                 if split == "train" or prompt not in seen:
                     break
             seen.add(prompt)
-            row: Row = {"id": f"testbed-{split}-{seed}-{index}", "prompt": prompt, "source": SOURCE}
-            if split == "mtbench":
-                second, second_meta = draw_follow_up(meta, self.knowledge, rng)
-                metas = [dict(meta), second_meta]
-                row |= {"category": "facts", "turns": [prompt, second]}
-                row["reference"] = [self.expert_answer(each, seed) for each in metas]
-                meta["turns"] = metas
-            rows.append(row | {"meta": meta})
-        return rows
+            if split != "mtbench":
+                return {"prompt": prompt, "meta": meta}
+            second, second_meta = draw_follow_up(meta, self.knowledge, rng)
+            metas = [dict(meta), second_meta]
+            reference = [self.expert_answer(each, seed) for each in metas]
+            of_turns = {"category": "facts", "turns": [prompt, second], "reference": reference}
+            return {"prompt": prompt, **of_turns, "meta": {**meta, "turns": metas}}
+
+        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), make)
 
     def preference_pairs(
         self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train"
@@ -239,18 +232,18 @@ class World:
         `WorldConfig`); the annotator (default: unbiased) labels them. The meta adds to the prompt's
         `chosen_clauses`, `rejected_clauses` (rows of `clause_rows`), `true_chosen` and `true_rejected`.
         """
-        annotator = annotator or Annotator()
-        rows = []
-        for index in range(n):
-            row_id = f"testbed-pair-{split}-{seed}-{index}"
-            rng = self._stream("pairs", split, seed, index)
+        labeller = annotator or Annotator()
+
+        def make(rng: Any, name: str) -> Row:
             prompt, meta = draw_request(split, self.knowledge, rng, length=self.length)
             first = self._candidate(meta, rng, split)
             second = self._candidate(meta, rng, split)
             while second[0] == first[0]:
                 second = self._candidate(meta, rng, split)
-            rows.append(self._labelled({"id": row_id, "prompt": prompt, "meta": meta}, first, second, annotator))
-        return rows
+            better = labeller.prefers(first, second, name)
+            return {"prompt": prompt, **preference((first, second), better, meta, self.config.dials)}
+
+        return self._rows(n, f"pair-{split}-{seed}", ("pairs", split, seed), make)
 
     def compared(self, rows: Sequence[Row], annotator: Annotator | None = None) -> list[Row]:
         """Returns preference rows, as `preference_pairs` does, of responses that somebody else wrote: a policy.
@@ -262,24 +255,16 @@ class World:
         """
         found = []
         for row in rows:
-            sides = [(text, self.clauses(row["meta"], text)) for text in row["responses"]]
-            first, second = ((text, clauses, self.total(clauses)) for text, clauses in sides)
-            if first[0] != second[0]:
-                found.append(self._labelled(row, first, second, annotator or Annotator()))
+            sides = [self._parsed(row["meta"], text) for text in row["responses"]]
+            if sides[0][0] != sides[1][0]:
+                better = (annotator or Annotator()).prefers(*sides, row["id"])
+                pair = preference(sides, better, row["meta"], self.config.dials)
+                found.append({"id": row["id"], "prompt": row["prompt"], "source": SOURCE, **pair})
         return found
 
-    def _labelled(self, row: Row, first: Candidate, second: Candidate, annotator: Annotator) -> Row:
-        """Returns the preference row of two responses to the prompt of `row`."""
-        values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
-        if not annotator.prefers_first(values[0], values[1], row["id"]):
-            first, second = second, first
-        meta = dict(row["meta"])
-        meta |= {"chosen_clauses": self.clause_rows(first[1]), "rejected_clauses": self.clause_rows(second[1])}
-        meta |= {"true_chosen": first[2], "true_rejected": second[2]}
-        return {
-            "id": row["id"], "prompt": row["prompt"], "chosen": first[0], "rejected": second[0], "source": SOURCE,
-            "meta": meta,
-        }  # fmt: skip
+    def _parsed(self, meta: Meta, text: str) -> Candidate:
+        clauses = self.clauses(meta, text)
+        return text, clauses, self.total(clauses)
 
     def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> Candidate:
         """Returns a response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may
@@ -287,19 +272,14 @@ class World:
         reserved, family = split == "ood", self.config.dials.pairs
         text, located = self._respond(meta, rng, draw_quality(rng), reserved, family)
         if self.config.padded_with is not None and rng.random() < self.config.padding:
-            text = pad(text, meta, self.config.padded_with, rng, self.config.dials.families)
-            clauses = self.clauses(meta, text)
-            return text, clauses, self.total(clauses)
+            return self._parsed(meta, pad(text, meta, self.config.padded_with, rng, self.config.dials.families))
         draw = rng.random()
-        if draw >= self.config.rambling + self.config.garbling:
-            clauses = self._scored(located, meta)
-            return text, clauses, self.total(clauses)
         if draw < self.config.rambling:
             more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), reserved, family)
-            text = ramble(text, more, rng)
-        else:
-            text = garble(text, rng)
-        clauses = self.clauses(meta, text)
+            return self._parsed(meta, ramble(text, more, rng))
+        if draw < self.config.rambling + self.config.garbling:
+            return self._parsed(meta, garble(text, rng))
+        clauses = self._scored(located, meta)
         return text, clauses, self.total(clauses)
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
@@ -353,26 +333,21 @@ class World:
         return rows
 
     def _distinct(
-        self,
-        n: int,
-        name: str,
-        make: Callable[[Any], Row],
-        fields: tuple[str, ...],
-        stream_name: str | None = None,
+        self, n: int, name: str, make: Callable[[Any], Row], fields: tuple[str, ...], stream_name: str | None = None
     ) -> list[Row]:
-        """`n` rows, each the first of twenty draws whose `fields` were not drawn before, or else the last."""
-        rows: list[Row] = []
+        """Returns `n` rows, each the first of twenty draws whose `fields` were not drawn before, or else the last."""
         seen: set[str] = set()
-        for index in range(n):
-            rng = self._stream("task", stream_name or name, index)
+
+        def draw(rng: Any, _: str) -> Row:
             for _ in range(20):
                 row = make(rng)
                 key = "|".join(str(row[each]) for each in fields)
                 if key not in seen:
                     break
             seen.add(key)
-            rows.append({"id": f"testbed-{name}-{index}"} | row | {"source": SOURCE})
-        return rows
+            return row
+
+        return self._rows(n, name, ("task", stream_name or name), draw)
 
     def task_examples(self, n: int, seed: int) -> list[Row]:
         """Returns the supervised rows {id, prompt, response, source, meta} for the tasks.
@@ -380,9 +355,8 @@ class World:
         Word problems, multiple choice (without `truthfulqa`) and functions as 11 : 6 : 3; a share `wrong_share` has a
         wrong solution, marked in `meta["right"]`.
         """
-        rows = []
-        for index in range(n):
-            rng = self._stream("task examples", seed, index)
+
+        def make(rng: Any, _: str) -> Row:
             wrong = rng.random() < self.config.wrong_share
             kind = rng.choices(("functions", "arithmetic", "choices"), (3, 11, 6))[0]
             if kind == "functions":
@@ -396,9 +370,9 @@ class World:
                 item = choices.question(task, self.knowledge, rng, training=True)
                 others = [choice for choice in item["choices"] if choice != item["answer"]]
                 response = rng.choice(others) if wrong else item["answer"]
-            row = {"id": f"testbed-task-{seed}-{index}", "prompt": item["question"], "response": response}
-            rows.append(row | {"source": SOURCE, "meta": item["meta"] | {"right": not wrong}})
-        return rows
+            return {"prompt": item["question"], "response": response, "meta": item["meta"] | {"right": not wrong}}
+
+        return self._rows(n, f"task-{seed}", ("task examples", seed), make)
 
 
 def _request_names(meta: Meta) -> tuple[str, ...]:

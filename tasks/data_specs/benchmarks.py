@@ -127,13 +127,12 @@ def live_questions(spec: RealSpec, source: Source, name: str) -> tuple[list[Reco
     first, last = spec.window
     items: dict[str, Record] = {}
     for number, row in enumerate(rows, start=1):
-        item = livecodebench.asked(row, file, number, system_turn=spec.template in SYSTEM_TURNS)
+        item, held = livecodebench.asked(row, file, number, system_turn=spec.template in SYSTEM_TURNS)
         if item["id"] in items:
             raise DataError(
                 f"'{item['id']}' is there twice", file=file, row=number, field="question_id",
                 remedy="Name each release's files once: release v5 is test.jsonl to test5.jsonl",
             )  # fmt: skip
-        held = livecodebench.contest_date(row, file, number)
         if (first is None or first <= held) and (last is None or held <= last):
             items[item["id"]] = item
     if not items:

@@ -11,7 +11,7 @@ from typing import Any
 from rlhf_core.data.quarantine import QuarantineSummary, Screening
 from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Source
 from rlhf_core.errors import DataError
-from rlhf_core.testbed.calibration import CALIBRATED
+from rlhf_core.testbed.annotator import CALIBRATED
 from rlhf_core.testbed.dials import Dials
 from tasks.params.data import DrawnSpec, RealSpec
 from tasks.running.artifacts import digest

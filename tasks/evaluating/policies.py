@@ -19,7 +19,7 @@ from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
 from rlhf_core.evaluation import livecodebench
-from rlhf_core.evaluation.answers import solution_is_right
+from rlhf_core.evaluation.answers import extract_code, solution_is_right
 from rlhf_core.evaluation.benchmark_names import (
     CATEGORY_TEMPERATURES,
     CHOICE_TASKS,
@@ -27,7 +27,6 @@ from rlhf_core.evaluation.benchmark_names import (
     DIALOGUE_BENCHMARKS,
 )
 from rlhf_core.evaluation.benchmark_scores import arena_win_rate, corpus_bleu, mt_bench_scores, right_choices, win_rate
-from rlhf_core.evaluation.code import extract_code
 from rlhf_core.evaluation.evalplus import LIMITS, program_of
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.sandbox import Program, ProgramResult, run_programs

@@ -15,7 +15,7 @@ from rlhf_core.data.selection import HubSet, PreferenceFilter
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.harness.choice import HarnessTask
-from rlhf_core.testbed.calibration import check_annotator
+from rlhf_core.testbed.annotator import check_annotator
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.responses import PADDINGS
 from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed

@@ -146,7 +146,7 @@ def hindsight(
         hacking.jsonl.
     """
     kl = {0: 0.0, **kl}
-    metrics = overoptimisation(alarm.points, kl, alarm.settings).metrics()
+    metrics = overoptimisation(alarm.points, kl, alarm.settings)
     from rlhf_core.testbed import World
 
     if isinstance(world, World):

@@ -139,7 +139,7 @@ def half_width(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1))
-    return quantile * over_values(list(values)).standard_error
+    return quantile * over_values(list(values))[1]
 
 
 def outcome(outputs: Mapping[int, StageOutput]) -> dict[str, Mean | None]:

@@ -209,5 +209,5 @@ def of_one_seed(runs: Mapping[str, Mapping[int, StageOutput]]) -> dict[str, Stag
 
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
     """Returns the mean and standard error over worlds (ddof 1); None for a single world, where there is no spread."""
-    found = statistics.mean_and_standard_error(values)
-    return found.mean, found.standard_error if found.n > 1 else None
+    mean, error = statistics.mean_and_standard_error(values)
+    return mean, error if len(values) > 1 else None

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import socketserver
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlhf_core import services
 from rlhf_core.errors import RecipeError
-from rlhf_core.services import AnswerCache, CallSettings, Failure, Service, client, post
-from tests.tool_server import ToolServer
+from rlhf_core.services import AnswerCache, CallSettings, Failure, Service
 
 
 def service(ask: Callable[[str], dict[str, Any]], **options: Any) -> Service[str]:
@@ -83,45 +78,6 @@ def test_a_fault_of_the_client_itself_gives_up_the_calls_under_way() -> None:
     with pytest.raises(KeyError):
         asking.answers(keyed("a", "b"))
     assert (asking._pool, asking._pending) == (None, {})
-
-
-class _Dripping(socketserver.BaseRequestHandler):
-    """Says the start of an answer, then byte after byte of it without an end."""
-
-    said = b""
-
-    def handle(self) -> None:
-        self.request.recv(65536)
-        with contextlib.suppress(OSError):
-            self.request.sendall(self.said)
-            while True:
-                self.request.sendall(b"a")
-                time.sleep(0.005)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [b"HTTP/1.1 200 OK\r\nServer: a", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"],
-    ids=["header", "body"],
-)
-def test_the_time_of_a_call_is_that_of_its_whole_answer(said: bytes) -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), type("Dripping", (_Dripping,), {"said": said})) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True).start()
-        with pytest.raises(Failure, match=r"no answer within 0.05 s"):
-            post(client(1), f"http://127.0.0.1:{server.server_address[1]}", 0.05, content=b"")
-        server.shutdown()
-
-
-def test_first_calls_at_once_share_one_event_loop() -> None:
-    services._loop.cache_clear()
-    with ToolServer(latency=0.02) as server:
-        url, shared = f"{server.url}/v2/check", client(8)
-        asking = service(
-            lambda text: {"text": post(shared, url, 5.0, data={"text": text}).text}, concurrency=8, retries=0
-        )
-        assert len(asking.answers(keyed(*map(str, range(16))))) == 16
-    assert services._loop.cache_info().currsize == 1
 
 
 def test_lines_of_a_cache_that_were_cut_or_changed_are_skipped_and_counted(tmp_path: Path) -> None:

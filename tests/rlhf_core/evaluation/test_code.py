@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_core.evaluation.code import extract_code
+from rlhf_core.evaluation.answers import extract_code
 
 INSTALLED = "```bash\npip install numpy\n```\nThen:\n```python\nx = 1\n```"
 

@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import livecodebench
-from rlhf_core.evaluation.livecodebench import asked, cases_of, judged, program_of
+from rlhf_core.evaluation.livecodebench import asked, judged, program_of, read_question
 from tests.rlhf_core.evaluation.test_sandbox import isolated
 
 
@@ -49,7 +49,8 @@ FUNCTION = row(
 def test_tests_are_read_in_each_form(form: str) -> None:
     tests = [case("4 5", "9"), case("1 1\n", "2.0\n")]
     private = {"json": json.dumps(tests), "list": tests, "packed": packed(json.dumps(tests))}[form]
-    assert cases_of(row(private_test_cases=private)).cases == (("1 2\n", "3\n"), ("4 5", "9"), ("1 1\n", "2.0\n"))
+    cases = read_question(row(private_test_cases=private), "f", 1).cases
+    assert [(case.input, case.output) for case in cases] == [("1 2\n", "3\n"), ("4 5", "9"), ("1 1\n", "2.0\n")]
 
 
 class Hostile:
@@ -86,13 +87,13 @@ def test_private_tests_of_another_form_are_refused_and_never_unpickled(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"question_content": " "}, "field 'question_content': is not a text"),
-        ({"metadata": "[]"}, "field 'metadata': is not a JSON object"),
-        ({"metadata": '{"func_name": "a b"}'}, "which is not a name"),
-        ({"contest_date": "yesterday"}, "field 'contest_date': 'yesterday' is not a date"),
+        ({"question_content": " "}, "field 'question_content'"),
+        ({"metadata": "[]"}, "field 'metadata'"),
+        ({"metadata": '{"func_name": "a b"}'}, "field 'metadata': func_name"),
+        ({"contest_date": "yesterday"}, "field 'contest_date'"),
         ({"public_test_cases": "[]", "private_test_cases": "[]"}, "has no test"),
-        ({"public_test_cases": '[{"input": "1"}]'}, "test 1: it does not have the texts 'input' and 'output'"),
-        ({"public_test_cases": json.dumps([case("1", "2", "interactive")])}, "testtype is 'interactive'"),
+        ({"public_test_cases": '[{"input": "1"}]'}, "0 output Field required"),
+        ({"public_test_cases": json.dumps([case("1", "2", "interactive")])}, "0 testtype"),
         ({"public_test_cases": json.dumps([case("1", "2", "functional")])}, "metadata has no func_name"),
         ({"metadata": '{"func_name": "f"}'}, "'1 2' is not a JSON value, as calls of f need"),
     ],
@@ -104,7 +105,7 @@ def test_a_row_that_cannot_be_asked_is_named(changes: dict[str, Any], message: s
     assert message in str(found.value)
 
 
-@pytest.mark.parametrize("column", livecodebench.COLUMNS)
+@pytest.mark.parametrize("column", livecodebench.Question.model_fields)
 def test_a_missing_column_is_named(column: str) -> None:
     found = row()
     del found[column]
@@ -113,14 +114,14 @@ def test_a_missing_column_is_named(column: str) -> None:
 
 
 def test_requests_are_the_official_ones_with_and_without_starter_code() -> None:
-    item = asked(row(), "f", 1)
+    item, _ = asked(row(), "f", 1)
     assert item["history"] == [{"role": "system", "content": livecodebench.SYSTEM}]
     assert item["question"] == (
         "### Question:\nPrint a + b.\n\n### Format: Read the inputs from stdin solve the problem and write the answer "
         "to stdout (do not directly test on the sample inputs). Enclose your code within delimiters as follows.\n"
         "```python\n# YOUR CODE HERE\n```\n\n### Answer: (use the provided format with backticks)\n\n"
     )
-    with_starter = asked(FUNCTION, "f", 1, system_turn=False)
+    with_starter, _ = asked(FUNCTION, "f", 1, system_turn=False)
     assert with_starter["history"] == []
     begin = f"{livecodebench.SYSTEM}\n\n### Question:\nPrint a + b.\n\n### Format: You will use"
     assert with_starter["question"].startswith(begin)
@@ -178,7 +179,7 @@ WRONG = {
 @isolated
 @pytest.mark.parametrize(("programs", "passed"), [(RIGHT, True), (WRONG, False)])
 def test_programs_that_read_standard_input(programs: dict[str, str], passed: bool) -> None:
-    item = asked(row(), "f", 1)
+    item, _ = asked(row(), "f", 1)
     results = judged([item] * len(programs), list(programs.values()))
     found = dict(zip(programs, results, strict=True))
     assert {name: result for name, result in found.items() if result.passed != passed} == {}
@@ -200,7 +201,7 @@ def test_functions_are_called_with_json_values() -> None:
         "text": "def joined(numbers, last):\n    return str(numbers + [last])",
         "the wrong class": "class Solution:\n    pass\ndef joined(numbers, last):\n    return numbers + [last]",
     }
-    item = asked(FUNCTION, "f", 1)
+    item, _ = asked(FUNCTION, "f", 1)
     results = judged([item] * (len(right) + len(wrong)), [*right.values(), *wrong.values()])
     found = dict(zip([*right, *wrong], results, strict=True))
     assert {name for name, result in found.items() if result.passed} == {*right}
