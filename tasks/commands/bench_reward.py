@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_core.data.quarantine import Screening
 from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.reward_bench import ScoredPair
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
 from tasks.commands.options import print_table
@@ -20,26 +18,18 @@ from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.running.stage import prepare_process
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer, score_pairs
 
-#: The preference test sets, with the field by which each is divided; None where it is not.
-SETS: dict[str, str | None] = {
-    "rm_bench": "subset",
-    "llmbar": "subset",
-    "judgebench": "subset",
-    "hhh_alignment": "subset",
-    "autoj": None,
-    "pandalm": None,
-}
+#: The preference test sets; rows of those that are divided have a `subset`.
+SETS = ("rm_bench", "llmbar", "judgebench", "hhh_alignment", "autoj", "pandalm")
 ALL = "all"
 #: Folder for rows that are not preference pairs, with the reason.
 QUARANTINE = Path(".work/quarantine")
 
 
-@dataclass(frozen=True)
-class SetScore:
+class SetScore(NamedTuple):
     """Accuracy on a set or a part of it.
 
     Attributes:
-        name, part: the set, and the value of its field or `ALL`.
+        name, part: the set, and its part or `ALL`.
         pairs, ties: how many there are, and how many have equal rewards (which are wrong).
         accuracy, lower, upper: share with its interval, 95 %: Wilson's, of RM-Bench's styles a bootstrap over prompts.
     """
@@ -58,7 +48,7 @@ def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[s
 
     Args:
         name: of `<name>.test.jsonl` or `.jsonl.gz`.
-        directory: where it lies, None for the folder that REWARDSMITH_DATA names.
+        directory: where it is, None for the folder that REWARDSMITH_DATA names.
         rows: the most pairs, evenly spaced; pairs of one `group_id` stay together. None for all.
 
     Raises:
@@ -66,93 +56,70 @@ def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[s
     """
     root = directory or os.environ.get(DATA_VARIABLE)
     if not root:
-        raise DataError(
-            "no folder with the test sets is named", remedy=f"Give --data, or set {DATA_VARIABLE} to the folder"
-        )
+        remedy = f"Give --data, or set {DATA_VARIABLE} to the folder"
+        raise DataError("no folder with the test sets is named", remedy=remedy)
     found = DirectorySource(root, Screening(QUARANTINE)).load(name, "test", "preference")
     if rows is not None and rows < len(found):
-        found = _evenly(found, rows)
-    by = SETS.get(name)
-    parts = [ALL if by is None or by not in row else _part(str(row[by])) for row in found]
-    return [{**row, "section": name, "subset": part} for row, part in zip(found, parts, strict=True)]
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in found:
+            groups.setdefault(str(row.get("group_id", row["id"])), []).append(row)
+        several = evenly_spaced(list(groups.values()), max(1, rows * len(groups) // len(found)))
+        found = [row for group in several for row in group]
+    return [{**row, "section": name, "subset": _part(row)} for row in found]
 
 
-def _evenly(found: Sequence[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
-    """Returns at most `rows` of the rows, groups whole; at least one group."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in found:
-        groups.setdefault(str(row.get("group_id", row["id"])), []).append(row)
-    several = evenly_spaced(list(groups.values()), max(1, rows * len(groups) // len(found)))
-    return [row for group in several for row in group]
-
-
-def _part(subset: str) -> str:
-    """Returns the part of a set that a subset belongs to: JudgeBench's subjects of MMLU-Pro are one part."""
+def _part(row: Mapping[str, Any]) -> str:
+    """Returns the part of a set that a row is of; JudgeBench's subjects of MMLU-Pro are one."""
+    subset = str(row.get("subset", ALL))
     return "mmlu-pro" if subset.startswith("mmlu-pro") else subset
 
 
 def set_scores(scorer: Scorer, rows: Sequence[dict[str, Any]], batch: int) -> list[SetScore]:
-    """Returns the accuracy on a set, then on each part of it, and RM-Bench's scores over styles.
+    """Returns the accuracy on a set, then on each part of it, and RM-Bench's scores over styles: there every chosen
+    response is compared with every rejected one of its prompt.
 
     Raises:
         NumericsError: scores that depend on batch size or padding.
     """
-    pairs = score_pairs(scorer, rows, batch)
-    parts = {ALL: pairs}
-    names = list(dict.fromkeys(pair.subset for pair in pairs))
-    if len(names) > 1:
-        parts |= {name: [pair for pair in pairs if pair.subset == name] for name in names}
+    pairs, name = score_pairs(scorer, rows, batch), str(rows[0]["section"])
+    subsets = list(dict.fromkeys(pair.subset for pair in pairs))
     scores = []
-    for part, own in parts.items():
+    for part in (ALL, *(subsets if len(subsets) > 1 else ())):
+        own = [pair for pair in pairs if part in (ALL, pair.subset)]
         found = pairwise_accuracy([pair.chosen for pair in own], [pair.rejected for pair in own])
         counts = int(found["n"]), int(found["ties"])
-        scores.append(SetScore(own[0].section, part, *counts, found["accuracy"], found["lower"], found["upper"]))
-    return scores + _style_scores(rows, pairs)
-
-
-def _style_scores(rows: Sequence[Mapping[str, Any]], pairs: Sequence[ScoredPair]) -> list[SetScore]:
-    """Returns RM-Bench's own scores, where rows have styles: every chosen response against every rejected one of its
-    prompt."""
+        scores.append(SetScore(name, part, *counts, found["accuracy"], found["lower"], found["upper"]))
     styled = [
         StyledPair(str(row["group_id"]), pair.subset, str(row["style"]), pair.chosen, pair.rejected)
         for row, pair in zip(rows, pairs, strict=True)
         if "style" in row and "group_id" in row
     ]
-    return [
-        SetScore(str(rows[0]["section"]), f"styles: {name}", score.comparisons, score.ties, score.accuracy,
-                 score.lower, score.upper)
-        for name, score in rm_bench_scores(styled).items()
-    ]  # fmt: skip
+    return scores + [
+        SetScore(name, f"styles: {style}", one.comparisons, one.ties, one.accuracy, one.lower, one.upper)
+        for style, one in rm_bench_scores(styled).items()
+    ]
 
 
 def bench_reward(
-    model: Path,
-    *,
-    directory: Path | None = None,
-    sets: Sequence[str] = tuple(SETS),
-    rows: int | None = None,
-    batch: int = 16,
-    template: str = "tokenizer",
-    prompt: int | None = None,
-    total: int | None = None,
-) -> tuple[list[SetScore], float]:
+    model: Path, sets: Sequence[str], *, directory: Path | None = None, rows: int | None = None, batch: int = 16,
+    **hub_model: Any,
+) -> tuple[list[SetScore], float]:  # fmt: skip
     """Returns (scores of every set, share of prompts and responses that were cut to the model's limits).
 
     Args:
         model: result of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
-        directory, sets, rows: as `load_set` takes them.
+        sets, directory, rows: as `load_set` takes them.
         batch: responses per forward pass.
-        template: of a Hugging Face model; one of the project brings its own.
-        prompt, total: the most tokens that a Hugging Face model gets; None for what it reads.
+        hub_model: chat `template`, and the most tokens of `prompt` and in `total`, of a Hugging Face model.
 
     Raises:
         DataError: a folder or set that cannot be read.
         NumericsError: scores that depend on batch size or padding.
     """
     prepare_process()
-    loaded = {name: load_set(name, directory, rows) for name in sets}
-    scorer = load_scorer(model, RewardModelInputs(), template=template, prompt=prompt, total=total)
-    scores = [score for found in loaded.values() for score in set_scores(scorer, found, batch)]
+    loaded = [load_set(name, directory, rows) for name in sets]
+    scorer = load_scorer(model, RewardModelInputs(), **hub_model)
+    scores = [score for found in loaded for score in set_scores(scorer, found, batch)]
     counts = scorer.encoder.counts
     return scores, (counts.prompts_cut + counts.responses_cut) / max(1, counts.prompts + counts.responses)
 

@@ -48,6 +48,12 @@ def _finding(name: str, fits: bool, found: str, lacking: str, remedy: str) -> Fi
     return Finding(name, OK, found) if fits else Finding(name, lacking, found, remedy)
 
 
+def _refused(name: str, lacking: str, problem: str) -> Finding:
+    """Returns a refusal, whose first sentence is what was found and whose others are the remedy."""
+    found, _, remedy = problem.partition(". ")
+    return Finding(name, lacking, found, remedy)
+
+
 def examine(root: Path) -> list[Finding]:
     """Returns every check, in the order of reading."""
     system, kind = platform.system(), platform.machine()
@@ -118,8 +124,7 @@ def check_packages(constraints: Path) -> Finding:
 def _disk(root: Path) -> Finding:
     """Returns whether the disk can be written and has room for the demo."""
     if (problem := machine.unusable_disk(root)) is not None:
-        found, _, remedy = problem.partition(". ")
-        return Finding("disk", MISSING, found, remedy)
+        return _refused("disk", MISSING, problem)
     free = machine.free_disk_gb(root)
     remedy = f"the demo needs about {DEMO_DISK_GB:g} GiB; `make clean`, or `dvc gc -w` in .demo"
     return _finding("disk", free >= DEMO_DISK_GB, f"{free:.0f} GiB free", MISSING, remedy)
@@ -142,8 +147,7 @@ def _isolation() -> Finding:
         with Sandbox():
             return Finding("isolation for generated code", OK, "bubblewrap")
     except SandboxError as error:
-        found, _, remedy = str(error).partition(". ")
-        return Finding("isolation for generated code", NOTE, found, remedy)
+        return _refused("isolation for generated code", NOTE, str(error))
 
 
 def report(root: Path) -> int:

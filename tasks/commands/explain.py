@@ -54,8 +54,7 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
         seed: of the rows.
 
     Returns:
-        `[{prompt, tokens, mistaken: per token whether the correction replaces or deletes it, rewrite: the true
-        correction, credit: {row: per token, unclipped where known}}]`.
+        the first row's solutions, with `credit: {row: per token, unclipped where known}`.
 
     Raises:
         DataError: a row without a result of that seed or without credit, or rows that share no solution.
@@ -72,20 +71,14 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
                 remedy="Run it first; rows that learn from a reward of sampled solutions have one",
             )
         found[name] = {row["id"]: row for row in read_jsonl(file)}
-    first = found[names[0]]
-    shared = [key for key in first if all(key in rows for rows in found.values())]
+    shared = [
+        {**row, "credit": {name: rows[key].get("unclipped") or rows[key]["credit"] for name, rows in found.items()}}
+        for key, row in found[names[0]].items()
+        if all(key in rows for rows in found.values())
+    ]
     if not shared:
         raise DataError(f"the rows {', '.join(names)} share no solution", remedy="Name rows of one task and size")
-    return [
-        {
-            "prompt": first[key]["prompt"],
-            "tokens": first[key]["tokens"],
-            "mistaken": first[key]["mistaken"],
-            "rewrite": first[key]["rewrite"],
-            "credit": {name: rows[key].get("unclipped") or rows[key]["credit"] for name, rows in found.items()},
-        }
-        for key in shared
-    ]
+    return shared
 
 
 def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
@@ -95,7 +88,7 @@ def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
     from tasks.report.colour import coloured_text, pieces
 
     scored = explain(model_dir, prompt, response)
-    parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
+    parts = [scored["tokens"], scored["rewards"], scored["segments"]]
     console = Console(markup=False)
     console.print(coloured_text(*parts))
     for number, (reward, weight) in enumerate(zip(scored["segment_rewards"], scored["weights"], strict=True), start=1):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,8 @@ FACTS = ("source", "template", "limits", "seed", "rows", "bayes_ceiling")
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A model to be exported.
+class Trained:
+    """A trained model to be exported.
 
     Attributes:
         result: of its stage.
@@ -62,6 +62,24 @@ class Exported:
     record: Mapping[str, Any]
     data: Path
     encoder: Encoder
+
+    @classmethod
+    def load(cls, result: Path, data: Path | None) -> Trained:
+        """Reads what the stage left, after its digests are checked."""
+        folder = model_folder(result)
+        if not (folder / "config.json").is_file():
+            asked = "the result names a model that is asked, and has none of its own"
+            raise DataError(
+                asked if (result / "zero_shot.json").is_file() else "no trained model in this folder",
+                file=str(result),
+                remedy="Give the result of a stage reward_model, policy or sft: a folder that holds model/",
+            )
+        check_result(folder.parent)
+        read, record = upstream("data", data, folder), read_object(folder.parent.parent / RECORD)
+        if record.get("stage") not in _WRITERS:
+            problem = f"it is a result of the stage '{record.get('stage')}'"
+            raise RecipeError(f"{result}: {problem}; models of {', '.join(_WRITERS)} can be exported")
+        return cls(result, folder, record, read, load_encoder(read, folder))
 
 
 def export(result: Path, out: Path, data: Path | None = None) -> None:
@@ -80,32 +98,18 @@ def export(result: Path, out: Path, data: Path | None = None) -> None:
     prepare_process()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError("it exists and is not an empty folder", file=str(out), remedy="Name another folder")
-    folder = model_folder(result)
-    if not (folder / "config.json").is_file():
-        asked = "the result names a model that is asked, and has none of its own"
-        raise DataError(
-            asked if (result / "zero_shot.json").is_file() else "no trained model in this folder",
-            file=str(result),
-            remedy="Give the result of a stage reward_model, policy or sft: a folder that holds model/",
-        )
-    check_result(folder.parent)
-    read = upstream("data", data, folder)
-    record = read_object(folder.parent.parent / RECORD)
-    if record.get("stage") not in _WRITERS:
-        problem = f"it is a result of the stage '{record.get('stage')}'"
-        raise RecipeError(f"{result}: {problem}; models of {', '.join(_WRITERS)} can be exported")
-    found = Exported(result, folder, record, read, load_encoder(read, folder))
+    found = Trained.load(result, data)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as place:
         made = Path(place) / "model"
         made.mkdir()
-        _write_card(found, made, out.name, _WRITERS[str(record["stage"])](found, made))
+        _write_card(found, made, out.name, _WRITERS[str(found.record["stage"])](found, made))
         if out.exists():
             out.rmdir()
         shutil.move(made, out)
 
 
-def _reward_model(found: Exported, made: Path) -> str:
+def _reward_model(found: Trained, made: Path) -> str:
     """Writes a sequence classifier; returns what was checked."""
     trained = ScalarModel.training_settings(found.model)
     check_trained(trained, found.model)
@@ -128,25 +132,25 @@ def _reward_model(found: Exported, made: Path) -> str:
     return f"{len(rows)} responses of the validation data are scored as by the training code, to {TOLERANCE:g}"
 
 
-def _responses(found: Exported) -> tuple[list[dict[str, Any]], list[str]]:
+def _responses(found: Trained) -> tuple[list[dict[str, Any]], list[str]]:
     """Returns a few rows with their responses, of lengths within the limits."""
     file = next((found.data / name for name in PAIRS if (found.data / name).is_file()), None)
     if file is None:
         problem = f"the data has no pairs ({' or '.join(PAIRS)}), by which an export is checked"
         raise DataError(problem, file=str(found.data), remedy="Name the data that the model was trained on by --data")
-    every = ((dict(row), row[side]) for row in read_jsonl(file) for side in ("chosen", "rejected"))
-    whole = list(islice((each for each in every if _fits(found.encoder, *each)), PROBES))
+    counts, whole = found.encoder.counts, []
+    for row in read_jsonl(file):
+        for side in ("chosen", "rejected"):
+            before = counts.prompts_cut + counts.responses_cut
+            found.encoder.sequence(row, row[side])
+            if counts.prompts_cut + counts.responses_cut == before:
+                whole.append((dict(row), row[side]))
+            if len(whole) == PROBES:
+                break
     if not whole:
         raise DataError("no pair is within the data's limits of length", file=str(file), remedy="Raise the limits")
-    return [row for row, _ in whole], [text for _, text in whole]
-
-
-def _fits(encoder: Encoder, row: Mapping[str, Any], text: str) -> bool:
-    """Returns whether neither prompt nor response is cut to the limits."""
-    counts = encoder.counts
-    before = counts.prompts_cut + counts.responses_cut
-    encoder.sequence(row, text)
-    return counts.prompts_cut + counts.responses_cut == before
+    rows, texts = zip(*whole[:PROBES], strict=True)
+    return [*rows], [*texts]
 
 
 @torch.no_grad()
@@ -164,7 +168,7 @@ def _scores(
     return scores
 
 
-def _policy(found: Exported, made: Path) -> str:
+def _policy(found: Trained, made: Path) -> str:
     """Writes a language model; returns what was checked."""
     model, encoder = load_language_model(found.model), found.encoder
     model.config.__dict__.pop("attn_implementation", None)
@@ -187,7 +191,7 @@ def _policy(found: Exported, made: Path) -> str:
     return f"{len(rows)} prompts of the training data give the tokens that the policy was trained on"
 
 
-def _write_tokenizer(found: Exported, made: Path, template: Any, *, padding: str) -> PreTrainedTokenizerBase:
+def _write_tokenizer(found: Trained, made: Path, template: Any, *, padding: str) -> PreTrainedTokenizerBase:
     """Writes the tokenizer with chat template, side of padding and length limit; returns it."""
     tokenizer = load_tokenizer(found.model)
     tokenizer.chat_template = template
@@ -197,69 +201,49 @@ def _write_tokenizer(found: Exported, made: Path, template: Any, *, padding: str
     return tokenizer
 
 
-_WRITERS: dict[str, Callable[[Exported, Path], str]] = {
+_WRITERS: dict[str, Callable[[Trained, Path], str]] = {
     "reward_model": _reward_model,
     "policy": _policy,
     "sft": _policy,
 }
 
 
-def _write_card(found: Exported, made: Path, name: str, checked: str) -> None:
-    """Writes README.md beside an exported model: recipe, data, metrics, code, and how it is loaded.
+def _write_card(found: Trained, made: Path, name: str, checked: str) -> None:
+    """Writes README.md into the folder of an exported model: recipe, data, metrics, code, and how it is loaded.
 
     Args:
-        found: the model.
-        made: folder of the exported model.
         name: of the folder, for the example.
         checked: what was compared with the training code.
     """
-    record, reward = found.record, found.record["stage"] == "reward_model"
+    record, settings, reward = found.record, _settings(found.record), found.record["stage"] == "reward_model"
+    tags = [*(["reward-model"] if reward else []), "rlhf", "rewardsmith"]
     task = "text-classification" if reward else "text-generation"
-    tags = ["reward-model", "rlhf"] if reward else ["rlhf"]
-    settings = _settings(record)
-    metrics = found.result if (found.result / "metrics.json").is_file() else found.result.parent
-    code = {
-        "commit": f"{record['commit']}{' with uncommitted changes' if record.get('dirty') else ''}",
-        **({} if found.result.is_absolute() else {"path": found.result.as_posix()}),
-        "versions": dict(record["versions"]),
-        "result": record["result_digest"],
-        "inputs": dict(record["inputs"]),
-    }
+    seq2seq = read_json(made / "config.json").get("is_encoder_decoder")
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["yaml"] = _block
-    seq2seq = read_json(made / "config.json").get("is_encoder_decoder")
+    environment.filters["yaml"] = lambda values: yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
     card = environment.get_template("model_card.md.j2").render(
-        header=ModelCardData(library_name="transformers", pipeline_tag=task, tags=[*tags, "rewardsmith"]).to_yaml(),
-        title=next((str(one["title"]) for one in settings.values() if one and "title" in one), name),
+        header=ModelCardData(library_name="transformers", pipeline_tag=task, tags=tags).to_yaml(),
+        title=next((str(one["title"]) for one in settings.values() if "title" in one), name),
         name=name,
-        record=record,
-        reward=reward,
+        stage=record["stage"],
         kind="AutoModelForSeq2SeqLM" if seq2seq else "AutoModelForCausalLM",
         settings=settings,
         data={key: value for key, value in read_json(found.data / "data.json").items() if key in FACTS},
-        metrics=read_json(metrics / "metrics.json"),
-        code=code,
+        metrics=read_json(found.model.parent / "metrics.json"),
+        code={key: record[key] for key in ("commit", "dirty", "versions", "result_digest", "inputs") if key in record},
         checked=checked,
     )
     (made / "README.md").write_text(card + "\n", encoding="utf-8")
 
 
-def _settings(record: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
-    """Returns the settings that a stage read by their address, None where they have changed since."""
-    found: dict[str, dict[str, Any] | None] = {}
+def _settings(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the settings that a stage read by their address, without those that have changed since."""
+    found: dict[str, dict[str, Any]] = {}
     for name, recorded in record["inputs"].items():
-        address = Address(name)
-        if address.file.suffix != ".yaml":
-            continue
-        try:
-            present = digest(address.file) if address.key is None else settings_digest(address)
-            found[name] = dict(read_settings(address)) if present == recorded else None
-        except (RewardsmithError, OSError):
-            found[name] = None
+        if Address(name).file.suffix == ".yaml":
+            with suppress(RewardsmithError, OSError):  # a page or entry that is no longer there
+                present = digest(Path(name)) if Address(name).key is None else settings_digest(Address(name))
+                found |= {name: dict(read_settings(name))} if present == recorded else {}
     return found
-
-
-def _block(values: Mapping[str, Any]) -> str:
-    return f"```yaml\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True).strip()}\n```"

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.data.jsonl import BadRow, write_jsonl
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
-from rlhf_core.models.device import CPU, Device
+from rlhf_core.models.device import Device
 from rlhf_core.published import printed_tables
-from tasks.commands.project_sizes import fitting_rows, found_device, project_sizes
+from tasks.commands.project_sizes import found_device, project_sizes
 from tasks.data_specs.compared_answers import NO_PREFERENCE
 from tasks.data_specs.pair_formats import COMMON_BEGINNING, prompt_remedy, read_pairs, split_by_prompt
 from tasks.graph.code_dependencies import module_files
@@ -35,8 +35,6 @@ from tasks.graph.names import ALL, DEMO_ALL, DEMO_PAPER, SUITE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from rlhf_core.data.encoding import Encoder
 
 TEMPLATES = Path(__file__).parent / "project"
 #: The name of a project's scale.
@@ -58,27 +56,6 @@ MAX_BAD_SHARE, LEAST_PAIRS = 0.1, 20
 TRIED = 4
 
 
-@dataclass(frozen=True)
-class NewProject:
-    """Model, pairs and reward that a project is made of.
-
-    Args:
-        folder: of the project, which must not exist.
-        model: folder or hub id.
-        files: of preference pairs.
-        reward: `module:function`, None for a learned reward alone.
-        columns: {our field: their column}.
-        template: chat template; `tokenizer` is the model's own.
-    """
-
-    folder: Path
-    model: str
-    files: tuple[Path, ...]
-    reward: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    template: str = "tokenizer"
-
-
 @dataclass
 class GatheredPairs:
     """Preference pairs of all files.
@@ -86,13 +63,13 @@ class GatheredPairs:
     Attributes:
         train, test: good records.
         bad: bad rows by the file that they are from.
-        formats: each file with its format and counts, in words.
+        notes: a line for each file with its format and counts, and for its bad rows.
     """
 
     train: list[Record] = field(default_factory=list)
     test: list[Record] = field(default_factory=list)
     bad: dict[Path, list[BadRow]] = field(default_factory=dict)
-    formats: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def checked_name(folder: Path) -> str:
@@ -142,8 +119,10 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
             seen.add(record["id"])
         held_out = _HELD_OUT.search(file.name.lower()) is not None
         (pairs.test if held_out else pairs.train).extend(good)
-        pairs.formats.append(f"{file}: {found.title}, {len(good)} pairs" + (" held out" if held_out else ""))
-        pairs.bad |= {file: bad} if bad else {}
+        pairs.notes.append(f"pairs   {file}: {found.title}, {len(good)} pairs" + (" held out" if held_out else ""))
+        if bad:
+            pairs.bad[file] = bad
+            pairs.notes.append(f"bad     {file}: {len(bad)} rows left out ({_reasons(bad)}), in data/quarantine/")
     if not pairs.test:
         pairs.train, pairs.test = split_by_prompt(pairs.train, HELD_OUT_SHARE, MOST_HELD_OUT)
     if len(pairs.train) < LEAST_PAIRS:
@@ -190,11 +169,10 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
         shapes = on_meta(config)
     except (OSError, ValueError) as error:
         problem = f"no language model can be loaded ({str(error).strip().splitlines()[0][:200]})"
-        own_code = "custom code" in problem or "trust_remote_code" in problem
-        remedy = "Give a folder, or a hub id" + (
-            " with HF_HUB_OFFLINE=0" if is_offline_mode() else " of a language model"
+        remedy = (
+            f"Give a folder, or a hub id{' with HF_HUB_OFFLINE=0' if is_offline_mode() else ''} of a language model"
         )
-        if own_code:
+        if "custom code" in problem or "trust_remote_code" in problem:
             remedy = "Code from the hub is never run: give a model whose class transformers has"
         raise DataError(problem, file=model, remedy=remedy) from None
     if local:
@@ -214,25 +192,25 @@ def checked_model(model: str, template: str) -> tuple[str, PreTrainedModel, Any]
     return model, shapes, tokenizer
 
 
-def checked_reward(reward: str, encoder: Encoder, pairs: GatheredPairs) -> str:
-    """Returns what a reward function gives, sequence or tokens, after trying it on responses of a few pairs.
-
-    Raises:
-        RecipeError: no such function, one that fails, a wrong shape, or values that are not numbers.
-        NumericsError: a value that is not finite.
-    """
-    from tasks.scoring.own_rewards import text_batch, try_reward
-
-    tried = [(row, row[name]) for row in pairs.train[:TRIED] for name in ("chosen", "rejected")]
-    return try_reward(reward, text_batch(encoder, [row for row, _ in tried], [text for _, text in tried])).gives
-
-
-def make_project(asked: NewProject, device: Device | None = None) -> None:
+def make_project(
+    folder: Path,
+    model: str,
+    files: Sequence[Path],
+    reward: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    template: str = "tokenizer",
+    device: Device | None = None,
+) -> None:
     """Makes a project and prints what is in it and what to do next.
 
     Args:
-        asked: what it is made of.
-        device: what stages train on; None finds it.
+        folder: of the project, which must not exist.
+        model: folder or hub id.
+        files: of preference pairs.
+        reward: `module:function`, None for a learned reward alone.
+        columns: {our field: their column}.
+        template: chat template; `tokenizer` is the model's own.
+        device: that stages train on; None finds it.
 
     Raises:
         DataError, RecipeError, NumericsError: what cannot be used, before anything is written.
@@ -240,33 +218,41 @@ def make_project(asked: NewProject, device: Device | None = None) -> None:
     from rlhf_core.data.encoding import Encoder, Limits, messages_of
     from rlhf_core.data.templates import chat_template
     from rlhf_core.models.loading import trainable
+    from tasks.scoring.own_rewards import text_batch, try_reward
 
-    name = checked_name(asked.folder)
-    pairs = gathered_pairs(asked.files, asked.columns)
-    model, shapes, tokenizer = checked_model(asked.model, asked.template)
-    config, parameters, device = shapes.config, trainable(shapes), device or found_device()
-    sizes = project_sizes(config, parameters, device)
+    name, pairs = checked_name(folder), gathered_pairs(files, columns or {})
+    place, shapes, tokenizer = checked_model(model, template)
+    parameters, device = trainable(shapes), device or found_device()
+    sizes = project_sizes(shapes.config, parameters, device)
     limits = Limits(sizes["prompt_tokens"], sizes["total_tokens"])
-    encoder = Encoder(tokenizer, chat_template(asked.template), limits)
+    encoder = Encoder(tokenizer, chat_template(template), limits)
     roles = {tuple(each["role"] for each in messages_of(row)): row for row in (*pairs.test, *pairs.train)}
     for row in roles.values():
         encoder.sequence(row, row["chosen"])  # the template may refuse the dialogue
-    gives = checked_reward(asked.reward, encoder, pairs) if asked.reward else None
+    gives, rows = None, ("learned", "par", "dpo")
+    if reward is not None:
+        tried = [(row, row[side]) for row in pairs.train[:TRIED] for side in ("chosen", "rejected")]
+        gives = try_reward(reward, text_batch(encoder, [row for row, _ in tried], [text for _, text in tried])).gives
+        rows = ("learned", "own", "both")
     values = {
-        "name": name, "scale": SCALE, "model": json.dumps(model), "template": asked.template, "reward": asked.reward,
+        "name": name, "scale": SCALE, "model": json.dumps(place), "template": template, "reward": reward,
         "gives": gives, "credit": "as_is" if gives == "tokens" else "last_token", "device": device,
         "parameters": f"{parameters:,}", "pairs": f"{len(pairs.train):,}", "tests": f"{len(pairs.test):,}",
         "stages": _ON_DEVICE, **sizes,
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(dir=asked.folder.resolve().parent, prefix=f".{name}-") as staged:
-        _write(Path(staged) / name, values, asked, pairs)
-        (Path(staged) / name).rename(asked.folder)
-    _print_made(asked, pairs, f"{parameters:,} parameters", device)
-    if device.memory_gb is not None and not fitting_rows(config, parameters, device, limits.total):
-        print(f"warning: a trained policy, its reference and a reward model need more than {device.memory_gb:.0f} GiB")
+    with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{name}-") as staged:
+        _write(Path(staged) / name, values, pairs)
+        (Path(staged) / name).rename(folder)
+    print(f"model   {model}, {parameters:,} parameters, on {device}", *pairs.notes, sep="\n")
+    print(f"data    {len(pairs.train)} pairs to train on, {len(pairs.test)} held out")
+    print(f"rows    {', '.join(rows)}: {folder}/params/{name}/rows.yaml; sizes: {folder}/params/scales/{SCALE}/")
+    print(
+        "Next:", f"cd {folder}", f"rewardsmith plan {name} --seed 0", f"rewardsmith run {name} --seed 0",
+        f"rewardsmith compare {' '.join(f'{name}/{row}' for row in rows)}", sep="\n  ",
+    )  # fmt: skip
 
 
-def _write(root: Path, values: Mapping[str, Any], asked: NewProject, pairs: GatheredPairs) -> None:
+def _write(root: Path, values: Mapping[str, Any], pairs: GatheredPairs) -> None:
     """Writes a project's files into a folder."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -286,7 +272,8 @@ def _write(root: Path, values: Mapping[str, Any], asked: NewProject, pairs: Gath
             {"file": str(file), "row": b.row, "field": b.field, "reason": b.reason, "record": b.record} for b in bad
         ]
         write_jsonl(root / "data" / "quarantine" / f"{file.name}.quarantine.jsonl", rows)
-    for own in sorted(module_files(Path.cwd(), asked.reward.partition(":")[0])) if asked.reward else ():
+    reward = values["reward"]
+    for own in sorted(module_files(Path.cwd(), reward.partition(":")[0])) if reward else ():
         (root / own).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(own, root / own)
     write_graph(root, matrix_folders(SCALE, values["name"]))
@@ -297,7 +284,7 @@ def _begin_tracking(root: Path) -> None:
     """Makes a folder a repository of git and DVC.
 
     Raises:
-        RecipeError: git is missing.
+        RecipeError: git is missing, or one of them fails.
     """
     if shutil.which("git") is None:
         raise RecipeError("git is not installed; a project is a repository of git and DVC: install git")
@@ -307,27 +294,6 @@ def _begin_tracking(root: Path) -> None:
         done = subprocess.run(words, cwd=root, env=quiet, capture_output=True, text=True)
         if done.returncode != 0:
             raise RecipeError(f"{' '.join(words[-3:])} failed: {done.stderr.strip()}")
-
-
-def _print_made(asked: NewProject, pairs: GatheredPairs, model: str, device: Device) -> None:
-    """Prints what a project has and the next commands."""
-    name = asked.folder.name
-    print(f"model   {asked.model}, {model}, on {device}")
-    for line in pairs.formats:
-        print(f"pairs   {line}")
-    for file, bad in pairs.bad.items():
-        print(f"bad     {file}: {len(bad)} rows left out ({_reasons(bad)}), in {asked.folder}/data/quarantine/")
-    print(f"data    {len(pairs.train)} pairs to train on, {len(pairs.test)} held out")
-    rows = ("learned", "own", "both") if asked.reward else ("learned", "par", "dpo")
-    print(f"rows    {', '.join(rows)}: {asked.folder}/params/{name}/rows.yaml")
-    print(f"sizes   {asked.folder}/params/scales/{SCALE}/")
-    if device == CPU:
-        print("No GPU was found: sizes are small, for a CPU.")
-    compared = " ".join(f"{name}/{row}" for row in rows)
-    print("Next:")
-    for words in (f"cd {asked.folder}", f"rewardsmith plan {name} --seed 0", f"rewardsmith run {name} --seed 0"):
-        print(f"  {words}")
-    print(f"  rewardsmith compare {compared}")
 
 
 def parse_columns(stated: Sequence[str]) -> dict[str, str]:

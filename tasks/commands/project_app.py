@@ -33,9 +33,9 @@ def init(
     Example: `rewardsmith init my-study --model Qwen/Qwen2.5-0.5B-Instruct --data pairs.jsonl
     --reward my_rewards:brevity`.
     """
-    from tasks.commands.init import NewProject, make_project, parse_columns
+    from tasks.commands.init import make_project, parse_columns
 
-    make_project(NewProject(folder, model, tuple(data), reward, parse_columns(column or []), template))
+    make_project(folder, model, data, reward, parse_columns(column or []), template)
 
 
 def doctor(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -93,8 +92,8 @@ def try_reward(
 ) -> None:
     """Apply a reward function to a few rollouts in seconds: prompt, response, reward, correlation with length.
 
-    Rollouts are those of the newest policy in results/, else the SFT model's answers, else responses of the tree's
-    pairs. A wrong shape, NaN, text or an error in the function is said in one line.
+    Rollouts are those of the newest policy in results/, unless rows are given. A wrong shape, NaN, text or an error in
+    the function is said in one line.
 
     Example: `rewardsmith try-reward my_rewards:brevity --rows 12`.
     """
@@ -162,9 +161,9 @@ def bench_reward(
     chosen = sets.split(",") if sets else list(benching.SETS)
     folder = trained_reward_model(model, seed, scale)
     scores, cut = benching.bench_reward(
-        folder, directory=data, sets=chosen, rows=rows, batch=batch, template=template, prompt=prompt_tokens,
+        folder, chosen, directory=data, rows=rows, batch=batch, template=template, prompt=prompt_tokens,
         total=total_tokens,
     )  # fmt: skip
     benching.print_scores(scores, cut)
     if out is not None:
-        write_json(out, {"model": str(folder), "cut": cut, "scores": [asdict(score) for score in scores]})
+        write_json(out, {"model": str(folder), "cut": cut, "scores": [score._asdict() for score in scores]})

@@ -12,9 +12,9 @@ What trained models computed is not compared otherwise: processors round differe
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
-from tasks.running.artifacts import json_text, read_json, read_jsonl, read_object
+from tasks.running.artifacts import json_text, read_object
 from tasks.running.result_digests import RECORD, check_result
 
 #: Stages with a reference: the dvc.yaml that has them, and the committed file.
@@ -91,29 +91,23 @@ def stable_facts(out: Path) -> dict[str, Any]:
 
 
 def _text_digest(path: Path) -> str:
-    rows = read_jsonl(path) if path.suffix == ".jsonl" else [read_json(path)]
+    """Returns a digest of the values of a JSON file, numbers in six digits."""
+    text = path.read_text(encoding="utf-8")
+    parts = filter(None, text.split("\n")) if path.suffix == ".jsonl" else [text]
+    rows = [json.loads(part, parse_float=lambda number: float(f"{float(number):.6g}")) for part in parts]
     if path.name == "tokenizer.json":
         rows = [rows[0]["model"]]  # the rest depends on the library's version
-    text = "\n".join(json.dumps(_rounded(row), sort_keys=True) for row in rows)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_rounded(part) for part in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return hashlib.sha256("\n".join(json.dumps(row, sort_keys=True) for row in rows).encode()).hexdigest()[:16]
 
 
 def win_rates(made: Mapping[str, Path]) -> WinRates:
     """Returns the mean win rate over worlds of each paper's rows, in percent, and the SFT model's against itself."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[float]]] = {}
     for stage, out in made.items():
         paper, kind, *row = stage.split("/")
         file = out / "result" / "metrics.json"
         if kind == "policy" and file.exists() and WIN_RATE in (metrics := read_object(file)):
-            found[paper][row[0]].append(metrics[WIN_RATE])
+            found.setdefault(paper, {}).setdefault(row[0], []).append(metrics[WIN_RATE])
     return {
         paper: {SFT_MODEL: 50.0, **{row: round(statistics.mean(each), 4) for row, each in rows.items()}}
         for paper, rows in found.items()
@@ -122,13 +116,8 @@ def win_rates(made: Mapping[str, Path]) -> WinRates:
 
 def directions(rates: WinRates) -> list[tuple[str, str, str]]:
     """Returns (paper, row above, row below) of rows whose order does not depend on the machine."""
-    return [
-        (paper, above, below)
-        for paper, rows in rates.items()
-        for above in rows
-        for below in rows
-        if rows[above] - rows[below] >= FAR_APART
-    ]
+    pairs = [(paper, *pair) for paper, rows in rates.items() for pair in itertools.permutations(rows, 2)]
+    return [(paper, one, other) for paper, one, other in pairs if rates[paper][one] - rates[paper][other] >= FAR_APART]
 
 
 def deviations(reference: Mapping[str, Any], made: Mapping[str, Path]) -> Iterator[str]:
@@ -164,27 +153,26 @@ def verify(root: Path, name: str) -> int:
 
     Returns:
         `AGREES`, `DAMAGED` if a result is missing or changed, `DEVIATES` if what any machine gives equally differs.
+
+    Raises:
+        RecipeError: there is no reference of this name.
+        DataError: no file of stages or of the reference.
     """
-    file = VERIFIED.get(name, (Path(), Path()))[1]
-    try:
-        made = stages_of(root, name)
-        if not (root / file).exists():
-            remedy = f"Make one in a clone, where {name} ran: rewardsmith verify {name} --write-reference"
-            raise DataError("there is no reference", file=str(file), remedy=remedy)
-    except DataError as error:
-        print(f"error: {error}")
-        return DAMAGED
+    made, file = stages_of(root, name), VERIFIED[name][1]
+    if not (root / file).exists():
+        remedy = f"Make one in a clone, where {name} ran: rewardsmith verify {name} --write-reference"
+        raise DataError("there is no reference", file=str(file), remedy=remedy)
     reference = read_object(root / file)
     stages = reference["stages"]
     if wrong := [*(f"{stage}: there is no result" for stage in stages if stage not in made), *damages(made)]:
         print("\n".join(wrong))
         return DAMAGED
-    if differ := list(deviations(reference, made)):
-        print("\n".join(differ))
+    differ = list(deviations(reference, made))
     print(
+        *differ,
         f"{name} {'deviates from' if differ else 'agrees with'} {file}. Compared: {len(made)} results with their "
         f"records, {sum(map(len, stages.values()))} versions, settings and files of data and tokenizers of "
-        f"{len(stages)} stages, {len(directions(reference['win_rates']))} directions of win rates. "
-        "Not compared: what trained models computed, which differs between processors."
+        f"{len(stages)} stages, {len(directions(reference['win_rates']))} directions of win rates.",
+        sep="\n",
     )
     return DEVIATES if differ else AGREES

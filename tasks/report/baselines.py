@@ -12,14 +12,13 @@ import calendar
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
 from tasks.graph.results import DIVERGED_FILE, stopped
-from tasks.graph.rows import backbone_names, papers, row_addresses, row_named
+from tasks.graph.rows import backbone_names, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.params.pages import read_page, read_settings
 from tasks.params.stages import RowsAndSeeds
@@ -35,56 +34,11 @@ ALIKE = ("kind", "backbone")
 FAILURES = Path(".work") / "failures"
 
 
-@dataclass(frozen=True)
-class StageFailure:
-    """A failed stage.
-
-    Attributes:
-        message: of its error, in the stage's own words.
-        log: its log file, below the repository.
-    """
-
-    message: str
-    log: str
-
-
-@dataclass(frozen=True)
-class RowGroup:
-    """Rows with the same baseline and metric.
-
-    Attributes:
-        baseline: `<paper>/<row>`.
-        compared: the baseline first, where it is compared by the same metric.
-    """
-
-    baseline: str
-    compared: RowsCompared
-
-    @property
-    def has_baseline(self) -> bool:
-        return self.compared.first.address == self.baseline
-
-
-@dataclass(frozen=True)
-class RunEnd:
-    """Content of the summary at the end of a run.
-
-    Attributes:
-        groups: rows with a metric to compare.
-        without: reason why a row has no result, or none to compare, by `<paper>/<row>`.
-        failed: for each row of `without` that a failed stage kept from a result, that stage's failure.
-        beside: a row with results that the first row may be compared with, where no row has another beside it; else
-            None.
-    """
-
-    groups: tuple[RowGroup, ...]
-    without: Mapping[str, str]
-    failed: Mapping[str, StageFailure] = field(default_factory=dict)
-    beside: str | None = None
-
-
-def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began: float = math.inf) -> RunEnd:
-    """Returns rows beside their baselines, over the seeds asked for.
+def run_end(
+    root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began: float = math.inf
+) -> tuple[list[RowsCompared], dict[str, str]]:
+    """Returns rows beside their baselines over the seeds asked for, and why other rows have no result to compare, by
+    `<paper>/<row>`.
 
     Args:
         root: the repository.
@@ -93,9 +47,8 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
             rates are over them.
         began: time of the run, in seconds since the epoch; only stages that have failed since then are failed.
     """
-    groups: list[RowGroup] = []
+    groups: list[RowsCompared] = []
     without: dict[str, str] = {}
-    failed: dict[str, StageFailure] = {}
     failures = failures_since(root, began)
     backbones = backbone_names(root)
     for paper, part in asked.items():
@@ -106,7 +59,7 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
         without |= {row.address: _reason(root, scale, row, part.seeds) for row in lacking}
         for row in lacking if failures else ():
             if without[row.address] == NOT_RUN and (failure := _failed_above(root, scale, row, part.seeds, failures)):
-                failed[row.address], without[row.address] = failure, f"failed: {failure.message}"
+                without[row.address] = f"failed: {failure}"
         by_baseline: dict[tuple[str, str], list[RowRuns]] = {}
         for name, row in runs.items():
             if metric := metric_of(row):
@@ -120,33 +73,13 @@ def run_end(root: Path, scale: str, asked: Mapping[str, RowsAndSeeds], *, began:
             first = row_runs(root, scale, paper, baseline, part.seeds)
             others = [row for row in rows if row.address != first.address]
             first_if_measured = [first] if metric_of(first) == metric else []
-            groups.append(RowGroup(first.address, beside_first([*first_if_measured, *others], metric)))
-    lone = groups[0] if groups and all(len(group.compared.rows) == 1 for group in groups) else None
-    beside = _row_beside(root, scale, lone.compared.first, lone.compared.metric) if lone is not None else None
-    return RunEnd(tuple(groups), without, failed, beside)
-
-
-def _row_beside(root: Path, scale: str, row: RowRuns, metric: str) -> str | None:
-    """Returns another row that starts from the same SFT model and has the same metric at one of a row's seeds: of the
-    row's own paper, else of any other. None where there is none."""
-    own_paper, name = row.paper, row.name
-    backbone, seeds = row_named(root, own_paper, name).backbone, tuple(row.runs)
-    for paper in dict.fromkeys([own_paper, *papers(root)]):
-        # trained rows of every kind have their results in "policy", supervised ones too
-        trained = {path.name for path in (root / "results" / scale / paper / "policy").glob("*")}
-        for other, address in row_addresses(root, paper).items():
-            if (paper, other) == (own_paper, name) or other not in trained:
-                continue
-            if read_settings(address.under(root)).get("backbone") == backbone:
-                found = row_runs(root, scale, paper, other, seeds)
-                if found.values(metric).keys() & row.values(metric).keys():  # a seed that both have
-                    return found.address
-    return None
+            groups.append(beside_first([*first_if_measured, *others], metric))
+    return groups, without
 
 
 def _failed_above(
-    root: Path, scale: str, row: RowRuns, seeds: Sequence[int], failures: Mapping[str, StageFailure]
-) -> StageFailure | None:
+    root: Path, scale: str, row: RowRuns, seeds: Sequence[int], failures: Mapping[str, str]
+) -> str | None:
     """Returns the failure of a row's stage at any of some seeds, or of a stage above it."""
     # a row's own stage is the last of its stages
     stages = [item for seed in seeds for item in Scale(root, scale).row(row_named(root, row.paper, row.name), seed)]
@@ -199,16 +132,16 @@ def _reason(root: Path, scale: str, row: RowRuns, seeds: Sequence[int]) -> str:
     return NOT_RUN
 
 
-def failures_since(tree: Path, began: float) -> dict[str, StageFailure]:
-    """Returns the stages that have failed since a time, in seconds since the epoch, by output directory."""
+def failures_since(tree: Path, began: float) -> dict[str, str]:
+    """Returns the messages of stages that have failed since a time, in seconds since the epoch, by output directory."""
     notes = map(read_private, sorted((tree / FAILURES).glob("*.json")))
     # a note's time is in whole seconds, so that of a failure may be before `began` by less than one
     return {str(note.get("out")): _failure(note) for note in notes if _seconds(note.get("time")) + 1 > began}
 
 
-def _failure(note: Mapping[str, Any]) -> StageFailure:
+def _failure(note: Mapping[str, Any]) -> str:
     message = STAGE_FAILED.sub("", str(note.get("message", "its note has no message")))
-    return StageFailure(message, str(note.get("log", ".work/logs/")))
+    return f"{message} (log: {note.get('log', '.work/logs/')})"
 
 
 def _seconds(written: Any) -> float:

@@ -34,9 +34,7 @@ def classifier(pipeline: Pipeline, tmp_path: Path) -> Path:
 
 
 def test_a_scalar_hugging_face_model_is_benched_on_real_sets(classifier: Path, real_data: Path) -> None:
-    scores, cut = bench_reward(
-        classifier, directory=real_data, sets=("hhh_alignment", "pandalm"), rows=6, template="plain"
-    )
+    scores, cut = bench_reward(classifier, ("hhh_alignment", "pandalm"), directory=real_data, rows=6, template="plain")
     whole = [score for score in scores if score.part == "all"]
     assert [(score.name, score.pairs) for score in whole] == [("hhh_alignment", 6), ("pandalm", 6)]
     assert all(score.lower <= score.accuracy <= score.upper for score in scores)

@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from rlhf_core.models.device import CPU, Device, device_of
 from tasks.command_line import commands
-from tasks.commands.init import NewProject, gathered_pairs, make_project, parse_columns
+from tasks.commands.init import gathered_pairs, make_project, parse_columns
 from tasks.commands.project_sizes import project_sizes
 from tasks.graph.check import check_all, check_rows
 from tasks.graph.dvc_files import resources
@@ -72,9 +72,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(folder: Path, name: str = "mine", **changes: Any) -> NewProject:
-    given = {"model": str(folder / "model"), "files": (folder / "pairs.jsonl",), **changes}
-    return NewProject(folder / name, **given)
+def make(folder: Path, name: str = "mine", device: Device = CPU, **changes: Any) -> None:
+    given = {"model": str(folder / "model"), "files": (folder / "pairs.jsonl",), "device": device, **changes}
+    make_project(folder / name, **given)
 
 
 def names_of_rows(root: Path, name: str) -> set[str]:
@@ -85,7 +85,7 @@ def names_of_rows(root: Path, name: str) -> set[str]:
 def test_a_project_with_a_reward_has_three_rows_that_pass_every_check(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_project(asked(folder, reward="started_rewards:brevity"), CPU)
+    make(folder, reward="started_rewards:brevity")
     root, shown = folder / "mine", capsys.readouterr().out
     assert names_of_rows(root, "mine") == {"own", "learned", "both"}
     check_all(root)
@@ -110,7 +110,7 @@ def test_a_project_with_a_reward_has_three_rows_that_pass_every_check(
 
 
 def test_a_project_without_a_reward_compares_the_learned_one_with_par_and_dpo(folder: Path) -> None:
-    make_project(asked(folder), Device("a GPU", 24.0, bf16=True, count=1))
+    make(folder, device=Device("a GPU", 24.0, bf16=True, count=1))
     root = folder / "mine"
     assert names_of_rows(root, "mine") == {"learned", "par", "dpo"}
     check_all(root)
@@ -120,7 +120,7 @@ def test_a_project_without_a_reward_compares_the_learned_one_with_par_and_dpo(fo
 
 
 def test_a_reward_of_each_token_is_paid_as_it_is(folder: Path) -> None:
-    make_project(asked(folder, reward="started_rewards:by_token"), CPU)
+    make(folder, reward="started_rewards:by_token")
     rows = (folder / "mine/params/mine/rows.yaml").read_text()
     assert 'function: "started_rewards:by_token", gives: tokens, credit: as_is' in rows
     assert check_rows(folder / "mine", "mine", ["own", "both"], "local") == []
@@ -221,7 +221,7 @@ def test_what_is_wrong_is_one_message_before_anything_is_written(folder: Path, w
         given, error, said = WRONG_ARGUMENTS[wrong]
     before = sorted(folder.iterdir())
     with pytest.raises(error, match=said) as raised:
-        make_project(asked(folder, **given), CPU)
+        make(folder, **given)
     assert len(str(raised.value).splitlines()) == 1
     assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before
 
@@ -236,7 +236,7 @@ def test_a_dialogue_that_the_template_refuses_is_named_wherever_it_is(folder: Pa
     plain = [{name: f"Human: {row['prompt']}\n\nAssistant: {row[name]}" for name in odd} for row in PAIRS]
     write(folder / "pairs.jsonl", [*plain, odd])
     with pytest.raises(DataError, match=r"row pairs-000031: .* messages 2 and 3 are both the assistant's \(two answ"):
-        make_project(asked(folder), CPU)
+        make(folder)
     assert not (folder / "mine").exists()
 
 
@@ -246,12 +246,12 @@ def test_a_dialogue_that_the_template_refuses_is_named_wherever_it_is(folder: Pa
 )
 def test_a_folder_that_cannot_be_a_project_is_refused(folder: Path, name: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        make_project(asked(folder, name), CPU)
+        make(folder, name)
 
 
 def test_bad_rows_are_left_out_with_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder / "pairs.jsonl", [*PAIRS, {"prompt": "Why?", "chosen": "Same.", "rejected": "Same."}])
-    make_project(asked(folder), CPU)
+    make(folder)
     [bad] = [json.loads(line) for line in (folder / "mine/data/quarantine/pairs.jsonl.quarantine.jsonl").open()]
     assert bad["row"] == 31
     assert "1 rows left out" in capsys.readouterr().out

@@ -131,7 +131,7 @@ def test_rollouts_of_the_newest_policy_come_with_their_data_rows(
 
 
 def test_a_folder_without_rollouts_and_pairs_says_what_to_give(folder: Path) -> None:
-    with pytest.raises(RecipeError, match=r"no policy or SFT model is in results/testbed.*--prompts"):
+    with pytest.raises(RecipeError, match=r"no policy is in results/testbed.*--prompts"):
         print_tried_reward(folder, "testbed", "tried_rewards:brevity", 4)
 
 
