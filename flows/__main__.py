@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.working_tree import end_orphans, mark_processes_for_clean_up
+from flows.working_tree import end_orphans, mark
 from rlhf_core.errors import prints_errors
 
 #: Functions by call; each returns the text that is printed at its end, or None.
@@ -38,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root = Path.cwd()
     # in order, so that the temporary Prefect server ends, too; Prefect catches the signal first, then calls this
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    end_orphans(root)  # trees of worlds are other folders, whose clean-up does not find a killed run's server
-    mark_processes_for_clean_up(root)  # if this run is killed, the next one ends what it has started
+    end_orphans(root)
+    if call != "worker":  # whose stages outlive it
+        os.environ |= mark(root)
     from prefect.exceptions import Abort, MissingResult
 
     try:

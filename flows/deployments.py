@@ -215,7 +215,7 @@ def _wanted(one: Deployment, root: Path) -> dict[str, Any]:
     """Returns a deployment of the tree's commit as a server holds it, without limit, schedules and schema."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 
-    from flows.run_notes import BEATING
+    from flows.flow_runs import BEATING
 
     commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
     strategy = ConcurrencyLimitStrategy(one.overlapping)

@@ -11,7 +11,6 @@ from typing import Any
 from flows.stage_run import stage_environment
 from flows.working_tree import WORK
 from tasks.graph.stages import Stage
-from tasks.running.fork_server import PROJECT
 from tasks.tracking.outcomes import TRACKED
 
 #: Seconds that the process has for its last words.
@@ -54,7 +53,7 @@ class LiveTracker:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "tasks.tracking.live", "--paper", self.paper],
                 cwd=self.root,
-                env=stage_environment(PROJECT, {}),
+                env=stage_environment(self.root, {}),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

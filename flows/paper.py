@@ -20,7 +20,6 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 
 from flows.deployments import PAPERS, refuse_edited_tree
-from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.slots import Grant
 from flows.stage import require_prefect_server
@@ -34,7 +33,7 @@ from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.graph.stages import modules_of_files_never_run
 from tasks.params.settings import DEFAULT_SCALE
-from tasks.running.fork_server import PROJECT, ForkServer
+from tasks.running.fork_server import ForkServer
 from tasks.tracking.searches import experiment_link_written_since, link_to_runs
 
 #: A module of the project and its arguments.
@@ -140,41 +139,40 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
     Raises:
         RunFailed: a stage failed, or the report or MLflow after the stages.
     """
-    with note_running_process(root):
-        log, began = get_run_logger(), time.time()
-        name, scale = request.paper, request.scale
-        papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
-        dvc_files = pipelines.asked_files(
-            root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds
-        )
-        selected: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
-        # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
-        live_experiment = next(iter(papers), "") if request.sync else ""
-        summary = run_stale(root, dvc_files, **selected, pool=pool, remote=remote, live_experiment=live_experiment)
-        log.info("%s", summary.line())
-        problems = list(summary.failed.values())
-        if request.report:
-            problems += follow_ups(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
-        mlflow_calls: list[Call] = [
-            ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
-        ]
-        report_calls = report_page_calls(request, log)
-        # Calls of one `follow_ups` run side by side. The report reads a file with the link to each MLflow experiment:
-        # unless `flows.live_tracker` has written these files during this run, the MLflow calls, which write them, come
-        # first.
-        if not all(experiment_link_written_since(root, one, began) for one in papers):
-            problems += follow_ups(root, *mlflow_calls)
-            mlflow_calls = []
-        problems += follow_ups(root, *mlflow_calls, *report_calls)
-        if request.sync:
-            for one in papers:
-                link_mlflow_runs(create_link_artifact, root, one)
-        summary.stage_times.write(root)
-        if problems:
-            raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        # while code and files stay the same, `nothing_to_do` answers the same request without a run
-        mark_request_done(root, request, dvc_files, began)
-        return completed_state(summary)
+    log, began = get_run_logger(), time.time()
+    name, scale = request.paper, request.scale
+    papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
+    dvc_files = pipelines.asked_files(
+        root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds
+    )
+    selected: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
+    # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
+    live_experiment = next(iter(papers), "") if request.sync else ""
+    summary = run_stale(root, dvc_files, **selected, pool=pool, remote=remote, live_experiment=live_experiment)
+    log.info("%s", summary.line())
+    problems = list(summary.failed.values())
+    if request.report:
+        problems += follow_ups(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
+    mlflow_calls: list[Call] = [
+        ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
+    ]
+    report_calls = report_page_calls(request, log)
+    # Calls of one `follow_ups` run side by side. The report reads a file with the link to each MLflow experiment:
+    # unless `flows.live_tracker` has written these files during this run, the MLflow calls, which write them, come
+    # first.
+    if not all(experiment_link_written_since(root, one, began) for one in papers):
+        problems += follow_ups(root, *mlflow_calls)
+        mlflow_calls = []
+    problems += follow_ups(root, *mlflow_calls, *report_calls)
+    if request.sync:
+        for one in papers:
+            link_mlflow_runs(create_link_artifact, root, one)
+    summary.stage_times.write(root)
+    if problems:
+        raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
+    # while code and files stay the same, `nothing_to_do` answers the same request without a run
+    mark_request_done(root, request, dvc_files, began)
+    return completed_state(summary)
 
 
 def run_request_with_links(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
@@ -248,6 +246,6 @@ def run_paper(paper: str, *, scale: str = DEFAULT_SCALE, full: bool = False, poo
     # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
     # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
     demo = paper == SUITE and scale == DEFAULT_SCALE and not full and not pool
-    server = ForkServer(Path.cwd(), stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
+    server = ForkServer(Path.cwd(), stage_environment(Path.cwd(), Grant(1, (), 0.0).environment()))
     server.begin(modules_of_files_never_run(Path.cwd(), [ROOT_FILE] if demo else []))
     return paper_flow(paper, TITLES.get(paper, f"The rows of {paper}"))(scale=scale, full=full, pool=pool, **parameters)

@@ -22,7 +22,6 @@ from pydantic import Field
 
 from flows.deployments import COMMIT
 from flows.paper import follow_ups, link_page_and_report
-from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed, completed_state, run_stale
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
@@ -229,7 +228,7 @@ def recipe(
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
     version = str(deployment.version or "")
     commit = version if COMMIT.fullmatch(version) else commit_of(tree)  # `prefect deploy` makes versions of its own
-    with note_running_process(tree), only_run(tree, name):
+    with only_run(tree, name):
         path = worktree(tree, name, commit)
         row = changed_row(
             read_settings(row_addresses(path, paper)[start_row].under(path)),

@@ -28,7 +28,6 @@ from prefect.events import emit_event
 
 from flows.deployments import REEVALUATION_SETTINGS, refuse_edited_tree
 from flows.paper import link_page_and_report
-from flows.run_notes import note_running_process
 from flows.scheduler import RunFailed
 from flows.slots import Grant, Slots, shared
 from flows.stage_run import Command, RunningStages, failure_note, run_command
@@ -193,25 +192,24 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     chosen = [ReevaluatedModel(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)
     rows, problems, alerts = [], [], 0
-    with note_running_process(tree):
-        for name in restore_records(tree):
-            log.info("restored %s from DVC", name)
-        try:
-            for one in chosen:
+    for name in restore_records(tree):
+        log.info("restored %s from DVC", name)
+    try:
+        for one in chosen:
+            try:
+                model = registry.resolve(one.name, one.alias or "champion")
                 try:
-                    model = registry.resolve(one.name, one.alias or "champion")
-                    try:
-                        rows.append(_row(model, evaluate(tree, settings_path, model)))
-                    finally:
-                        tried, alert_problems = send_pending_alerts(tree, registry, model)
-                        alerts += tried
-                        problems += alert_problems
-                except RewardsmithError as error:
-                    problems.append(str(error))
-                    log.error("%s", error)
-        finally:
-            if (tree / RECORDS).exists():
-                track_records(tree)
+                    rows.append(_row(model, evaluate(tree, settings_path, model)))
+                finally:
+                    tried, alert_problems = send_pending_alerts(tree, registry, model)
+                    alerts += tried
+                    problems += alert_problems
+            except RewardsmithError as error:
+                problems.append(str(error))
+                log.error("%s", error)
+    finally:
+        if (tree / RECORDS).exists():
+            track_records(tree)
     if rows:
         create_table_artifact(key="reevaluation", table=rows, description=f"{alerts} alert(s)")
     if problems:

@@ -28,9 +28,9 @@ from prefect.futures import PrefectFuture
 from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 
+from flows.flow_runs import CancelWatch
 from flows.live_tracker import LiveTracker
 from flows.progress import Display, progress
-from flows.run_notes import CancelWatch
 from flows.slots import POLL_SECONDS, Grant, Slots, shared
 from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage, stage_environment, stage_log
 from flows.work_pool import WorkPool
@@ -45,7 +45,7 @@ from tasks.report.result_words import result_in_words
 from tasks.running import machine
 from tasks.running.doubtful_numbers import alarm_lines, alarm_text, alarms_of, stages_with_alarms
 from tasks.running.exclusive import only_scheduler
-from tasks.running.fork_server import PROJECT, ForkServer
+from tasks.running.fork_server import ForkServer
 
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
@@ -349,7 +349,7 @@ def run_stale(
         RewardsmithError: another scheduler runs in this tree, a row or seed is unknown, or the remote cannot be used.
     """
     log, summary = get_run_logger(), RunSummary()
-    server = ForkServer(root, stage_environment(PROJECT, Grant(1, (), 0.0).environment()))
+    server = ForkServer(root, stage_environment(root, Grant(1, (), 0.0).environment()))
     with only_scheduler(root):
         if not pool:
             server.begin(modules_of_files_never_run(root, files))  # imports while DVC looks

@@ -25,7 +25,7 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.run_notes import PASSING, note_running_process
+from flows.flow_runs import PASSING
 from flows.slots import Grant, Slots, shared
 from flows.stage_run import Command, RunningStages, StageFailed, run_stage
 from flows.working_tree import end_orphans
@@ -181,13 +181,12 @@ def stage(
     root = Path(os.environ.get(TREE, ".")).resolve()
     log = get_run_logger()
     try:
-        with note_running_process(root):
-            SameCode.of(root).check(code)
-            prepare(root, address, remote=remote, given=given, key=key)
-            with granted(needs) as grant, closing(StageResults(root, [address], remote)) as results:
-                command = Command(results.command(address), address, name, out, grant.environment())
-                done = run_stage(root, command, results, running=RunningStages(), log=log.info)
-                results.push([address])
+        SameCode.of(root).check(code)
+        prepare(root, address, remote=remote, given=given, key=key)
+        with granted(needs) as grant, closing(StageResults(root, [address], remote)) as results:
+            command = Command(results.command(address), address, name, out, grant.environment())
+            done = run_stage(root, command, results, running=RunningStages(), log=log.info)
+            results.push([address])
     except RewardsmithError as failure:
         passing = isinstance(failure, RemoteFailed) or (isinstance(failure, StageFailed) and failure.retry)
         return Failed(message=str(failure), name=PASSING if passing else "Failed")

@@ -8,14 +8,13 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.working_tree import WORK, end_group, noted_group
+from flows.working_tree import WORK, end_processes, group_members, mark
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.stage_results import RAN, DvcFailed, StageResults
 from tasks.graph.stages import Stage
@@ -65,29 +64,17 @@ class RunningStages:
     """The process groups of the running stages, so that they can be ended together."""
 
     def __init__(self) -> None:
-        self._pids: set[int] = set()
-        self._lock = threading.Lock()
+        self.groups: set[int] = set()
         self.cancelled = False
 
-    def add(self, pid: int) -> None:
-        with self._lock:
-            self._pids.add(pid)
+    def add(self, group: int) -> None:
+        self.groups.add(group)
         if self.cancelled:
-            end_group(pid)
-
-    def remove(self, pid: int) -> None:
-        with self._lock:
-            self._pids.discard(pid)
+            end_processes(group_members({group}))
 
     def end_all(self) -> None:
         self.cancelled = True
-        with self._lock:
-            pids = list(self._pids)
-        ends = [threading.Thread(target=end_group, args=(pid,)) for pid in pids]
-        for end in ends:
-            end.start()
-        for end in ends:
-            end.join()
+        end_processes(group_members({*self.groups}))
 
 
 def explain_failure(address: str, status: int, tail: str) -> StageFailed:
@@ -139,18 +126,19 @@ def write_failure(
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def stage_environment(packages: Path, granted: Mapping[str, str]) -> dict[str, str]:
+def stage_environment(root: Path, granted: Mapping[str, str], packages: Path = PROJECT) -> dict[str, str]:
     """Returns the environment of a stage's process.
 
     Args:
-        packages: the folder of the package that has the module.
+        root: the repository.
         granted: variables of its cores and devices.
+        packages: the folder of the package that has the module.
     """
     libraries = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     own = {"PATH": path, "PYTHONPATH": libraries, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"}
-    return inherited | dict(granted) | own
+    return inherited | dict(granted) | own | mark(root)
 
 
 @dataclass(frozen=True)
@@ -230,12 +218,12 @@ def run_command(
     """
     log_path = root / stage_log(command.name)
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    environment = stage_environment(command.packages, command.environment)
+    environment = stage_environment(root, command.environment, command.packages)
     process = _start(root, command.words, environment, server)
     running.add(process.pid)
     tail: deque[str] = deque(maxlen=TAIL)
     try:
-        with noted_group(root, command.name, process.pid), log_path.open("w", encoding="utf-8") as log_file:
+        with log_path.open("w", encoding="utf-8") as log_file:
             for line in process.stdout or ():
                 log_file.write(line)
                 log_file.flush()
@@ -246,9 +234,9 @@ def run_command(
     except OSError as error:
         raise _full_disk(command.address, error, str(log_path)) from None
     finally:
-        running.remove(process.pid)
+        running.groups.discard(process.pid)
         if process.poll() is None:
-            end_group(process.pid)
+            end_processes(group_members({process.pid}))
             process.wait()
     if status != 0:
         if running.cancelled:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import httpx
 from prefect.deployments import run_deployment
 
-from flows.run_notes import BEATING, BEGIN_SECONDS, PASSING, crash_silent_runs
+from flows.flow_runs import BEATING, BEGIN_SECONDS, PASSING, crash_silent_runs
 from flows.slots import Grant, Slots
 from flows.stage import SameCode, require_prefect_server, stage
 from flows.stage_run import (

@@ -1,4 +1,8 @@
-"""The working tree: owners of the processes that run in it, and leftovers of killed processes."""
+"""The working tree: the processes that its runs started, and leftovers of killed ones.
+
+What a run starts inherits a variable that names the run's process and tree. If the run is killed, whatever it left has
+another parent, and the next run, `rewardsmith up` or `rewardsmith down` ends it.
+"""
 
 from __future__ import annotations
 
@@ -6,125 +10,67 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tasks.dvc.internals import readable_lock
-from tasks.running.platform_state import alive, boot_id, is_same_process, note_of, read_private, write_private
+from tasks.running.platform_state import lives
 
-WORK, RUNNING = ".work", "running"
-#: Variable that names the run which started a process, of a run without a platform.
+WORK = ".work"
+#: Names the process id of the run that started a process, and the run's tree.
 RUN = "REWARDSMITH_RUN"
-#: Variable that Prefect sets for the temporary server of a run without a platform.
-TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
-#: Errors of a text that is not a note: any process of the machine may have set such a variable.
-NOT_A_NOTE = (ValueError, KeyError, TypeError, RecursionError)
 
 
-@contextmanager
-def noted_group(root: Path, name: str, pid: int) -> Iterator[None]:
-    """Notes a process group in `.work/running` within the block, so that one whose run was killed is found and ended.
-
-    Args:
-        root: the tree that it works in.
-        name: the stage as a file name.
-        pid: leader of the group.
-    """
-    note = root / WORK / RUNNING / f"{name}.json"
-    with suppress(psutil.NoSuchProcess):  # it has ended already
-        write_private(note, {"stage": name, "group": note_of(pid), "owner": note_of(os.getpid())})
-    try:
-        yield
-    finally:
-        note.unlink(missing_ok=True)
+def mark(root: Path) -> dict[str, str]:
+    """Returns the variable for the environment of processes that this one starts in a tree."""
+    return {RUN: f"{os.getpid()} {root.resolve()}"}
 
 
-def mark_processes_for_clean_up(root: Path) -> None:
-    """Marks the processes that this one starts from now on: if this one is killed, the clean-up of a later run (`tidy`)
-    finds and ends those left over.
-
-    Args:
-        root: the tree that this process works in.
-    """
-    os.environ[RUN] = json.dumps({"root": str(root.resolve()), **note_of(os.getpid())})
-
-
-def _end_temporary_servers(root: Path) -> int:
-    """Ends Prefect's servers whose run was killed. A server is in the group of its run's terminal or script, so that it
-    is ended alone."""
-    ended = 0
+def started_processes(root: Path) -> Iterator[tuple[psutil.Process, int]]:
+    """Yields the living processes that runs of a tree, or of trees inside it, started, each with its run's id."""
+    tree = root.resolve()
     for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError, *NOT_A_NOTE):
-            environment = process.environ()
-            if environment.get(TEMPORARY) and (text := environment.get(RUN)):
-                note = json.loads(text)
-                if note["root"] == str(root.resolve()) and not alive(note):
-                    process.terminate()
-                    ended += 1
-    return ended
-
-
-def running_groups(root: Path) -> dict[int, dict[str, Any]]:
-    """Returns the living process groups that are noted in a tree, each with its note."""
-    notes = map(read_private, (root / WORK / RUNNING).glob("*.json"))
-    return {int(note["group"]["pid"]): note for note in notes if note and group_lives(note["group"])}
-
-
-def group_lives(leader: Mapping[str, Any]) -> bool:
-    """Returns whether a noted group has living processes; no other process gets its id while it has."""
-    if leader.get("boot") not in (None, boot_id()):
-        return False
-    with suppress(psutil.NoSuchProcess):
-        if not is_same_process(leader):
-            return False
-    pid = int(leader["pid"])
-    return any(_group(p.pid) == pid and p.status() != psutil.STATUS_ZOMBIE for p in psutil.process_iter())
-
-
-def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
-    """Ends a process group: politely, then for good."""
-    for kind in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(pid, kind)
-        except ProcessLookupError:
-            return
-        until = time.monotonic() + grace_seconds
-        while time.monotonic() < until:
-            try:
-                members = [p for p in psutil.process_iter(["pid"]) if _group(p.pid) == pid]
-                if all(p.status() == psutil.STATUS_ZOMBIE for p in members):
-                    return
-            except psutil.NoSuchProcess:
-                pass
-            time.sleep(0.1)
-
-
-def _group(pid: int) -> int | None:
-    """Returns a process's group; None for one whose leader is outside this container, where every signal to 0 is one's
-    own."""
-    try:
-        return os.getpgid(pid) or None
-    except (ProcessLookupError, PermissionError):
-        return None
+        with suppress(psutil.Error, OSError):
+            run, _, place = process.environ().get(RUN, "").partition(" ")
+            if run.isdecimal() and Path(place).is_relative_to(tree) and lives(process):
+                yield process, int(run)
 
 
 def end_orphans(root: Path) -> list[str]:
-    """Ends stages and temporary servers whose flow was killed; returns what was done, in words. Those of a flow that
-    lives go on."""
-    orphans = {group: note for group, note in running_groups(root).items() if not alive(note["owner"])}
-    for group in orphans:
-        end_group(group)
-    for path in (root / WORK / RUNNING).glob("*.json"):
-        if not alive(read_private(path).get("owner")):
-            path.unlink(missing_ok=True)
-    names = sorted({str(note["stage"]) for note in orphans.values()})
-    servers = _end_temporary_servers(root)
-    ended = [f"ended stage {name}, left running by a killed flow" for name in names]
-    return ended + ([f"ended {servers} temporary server(s) of killed runs"] if servers else [])
+    """Ends processes whose run was killed; returns what was done, in words. Those of a run that lives go on."""
+    orphans = []
+    for process, run in started_processes(root):
+        with suppress(psutil.Error):
+            if run not in {parent.pid for parent in process.parents()}:
+                orphans.append(process)
+    end_processes(orphans)
+    return [f"ended {len(orphans)} process(es) of killed runs"] if orphans else []
+
+
+def group_members(groups: Collection[int]) -> list[psutil.Process]:
+    """Returns the living processes of process groups."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if os.getpgid(process.pid) in groups and lives(process):
+                found.append(process)
+    return found
+
+
+def end_processes(processes: Collection[psutil.Process], grace_seconds: float = 10.0) -> None:
+    """Ends processes: politely, then for good. Their exit statuses stay for whoever started them."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(kind)
+        until = time.monotonic() + grace_seconds
+        while processes := [process for process in processes if lives(process)]:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.1)
 
 
 def clear_dead_locks(root: Path) -> bool:
@@ -139,15 +85,15 @@ def clear_dead_locks(root: Path) -> bool:
         pids = {int(one["pid"]) for found in holders for one in (found if isinstance(found, list) else [found])}
     except FileNotFoundError:
         return False
-    except (*NOT_A_NOTE, AttributeError):
+    except (ValueError, LookupError, TypeError, RecursionError, AttributeError):
         pids = set()
-    if any(_alive_dvc(pid) for pid in pids):
+    if any(_is_living_dvc(pid) for pid in pids):
         return False
     path.unlink()
     return True
 
 
-def _alive_dvc(pid: int) -> bool:
+def _is_living_dvc(pid: int) -> bool:
     try:
         return any("dvc" in part for part in psutil.Process(pid).cmdline())
     except (psutil.Error, OverflowError):

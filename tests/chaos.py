@@ -12,10 +12,8 @@ of outputs, duplicates and open runs in MLflow.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,9 +29,10 @@ from uuid import UUID
 import psutil
 
 from flows.deployments import deployments
+from flows.flow_runs import run_processes
 from flows.slots import LEASE_SECONDS
-from flows.working_tree import running_groups
-from tasks.running.platform_state import FOLDER, STATE, alive, client_environment, read_private
+from flows.working_tree import started_processes
+from tasks.running.platform_state import FOLDER, STATE, client_environment, read_private
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 
@@ -105,15 +104,16 @@ class Platform:
             time.sleep(0.5)
         return state
 
-    def notes(self) -> dict[str, Any]:
+    def pids(self) -> dict[str, int]:
+        """Returns the process ids of servers and worker."""
         return dict(read_private(self.root / FOLDER / STATE)["processes"])
 
     def held_slots(self) -> int:
         return sum(limit.active_slots for limit in self.client.read_global_concurrency_limits(limit=200))
 
-    def stages(self) -> list[int]:
-        """Returns the process groups of the running stages."""
-        return list(running_groups(self.root))
+    def stages(self) -> list[psutil.Process]:
+        """Returns the processes of the running stages."""
+        return stages(self.root)
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
@@ -126,33 +126,28 @@ def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
 
 def kill(platform: Platform, target: str, run: str) -> bool:
     """Kills a target for good; returns whether it was there."""
-    notes = platform.notes()
-    pids: list[int] = []
+    killed: list[psutil.Process] = []
     if target in ("flow", "all"):
-        note = read_private(platform.root / FOLDER / "flow-runs" / f"{run}.json")
-        pids += [int(note["pid"])] if alive(note) else []
+        killed += [process for process, of in run_processes(platform.root / FOLDER).items() if of == run]
     if target in ("stage", "all"):
-        for group in platform.stages():
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
-                pids.append(0)
-    for name in ("worker", "prefect", "mlflow", "page"):
-        if target in (name, "all") and name in notes:
-            pids.append(int(notes[name]["pid"]))
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            if pid:
-                children = psutil.Process(pid).children(recursive=True) if target in ("prefect", "mlflow") else []
-                os.kill(pid, signal.SIGKILL)
-                for child in children:
-                    with suppress(psutil.Error):
-                        child.kill()
-    return bool(pids)
+        killed += platform.stages()
+    for name, pid in platform.pids().items():
+        if target in (name, "all") and psutil.pid_exists(pid):
+            killed.append(psutil.Process(pid))
+            killed += killed[-1].children(recursive=True) if target in ("prefect", "mlflow") else []
+    for process in killed:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return bool(killed)
 
 
-def processes_of(root: Path) -> list[str]:
-    """Names of the stages that run in a repository."""
-    return [str(note["stage"]) for note in running_groups(root).values()]
+def stages(root: Path) -> list[psutil.Process]:
+    """Returns the processes of the stages that run in a repository."""
+    found = []
+    for process, _ in started_processes(root):
+        with suppress(psutil.Error):
+            found += [process] if any(word.startswith("results/") for word in process.cmdline()) else []
+    return found
 
 
 def one_round(platform: Platform, kills: int, rng: random.Random, report: Report) -> None:
@@ -194,7 +189,7 @@ def look(platform: Platform, reference: Path, report: Report) -> None:
     report.problems += [f"{name} differs" for name in sorted(wanted) if found.get(name) != wanted[name]]
     report.problems += [f"{name} is too much" for name in sorted(set(found) - set(wanted))]
     report.problems += [f"a part of an output is left: {p}" for p in root.glob("results/**/.partial-*")]
-    report.problems += [f"an orphan is left: {line}" for line in processes_of(root)]
+    report.problems += [f"an orphan is left: {process}" for process, _ in started_processes(root)]
     if "up to date" not in (status := command("dvc", "status", root=root).stdout):
         report.problems.append(f"DVC would run something again: {status}")
     until = time.monotonic() + LEASE_SECONDS + 30  # slots that could not be given back end with their lease

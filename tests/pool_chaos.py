@@ -16,8 +16,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from flows.working_tree import running_groups
-from tests.chaos import Report, main
+from tests.chaos import Report, main, stages
 from tests.small_repository import command
 from tests.team import Server, Team, calls, differing, kill
 
@@ -41,7 +40,7 @@ class Machines:
 
     def at_work(self) -> list[Path]:
         """Returns the workers' clones where a stage runs."""
-        return [root for root in self.workers if running_groups(root)]
+        return [root for root in self.workers if stages(root)]
 
     def kill(self, target: str, rng: random.Random) -> None:
         """Kills a machine; `mend` starts it again."""

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
-from flows.working_tree import running_groups
+from flows.working_tree import started_processes
 from tests import small_repository
 from tests.chaos import wait_for
 from tests.small_repository import PROJECT, clean_environment, command
@@ -92,7 +92,7 @@ def differing(reference: Path, root: Path) -> list[str]:
 
 def kill(process: subprocess.Popen[str], clone: Path) -> None:
     """Kills every process of a machine at once, as a power cut does."""
-    groups = [process.pid, *running_groups(clone)]
+    groups = [process.pid, *(stage.pid for stage, _ in started_processes(clone))]
     with suppress(psutil.NoSuchProcess):
         groups += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     for group in groups:

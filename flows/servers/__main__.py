@@ -25,7 +25,7 @@ from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
 from tasks.running.exclusive import in_turn
-from tasks.running.platform_state import CLIENT, FOLDER, STATE, alive, read_private, write_private
+from tasks.running.platform_state import CLIENT, FOLDER, STATE, is_up, read_private, write_private
 
 
 def _ports(settings: Settings, running: Mapping[str, int], asked: Mapping[str, int | None]) -> dict[str, int]:
@@ -57,7 +57,7 @@ def up(root: Path, asked: Mapping[str, int | None]) -> None:
     folder = settings.folder
     state = processes.read_state(folder)
     settings = replace(settings, ports={**PORTS, **state["ports"]})
-    running = {name: settings.ports[name] for name in PORTS if alive(state["processes"].get(name))}
+    running = {name: settings.ports[name] for name in PORTS if is_up(folder, name)}
     for name, port in running.items():
         if asked.get(name) not in (None, port):
             raise RewardsmithError(f"{name} runs on port {port}; `rewardsmith down` first, then choose another")
@@ -75,7 +75,7 @@ def up(root: Path, asked: Mapping[str, int | None]) -> None:
     stores.remember(settings)
     started = {name: processes.start(settings, name) for name in missing}
     os.environ.update(settings.client())
-    worker_alive = alive(state["processes"].get("worker"))
+    worker_alive = is_up(folder, "worker")
     if "prefect" in missing or not worker_alive:
         processes.stop(folder, "worker")  # it still asks the server that died
         worker_alive = False
@@ -112,14 +112,14 @@ def _update_platform(settings: Settings) -> list[str]:
     from prefect.client.orchestration import get_client
 
     from flows.deployments import apply, make_pool
-    from flows.run_notes import crash_dead_runs, crash_silent_runs
+    from flows.flow_runs import crash_dead_runs, crash_silent_runs
     from flows.slots import make_limits
 
     with get_client(sync_client=True) as client:
         make_pool(client)
         make_limits(client, slots_name())
         crash_silent_runs(client, "runs", dead=600, begin=600)  # they go on while the server is away
-        done = crash_dead_runs(client, settings.folder) + end_orphans(settings.root)
+        done = crash_dead_runs(client, settings.folder, POOL) + end_orphans(settings.root)
         apply(settings.root, client)
     return done
 
@@ -139,7 +139,7 @@ def _wait_for_worker(settings: Settings, start: datetime) -> None:
             beats = [one["last_heartbeat_time"] for one in workers if one["name"] == settings.worker]
             if any(beat and datetime.fromisoformat(beat) >= start for beat in beats):  # one just killed looks online
                 return
-            if not alive(processes.read_state(settings.folder)["processes"].get("worker")):
+            if not is_up(settings.folder, "worker"):
                 raise RewardsmithError(f"the worker ended: {processes.last_line(settings, 'worker')}")
             time.sleep(0.3)
     raise RewardsmithError(f"the worker does not report: {processes.last_line(settings, 'worker')}")
@@ -147,11 +147,11 @@ def _wait_for_worker(settings: Settings, start: datetime) -> None:
 
 def down(root: Path) -> None:
     """Stops worker, runs with their stages, page and servers, in this order, whichever of them still live."""
-    from flows.run_notes import end_runs
+    from flows.flow_runs import end_runs
 
     folder = root / FOLDER
     stopped = ["worker"] if processes.stop(folder, "worker") else []
-    stopped += end_runs(root)
+    stopped += end_runs(folder) + [line.removeprefix("ended ") for line in end_orphans(root)]
     stopped += [name for name in processes.STOPPING[1:] if processes.stop(folder, name)]
     (folder / CLIENT).unlink(missing_ok=True)
     stores.forget_host(folder)
@@ -163,7 +163,7 @@ def status(root: Path) -> int:
     state = processes.read_state(root / FOLDER)
     settings = load(root, {**PORTS, **state["ports"]})
     settings = replace(settings, host=read_private(settings.folder / stores.NOTE).get(HOST, settings.host))
-    there = {name: alive(state["processes"].get(name)) for name in reversed(processes.STOPPING)}
+    there = {name: is_up(settings.folder, name) for name in reversed(processes.STOPPING)}
     for name, lives in there.items():
         print(
             f"{name:8} {'up' if lives else 'down':5} {settings.url(name) if lives and name in PORTS else ''}".rstrip()

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from flows.servers.processes import answers, authorization, read_state
 from flows.servers.settings import USER, Settings, load
-from tasks.running.platform_state import FOLDER, alive
+from tasks.running.platform_state import FOLDER, is_up
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; script-src 'unsafe-inline'"
 STYLE = """
@@ -30,7 +30,6 @@ border-top: 1px solid #ddd } a { color: #0b5cad } .up { color: #1a7f37 } .down {
 
 def states(settings: Settings) -> list[tuple[str, str, str, bool]]:
     """Returns (name, address, what it is, whether it answers) of everything that the page links."""
-    worker = read_state(settings.folder)["processes"].get("worker")
     report = (settings.root / "report" / "index.html").exists()
     login = f"the login asks for {USER}:password in one field"
     runs = "runs to compare, models with aliases; choose Model training at the top left"
@@ -38,7 +37,7 @@ def states(settings: Settings) -> list[tuple[str, str, str, bool]]:
         ("Prefect", settings.url("prefect"), f"flows, schedules, logs, slots; {login}", answers(settings, "prefect")),
         ("MLflow", settings.url("mlflow"), runs, answers(settings, "mlflow")),
         ("Report", "/report/index.html" if report else "", "published and measured side by side", report),
-        ("Worker", "", "runs what the deployments schedule, on this machine", alive(worker)),
+        ("Worker", "", "runs what the deployments schedule, on this machine", is_up(settings.folder, "worker")),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The platform's processes: each in a group of its own, noted in state.json, its output in a log file."""
+"""The platform's processes: each noted in state.json, its output in a log file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from flows.flow_runs import STARTED
 from flows.servers.settings import PORTS, USER, Settings, inherited
-from flows.working_tree import end_group, group_lives
+from flows.working_tree import end_processes
 from rlhf_core.errors import RewardsmithError
 from tasks.running.fork_server import PROJECT
-from tasks.running.platform_state import STATE, alive, note_of, read_private, read_processes, write_private
+from tasks.running.platform_state import PLATFORM, SERVER, STATE, is_up, lives, read_private, write_private
 
 #: Path that answers once a server is ready.
 HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
@@ -28,9 +32,8 @@ START_SECONDS = 300.0
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Returns ports and processes as last noted."""
-    ports = read_private(folder / STATE).get("ports", {})
-    return {"ports": ports if isinstance(ports, dict) else {}, "processes": read_processes(folder)}
+    """Returns ports and process ids as last noted."""
+    return {"ports": {}, "processes": {}, **read_private(folder / STATE)}
 
 
 def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
@@ -40,7 +43,7 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     environment = {**inherited(name, os.environ), **settings.environment(name)}
     environment.pop("REWARDSMITH_DATABASE", None)  # its password is in what the servers get
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-    environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever is in the tree
+    environment |= {"PYTHONSAFEPATH": "1", SERVER: name}  # the project's packages, whatever is in the tree
     if name == "prefect":
         environment.pop("PREFECT_API_URL", None)
     with log.open("ab") as out:
@@ -54,21 +57,21 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     log.chmod(0o600)
-    processes = read_state(settings.folder)["processes"] | {name: note_of(process.pid)}
+    processes = read_state(settings.folder)["processes"] | {name: process.pid}
     write_private(settings.folder / STATE, {"ports": dict(settings.ports), "processes": processes})
     return process
 
 
 def stop(folder: Path, name: str) -> bool:
-    """Ends a noted process and all its group, also what outlived it and holds its port; returns whether it lived."""
-    state = read_state(folder)
-    note = state["processes"].pop(name, None)
-    if note is None:
-        return False
-    there = alive(note)
-    if group_lives(note):
-        end_group(int(note["pid"]))
-    write_private(folder / STATE, state)
+    """Ends a server or the worker, also what outlived it and holds its port; returns whether it lived."""
+    there, wanted, found = is_up(folder, name), (str(folder.resolve()), name), []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            environment = process.environ()
+            of_server = (environment.get(PLATFORM), environment.get(SERVER)) == wanted
+            if of_server and STARTED not in environment and lives(process):
+                found.append(process)
+    end_processes(found)
     return there
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import psutil
 
 FOLDER = Path(".work") / "platform"
 STATE, CLIENT = "state.json", "client.json"
-PROC = Path("/proc")
-#: Largest difference between two readings of one process's time of creation.
-CREATED_SECONDS = 1.0
+#: Variables by which a process belongs to a platform, its folder, and is one of its servers or its worker.
+PLATFORM, SERVER = "REWARDSMITH_PLATFORM", "REWARDSMITH_SERVER"
 
 
 def write_private(path: Path, value: Any) -> None:
@@ -40,77 +38,30 @@ def read_private(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def identity(pid: int) -> dict[str, Any]:
-    """Returns the identity of a process among all with the same id: the boot, and its start in ticks since the boot.
-
-    Setting the clock changes neither. Without /proc it is the time of the process's creation.
-
-    Raises:
-        psutil.NoSuchProcess: the process has ended.
-        psutil.AccessDenied: it is another user's, on a system that hides these.
-    """
-    boot = boot_id()
-    if boot is None:
-        return {"created": psutil.Process(pid).create_time()}
+def lives(process: psutil.Process) -> bool:
+    """Returns whether a process runs; one that has ended and waits for its parent does not."""
     try:
-        fields = (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        raise psutil.NoSuchProcess(pid) from None
-    except PermissionError:
-        raise psutil.AccessDenied(pid) from None
-    return {"boot": boot, "started": int(fields[19])}
-
-
-def boot_id() -> str | None:
-    """Returns the id of the system's present boot; None where there is no /proc."""
-    try:
-        return (PROC / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-
-
-def note_of(pid: int) -> dict[str, Any]:
-    """Returns a process as `alive` reads it."""
-    return {"pid": pid, **identity(pid)}
-
-
-def is_same_process(note: Mapping[str, Any]) -> bool:
-    """Returns whether the process that has a note's id is the noted one, alive or not yet waited for.
-
-    A note with the time of creation alone (no /proc, or an earlier version's) is compared within a second.
-
-    Raises:
-        psutil.NoSuchProcess: no process has the id.
-    """
-    pid = int(note["pid"])
-    if "started" in note:
-        try:
-            return all(note.get(name) == value for name, value in identity(pid).items())
-        except psutil.AccessDenied:
-            return False
-    return abs(psutil.Process(pid).create_time() - float(note["created"])) < CREATED_SECONDS
-
-
-def alive(note: Mapping[str, Any] | None) -> bool:
-    """Returns whether a noted process still runs; a reused process id does not count."""
-    try:
-        return is_same_process(note or {}) and psutil.Process(int((note or {})["pid"])).status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
         return False
 
 
-def read_processes(folder: Path) -> dict[str, Any]:
-    """Returns the platform's processes by name, as last noted in its folder."""
-    found = read_private(folder / STATE).get("processes", {})
-    return found if isinstance(found, dict) else {}
+def is_up(folder: Path, name: str) -> bool:
+    """Returns whether a server or the worker of a platform's folder runs; a reused process id does not count."""
+    try:
+        process = psutil.Process(read_private(folder / STATE)["processes"][name])
+        environment = process.environ()
+    except (psutil.Error, LookupError, TypeError, ValueError, OverflowError):
+        return False
+    return (environment.get(PLATFORM), environment.get(SERVER)) == (str(folder.resolve()), name) and lives(process)
 
 
 def client_environment(root: Path) -> dict[str, str]:
     """Returns the environment variables of a client of the tree's platform; empty while the platform is down."""
-    processes = read_processes(root / FOLDER)
-    if not all(alive(processes.get(name)) for name in ("prefect", "mlflow")):
+    folder = root / FOLDER
+    if not all(is_up(folder, name) for name in ("prefect", "mlflow")):
         return {}
-    return {str(name): str(value) for name, value in read_private(root / FOLDER / CLIENT).items()}
+    return {str(name): str(value) for name, value in read_private(folder / CLIENT).items()}
 
 
 def join_platform(root: Path) -> bool:

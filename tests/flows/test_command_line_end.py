@@ -1,12 +1,8 @@
-"""Calls of the command line: what they print and return, and what they end of killed ones."""
+"""Calls of the command line: what they print and return."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,17 +10,15 @@ import pytest
 from prefect.states import Completed, Failed
 
 from flows import __main__ as module
-from flows import working_tree
 from flows.paper import run_paper
 from flows.scheduler import RunFailed
-from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.running.platform_state import note_of
+from rlhf_core.errors import RecipeError
 
 
 @pytest.fixture(autouse=True)
 def unmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "mark_processes_for_clean_up", lambda _: None)
+    monkeypatch.setattr(module, "mark", lambda _: {})
     monkeypatch.setattr(module.signal, "signal", lambda *_: None)
 
 
@@ -72,29 +66,3 @@ def test_a_call_says_how_it_ended(
 def test_the_suite_takes_no_rows() -> None:
     with pytest.raises(RecipeError, match="the suite takes no rows"):
         run_paper("suite", rows=["bandit"])
-
-
-def test_a_call_ends_the_temporary_server_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stages of a study run in trees of their own, whose clean-up finds no server of the repository."""
-    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    note = json.dumps({"root": str(tmp_path.resolve()), **note_of(owner.pid)})
-    server = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)"],
-        env={**os.environ, working_tree.TEMPORARY: "1", working_tree.RUN: note},
-    )
-    monkeypatch.delenv(working_tree.RUN, raising=False)
-
-    def refused(**_: object) -> None:
-        raise RewardsmithError("no such study")
-
-    try:
-        assert call(monkeypatch, "study", refused) == 2
-        assert server.poll() is None, "of a run that lives"
-        owner.kill()
-        owner.wait()
-        assert call(monkeypatch, "study", refused) == 2
-        assert server.wait(timeout=30) != 0
-    finally:
-        for process in (owner, server):
-            process.kill()
-            process.wait()

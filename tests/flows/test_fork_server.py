@@ -17,13 +17,12 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
 from flows.slots import Grant
 from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage, stage_environment
-from flows.working_tree import running_groups
+from flows.working_tree import started_processes
 from tasks.dvc.stage_results import StageResults
 from tasks.graph.dvc_files import STAGES as GRAPH_STAGES
 from tasks.running import fork_server
@@ -114,7 +113,7 @@ def root(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def server(root: Path) -> ForkServer:
-    made = ForkServer(root, stage_environment(root, CORE))
+    made = ForkServer(root, stage_environment(root, CORE, root))
     made.begin(["probe"] * 3)
     return made
 
@@ -187,27 +186,25 @@ def test_stages_run_side_by_side_are_noted_and_end_with_their_group(root: Path, 
     ended = in_background(lambda: run(root, "waits", server, running))
     wait_for((root / "results/waits/result/facts.json").exists)
     assert run(root, "plain", server).outcome == "ran"
-    (note,) = running_groups(root).values()
-    assert (note["stage"], note["owner"]["pid"]) == ("waits", os.getpid())
+    assert {run for _, run in started_processes(root)} == {os.getpid()}
     running.end_all()
     wait_for(lambda: ended)
     assert str(ended[0]) == "stage waits was ended with its run"
-    assert running_groups(root) == {}
 
 
 def test_a_stage_ends_with_its_killed_flow(root: Path) -> None:
     code = (
         "from pathlib import Path; from tests.flows import test_fork_server as test; root = Path.cwd(); "
-        "test.fork_server.PROJECT = root; environment = test.stage_environment(root, test.CORE); "
+        "test.fork_server.PROJECT = root; environment = test.stage_environment(root, test.CORE, root); "
         "server = test.ForkServer(root, environment); server.begin(['probe'] * 3); test.run(root, 'waits', server)"
     )
     environment = clean_environment(PYTHONPATH=os.pathsep.join([str(root), str(PROJECT)]))
     flow = subprocess.Popen([sys.executable, "-c", code], cwd=root, env=environment)
     wait_for((root / "results/waits/result/facts.json").exists)
-    ((group, _),) = running_groups(root).items()
+    assert {run for _, run in started_processes(root)} == {flow.pid}
     flow.kill()
     flow.wait()
-    wait_for(lambda: not psutil.pid_exists(group) or psutil.Process(group).status() == psutil.STATUS_ZOMBIE, 60)
+    wait_for(lambda: not list(started_processes(root)), 60)
 
 
 def test_a_killed_server_loses_no_stage(root: Path, server: ForkServer) -> None:
@@ -220,9 +217,9 @@ def test_a_killed_server_loses_no_stage(root: Path, server: ForkServer) -> None:
 
 
 def test_what_a_new_python_would_do_otherwise_is_not_forked(root: Path, server: ForkServer) -> None:
-    environment = stage_environment(root, CORE)
+    environment = stage_environment(root, CORE, root)
     command = STAGES["plain"]
-    assert server.start(command, stage_environment(root, Grant(2, (), 0.0).environment())) is None
+    assert server.start(command, stage_environment(root, Grant(2, (), 0.0).environment(), root)) is None
     assert server.start(f"{command} && true", environment) is None
     assert server.start(command.replace("tasks.probe", "other.probe"), environment) is None
     module = root / "rlhf_core" / "errors.py"
@@ -239,7 +236,7 @@ def test_devices_several_processes_and_few_stages_need_no_server(
 ) -> None:
     if variable:
         monkeypatch.setenv(variable, value)
-    server = ForkServer(root, stage_environment(root, CORE))
+    server = ForkServer(root, stage_environment(root, CORE, root))
     server.begin(["probe"] * (3 if variable else 2))
     assert forkserver._forkserver._forkserver_pid is None  # type: ignore[attr-defined]
 

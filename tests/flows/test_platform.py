@@ -134,8 +134,8 @@ def test_servers_answer_on_this_machine_alone_to_the_generated_password_alone(ro
     settings = httpx.get(f"{prefect.removesuffix('/api')}/ui-settings", auth=(user, password)).json()
     assert settings["api_url"] == prefect, "its page asks the server that it came from, whatever its port"
     pids: set[int] = set()
-    for note in Platform(root).notes().values():
-        process = psutil.Process(note["pid"])
+    for pid in Platform(root).pids().values():
+        process = psutil.Process(pid)
         pids |= {process.pid, *(child.pid for child in process.children(recursive=True))}
     listening = [c for c in psutil.net_connections("inet") if c.pid in pids and c.status == psutil.CONN_LISTEN]
     assert len(listening) >= 3
@@ -270,7 +270,7 @@ def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> N
     wait_for(lambda: platform.stages() and platform.held_slots())
     platform.client.set_flow_run_state(run, Cancelling())
     assert platform.wait(run, 300).name == "Cancelled"
-    wait_for(lambda: not chaos.processes_of(platform.root))
+    wait_for(lambda: not chaos.stages(platform.root))
     wait_for(lambda: platform.held_slots() == 0)
 
 
@@ -334,8 +334,7 @@ def test_a_run_without_its_limit_or_its_tree_is_refused_and_up_makes_the_limit_a
 
 
 def test_down_leaves_no_process(root: Path) -> None:
-    notes = Platform(root).notes()
+    pids = Platform(root).pids()
     servers(root, "down")
-    for note in notes.values():
-        assert not [p for p in psutil.process_iter() if p.pid == note["pid"] and p.status() != psutil.STATUS_ZOMBIE]
+    assert not [p for p in psutil.process_iter() if p.pid in pids.values() and p.status() != psutil.STATUS_ZOMBIE]
     assert client_environment(root) == {}

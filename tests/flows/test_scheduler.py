@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ import psutil
 import pytest
 
 from flows.scheduler import ALARM_EVENT, RunFailed
-from flows.working_tree import running_groups
+from tasks.running.platform_state import lives
 from tests import small_repository
-from tests.chaos import wait_for
+from tests.chaos import stages, wait_for
 from tests.small_repository import PROJECT, change_entry, clean_environment, command, set_entry
 
 pytestmark = pytest.mark.platform
@@ -199,7 +198,7 @@ def test_a_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path,
     assert any("uvicorn" in child.cmdline() for child in family), "its temporary server"
     process.kill()
     process.wait()
-    assert running_groups(root), "the killed scheduler's stages are still running"
+    assert stages(root), "the killed scheduler's stages are still running"
     again = start(root, **environment)
     output, _ = again.communicate(timeout=300)
     assert again.returncode == 0, output
@@ -219,24 +218,15 @@ def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     assert "up to date" in command("dvc", "status", "dvc.yaml", root=finished).stdout
 
 
-def members(group: int) -> list[psutil.Process]:
-    """Living processes of a process group."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            if process.status() != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
-                found.append(process)
-    return found
-
-
 def test_terminating_ends_the_stages_too(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     process = start(root, "tasks.command_line", "run", "segment", "--no-report", "--no-sync", STAND_IN_SECONDS="60")
     wait_for(lambda: calls(root))
-    pids = list(running_groups(root))
+    running = stages(root)
     process.terminate()
     assert process.wait(timeout=180) != 0
-    assert not [pid for pid in pids if members(pid)]
+    assert running
+    assert not any(map(lives, running))
 
 
 def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import stat
 import subprocess
@@ -21,7 +20,6 @@ import pytest
 import flows.servers.__main__ as servers
 from flows import deployments
 from flows.servers import page, processes, settings, stores
-from flows.working_tree import group_lives
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.graph import rows
 from tasks.graph.scale import Scale
@@ -36,12 +34,6 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> settings.Settings:
     for name in ("REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS", "REWARDSMITH_HOST"):
         monkeypatch.delenv(name, raising=False)
     return settings.load(tmp_path, PORTS)
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
 
 
 def test_credentials_are_made_once_for_the_owner_alone(tmp_path: Path, made: settings.Settings) -> None:
@@ -250,18 +242,17 @@ def test_every_store_is_looked_at_before_anything_is_stopped_or_made(
     assert touched == []
 
 
-#: A flow that runs a stage and ends it when it is asked to end, or another that was killed and left its stage.
+#: A run that ends in order, and one that was killed and left a stage.
 RUN = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from flows.working_tree import noted_group
+from flows.working_tree import mark
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-stage = subprocess.Popen(["sleep", "600"], start_new_session=True)
+stage = subprocess.Popen(["sleep", "600"], env={**os.environ, **mark(Path(sys.argv[1]))}, start_new_session=True)
 try:
-    with noted_group(Path(sys.argv[1]), "policy-segment-0", stage.pid):
-        print(stage.pid, flush=True)
-        stage.wait()
+    print(stage.pid, flush=True)
+    stage.wait()
 finally:
     stage.kill()
     stage.wait()
@@ -272,29 +263,28 @@ finally:
 def test_down_ends_runs_and_their_stages_whichever_server_lives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], killed: bool
 ) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    platform = str(tmp_path.resolve() / platform_state.FOLDER)
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), platform_state.PLATFORM: platform}
+    environment |= {platform_state.SERVER: "worker", "PREFECT__FLOW_RUN_ID": str(uuid4())}
     run = subprocess.Popen(
         [sys.executable, "-c", RUN, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
     )
     assert run.stdout is not None
     stage = psutil.Process(int(run.stdout.readline()))
-    note = tmp_path / platform_state.FOLDER / "flow-runs" / f"{uuid4()}.json"
-    platform_state.write_private(note, platform_state.note_of(run.pid) | {"root": str(tmp_path)})
     try:
         if killed:
             run.kill()
             run.wait()
         servers.down(tmp_path)
         run.wait(10)
-        psutil.wait_procs([stage], timeout=10)
-        assert not stage.is_running() or stage.status() == psutil.STATUS_ZOMBIE
+        assert not platform_state.lives(stage)
     finally:
         run.kill()
         run.stdout.close()
         if stage.is_running():
             stage.kill()
-    said = capsys.readouterr().out
-    assert said == f"stopped {'stage policy-segment-0, left running by a killed flow' if killed else '1 run(s)'}\n"
+    ended = "1 process(es) of killed runs" if killed else "1 run(s)"
+    assert capsys.readouterr().out == f"stopped {ended}\n"
 
 
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
@@ -305,47 +295,28 @@ def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     assert "down: rewardsmith up" in shown
 
 
-def test_a_reused_process_id_is_not_alive(tmp_path: Path) -> None:
-    note = platform_state.note_of(os.getpid())
-    assert platform_state.alive(note)
-    assert not platform_state.alive(note | {"started": note["started"] - 1})
-    assert not platform_state.alive(note | {"boot": "the one before"})
-    assert not platform_state.alive({})
-    assert not platform_state.alive({"pid": dead_pid(), "boot": note["boot"], "started": note["started"]})
-    assert platform_state.client_environment(tmp_path) == {}
-
-
-@pytest.mark.parametrize("step", [-7200.0, -2.0, 2.0, 86400.0])
-def test_a_process_lives_on_when_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float) -> None:
-    """psutil's time of creation is ticks since the boot plus the boot's time by the present clock."""
-    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    (tmp_path / "state.json").write_text(json.dumps({"processes": {"mlflow": platform_state.note_of(process.pid)}}))
-    created = psutil.Process.create_time
-    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + step)
-    try:
-        note = processes.read_state(tmp_path)["processes"]["mlflow"]
-        assert platform_state.alive(note)
-        assert processes.stop(tmp_path, "mlflow"), "`down` finds it"
-        assert process.wait(10) == -signal.SIGTERM
-    finally:
-        process.kill()
-
-
-def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_path: Path) -> None:
+def test_a_server_is_ended_with_what_outlived_its_leader_and_a_reused_process_id_is_none(tmp_path: Path) -> None:
     """A server whose leader alone is killed leaves children that hold the port."""
     child = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
-    leader = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    note = platform_state.note_of(leader.pid)
+    mine = {platform_state.PLATFORM: str(tmp_path.resolve()), platform_state.SERVER: "mlflow"}
+    leader = subprocess.Popen(
+        [sys.executable, "-c", child], stdout=subprocess.PIPE, text=True, env={**os.environ, **mine}
+    )
     assert leader.stdout is not None
     left = psutil.Process(int(leader.stdout.readline()))
-    leader.kill()
-    leader.wait()
-    assert group_lives(note)
-    assert not group_lives({**note, "boot": "the one before"})
-    (tmp_path / "state.json").write_text(json.dumps({"ports": {}, "processes": {"mlflow": note}}))
-    assert not processes.stop(tmp_path, "mlflow")
-    psutil.wait_procs([left], timeout=10)
-    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+    try:
+        for pid, up in ((leader.pid, True), (os.getpid(), False), (1e999, False), ("x", False)):
+            (tmp_path / "state.json").write_text(json.dumps({"ports": {}, "processes": {"mlflow": pid}}))
+            assert platform_state.is_up(tmp_path, "mlflow") is up
+        leader.kill()
+        leader.wait()
+        assert platform_state.lives(left)
+        assert not processes.stop(tmp_path, "mlflow")
+        assert not platform_state.lives(left)
+    finally:
+        leader.stdout.close()
+        if left.is_running():
+            left.kill()
 
 
 def test_every_paper_has_a_deployment() -> None:

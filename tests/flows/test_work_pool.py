@@ -23,11 +23,11 @@ from flows.slots import Grant
 from flows.stage import PASSING, SameCode, check_clean, require_prefect_server
 from flows.stage_run import RunningStages, StageFailed, failure_note
 from flows.work_pool import ALL_GPUS, WorkPool, job_variables
-from flows.working_tree import running_groups
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.stages import Stage
 from tasks.running.artifacts import read_json
 from tests import small_repository
+from tests.chaos import stages
 from tests.small_repository import PROJECT, command
 from tests.team import POOL, Server, Team, calls, differing, kill, stage_runs
 
@@ -57,7 +57,7 @@ def test_a_pool_ends_like_one_machine(tmp_path: Path, server: None) -> None:
         machines |= {clone: team.worker(clone) for clone in (first, second)}
         machines[main] = coordinator = team.coordinator(main)
         while coordinator.poll() is None:
-            assert not running_groups(main), "the coordinator holds a stage's process"
+            assert not stages(main), "the coordinator holds a stage's process"
             time.sleep(0.5)
         assert coordinator.returncode == 0, team.log(main)
     finally:

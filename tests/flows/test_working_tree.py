@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from flows import working_tree
 from rlhf_core.errors import RewardsmithError
 from tasks.running.exclusive import only_scheduler
+from tasks.running.platform_state import lives
 from tests.chaos import wait_for
 from tests.small_repository import PROJECT
 
@@ -122,61 +123,40 @@ def test_what_is_in_the_place_of_a_dvc_lock_is_set_aside(tmp_path: Path, spoil: 
     assert not os.path.lexists(tmp_path / "dvc.lock")
 
 
-#: A flow that starts a stage, and the stage a child; it says their ids.
-FLOW = """
+#: A run that starts a stage, which starts a child in a group of its own; it says their ids.
+RUN = """
 import os, subprocess, sys, time
 from pathlib import Path
-from flows.working_tree import noted_group
+from flows.working_tree import mark
 
 sleep = "import time; time.sleep(60)"
 stage = "import subprocess, sys, time; call = [sys.executable, '-c', sys.argv[1]]; "
-stage += "print(subprocess.Popen(call).pid, flush=True); time.sleep(60)"
-child = subprocess.Popen([sys.executable, "-c", stage, sleep], start_new_session=True)
-with noted_group(Path(sys.argv[1]), "policy-segment-0", child.pid):
-    print(child.pid, flush=True)
-    time.sleep(60)
+stage += "print(subprocess.Popen(call, start_new_session=True).pid, flush=True); time.sleep(60)"
+environment = {**os.environ, **mark(Path(sys.argv[1]))}
+child = subprocess.Popen([sys.executable, "-c", stage, sleep], env=environment, start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(60)
 """
 
 
-@pytest.fixture
-def flow(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """A living flow and the two processes of its stage."""
+def test_a_killed_run_alone_loses_its_stage_to_the_tree_around_it(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", FLOW, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    children = [psutil.Process(int(process.stdout.readline())) for _ in range(2)]
+    tree = tmp_path / ".work" / "studies" / "own"
+    call = [sys.executable, "-c", RUN, str(tree)]
+    run = subprocess.Popen(call, env=environment, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    children = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
     try:
-        yield process, children
+        assert working_tree.end_orphans(tmp_path) == []
+        assert {process.pid for process, _ in working_tree.started_processes(tmp_path)} == {c.pid for c in children}
+        run.kill()
+        run.wait()
+        assert working_tree.end_orphans(tmp_path / "other") == []
+        assert all(map(lives, children))
+        assert working_tree.end_orphans(tmp_path) == ["ended 2 process(es) of killed runs"]
+        assert not any(map(lives, children))
     finally:
-        for one in (process, *children):
-            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+        for one in (run, *children):
+            with suppress(psutil.NoSuchProcess):
                 one.kill()
-        process.wait()
-
-
-def ended(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def test_the_stage_of_a_killed_flow_is_ended_with_its_children(
-    tmp_path: Path, flow: tuple[subprocess.Popen[str], list[psutil.Process]]
-) -> None:
-    process, children = flow
-    process.kill()
-    process.wait()
-    assert working_tree.end_orphans(tmp_path) == ["ended stage policy-segment-0, left running by a killed flow"]
-    assert all(ended(child) for child in children)
-
-
-def test_the_stage_of_a_living_flow_and_stages_of_other_trees_go_on(
-    tmp_path: Path, flow: tuple[subprocess.Popen[str], list[psutil.Process]]
-) -> None:
-    process, children = flow
-    assert working_tree.end_orphans(tmp_path) == []
-    process.kill()
-    process.wait()
-    assert working_tree.end_orphans(tmp_path / "other") == []
-    assert not any(ended(child) for child in children)
-    assert set(working_tree.running_groups(tmp_path)) == {children[0].pid}
+        run.stdout.close()

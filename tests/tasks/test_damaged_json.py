@@ -1,6 +1,5 @@
 """JSON files that a crash, a disk or a hand damaged: a message that names the file, never a traceback."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +19,6 @@ from tasks.params.yaml_files import yaml_text
 from tasks.report.outputs import StageOutput
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.doubtful_numbers import alarms_of
-from tasks.running.platform_state import FOLDER, STATE, alive, client_environment
 from tasks.scoring.entropies import load_entropies
 
 DAMAGED = {
@@ -90,15 +88,6 @@ def test_tensors_that_are_missing_or_do_not_fit_are_named(tmp_path: Path) -> Non
         load_entropies(tmp_path, "train")
     with pytest.raises(DataError, match=r"entropies.safetensors: has no tensor 'test.values'"):
         load_entropies(tmp_path, "test")
-
-
-@pytest.mark.parametrize("processes", [5, [1], {"prefect": "x", "mlflow": {"pid": 1e999}}])
-def test_a_damaged_note_of_the_platform_is_one_that_is_down(tmp_path: Path, processes: object) -> None:
-    file = tmp_path / FOLDER / STATE
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"processes": processes}))
-    assert client_environment(tmp_path) == {}
-    assert not alive({"pid": float("inf"), "created": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
-"""Flow runs as processes: which of them live, which are cancelled, and which died.
+"""Flow runs as processes: which of them are cancelled, and which died.
 
-A run on a platform notes its process. `rewardsmith up` makes noted runs crashed whose process is gone, and automations
-of the server those that send no heartbeats, wherever they ran. A run that is cancelled in Prefect's page ends itself
-where no worker does it: nobody ends one whose worker was killed, or one that a command line started.
+`rewardsmith up` makes runs of the worker crashed whose process is gone, and automations of the server those that send
+no heartbeats, wherever they ran. A run that is cancelled in Prefect's page ends itself where no worker does it: nobody
+ends one whose worker was killed, or one that a command line started.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from uuid import UUID
 
 import psutil
 
-from flows.working_tree import end_group, end_orphans
-from tasks.running.platform_state import FOLDER, alive, note_of, read_private, write_private
+from flows.working_tree import RUN, end_processes
+from tasks.running.platform_state import PLATFORM, lives
 
 #: Seconds between looks at the run's state.
 LOOK_SECONDS = 5.0
@@ -37,27 +36,6 @@ BEATING = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
 PASSING = "PassingFailure"
 #: A run that is asked to end has this long for its stages.
 ENDING_SECONDS = 60.0
-
-
-def notes_folder(root: Path) -> Path:
-    """Returns the platform's folder of notes; the worktree of a recipe uses the folder of the platform's tree."""
-    return Path(os.environ.get("REWARDSMITH_PLATFORM", root.resolve() / FOLDER)) / "flow-runs"
-
-
-@contextmanager
-def note_running_process(root: Path) -> Iterator[None]:
-    """Notes this process as that of the present flow run, while the block runs: all that a flow does."""
-    from prefect.runtime import flow_run
-
-    if not flow_run.id or "REWARDSMITH_PLATFORM" not in os.environ:
-        yield
-        return
-    path = notes_folder(root) / f"{flow_run.id}.json"
-    write_private(path, note_of(os.getpid()) | {"root": str(root.resolve())})
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
 
 
 class CancelWatch:
@@ -100,24 +78,33 @@ class CancelWatch:
             raise Abort("the run was cancelled in Prefect")
 
 
-def crash_dead_runs(client: Any, platform: Path) -> list[str]:
-    """Makes runs crashed whose noted process is gone, and ends their stages; returns what was done, in words."""
-    from prefect.exceptions import ObjectNotFound
+def run_processes(platform: Path) -> dict[psutil.Process, str]:
+    """Returns the processes of a platform's runs on this machine, each with the id of a flow run that a worker started,
+    or an empty text. Their stages are not among them."""
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            environment = process.environ()
+            identity = environment.get(STARTED, "")
+            of_platform = environment.get(PLATFORM) == str(platform.resolve()) and RUN not in environment
+            if of_platform and (identity or "flows" in process.cmdline()) and lives(process):
+                found[process] = identity
+    return found
+
+
+def crash_dead_runs(client: Any, platform: Path, pool: str) -> list[str]:
+    """Makes runs of a pool crashed whose process is gone; returns what was done, in words."""
+    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
     from prefect.states import Cancelled, Crashed
 
-    done: list[str] = []
-    for path in sorted((platform / "flow-runs").glob("*.json")):
-        note = read_private(path)
-        if alive(note):
-            continue
-        with suppress(ObjectNotFound):
-            run = client.read_flow_run(UUID(path.stem))
-            if run.state is not None and not run.state.is_final():
-                kind, what = (Cancelled, "cancelled") if run.state.is_cancelling() else (Crashed, "crashed")
-                client.set_flow_run_state(run.id, kind(message="its process was killed"), force=True)
-                done.append(f"run {run.name} is {what}: its process was killed")
-        done += end_orphans(Path(note.get("root", platform.parents[1])))
-        path.unlink(missing_ok=True)
+    chosen = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}})
+    of_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
+    alive, done = {*run_processes(platform).values()}, []
+    for run in client.read_flow_runs(flow_run_filter=chosen, work_pool_filter=of_pool):
+        if str(run.id) not in alive:
+            kind, what = (Cancelled, "cancelled") if run.state.is_cancelling() else (Crashed, "crashed")
+            client.set_flow_run_state(run.id, kind(message="its process was killed"), force=True)
+            done.append(f"run {run.name} is {what}: its process was killed")
     return done
 
 
@@ -162,26 +149,8 @@ def crash_silent_runs(
         client.create_automation(AutomationCore(name=name, trigger=trigger, actions=[action]))
 
 
-def end_runs(root: Path) -> list[str]:
-    """Ends the processes of all flow runs of a tree, and the stages of those that were killed; returns what was ended,
-    in words. It needs no server."""
-    ended, trees = 0, {root}
-    for path in (root / FOLDER / "flow-runs").glob("*.json"):
-        note = read_private(path)
-        trees.add(Path(note.get("root", root)))
-        if alive(note):
-            end_process(psutil.Process(int(note["pid"])))
-            ended += 1
-    said = [f"{ended} run(s)"] if ended else []
-    return said + [line.removeprefix("ended ") for tree in sorted(trees) for line in end_orphans(tree)]
-
-
-def end_process(process: psutil.Process) -> None:
-    """Asks a run's process to end with its stages; one that does not is killed with its group."""
-    with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
-        process.terminate()
-        try:
-            process.wait(ENDING_SECONDS)
-        except psutil.TimeoutExpired:
-            end_group(process.pid)
-            process.kill()  # it may lead no group
+def end_runs(platform: Path) -> list[str]:
+    """Ends a platform's runs, which end their stages; returns what was ended, in words. It needs no server."""
+    runs = run_processes(platform)
+    end_processes(runs, ENDING_SECONDS)
+    return [f"{len(runs)} run(s)"] if runs else []
