@@ -61,7 +61,11 @@ class GoldenRun:
 
     @property
     def needs(self) -> list[str]:
-        """Names of the runs that it reads."""
+        """Names of the runs that it reads; tables read the SFT models, and what is below their paper's folder."""
+        if self.stage == "tables":
+            below = (f"{self.place.split('/')[0]}/", "shared/sft/", "shared/pool/")
+            computed = {name: run for name, run in RUNS.items() if run.stage != "tables" and run.scale == self.scale}
+            return [name for name, run in computed.items() if run.place.startswith(below)]
         return [name for value in self.reads.values() for name in _several(value)]
 
 
@@ -389,11 +393,9 @@ class SharedRuns(GoldenRuns):
 
 
 def with_upstream(names: list[str]) -> list[str]:
-    """Returns some runs and all that they read, in order; tables of the runs' scale read every run before them."""
+    """Returns some runs and all that they read, in order."""
     wanted = set(names)
     for name in reversed(RUNS):
         if name in wanted:
-            reads_all = RUNS[name].stage == "tables" and RUNS[name].scale == SCALE
-            wanted |= set(RUNS) if reads_all else set(RUNS[name].needs)
-    known = set(names)
-    return [name for name in RUNS if name in wanted and (RUNS[name].stage != "tables" or name in known)]
+            wanted |= set(RUNS[name].needs)
+    return [name for name in RUNS if name in wanted]
