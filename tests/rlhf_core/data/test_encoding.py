@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.data.encoding import CutCounts, EncodedSequence, Encoder, Limits, messages_of, truncate_sequence
+from rlhf_core.data.encoding import CutCounts, EncodedSequence, Encoder, Limits, truncate_sequence
 from rlhf_core.data.templates import chat_template
 from rlhf_core.errors import DataError, RecipeError
 
@@ -50,13 +50,6 @@ def test_a_sampled_answer_has_eos_unless_the_length_limit_cut_it(encoder: Encode
     assert encoder.sampled(row, "a b c", 4, 8) == whole
     assert encoder.sampled(row, "a b c", 3, 3) == EncodedSequence(whole.prompt, whole.response[:-1])
     assert encoder.sampled(row, "", 1, 1).response == [encoder.eos_id]
-
-
-def test_history_comes_before_the_prompt(encoder: Encoder) -> None:
-    history = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "there"}]
-    messages = messages_of({**ROW, "history": history})
-    assert [m["role"] for m in messages] == ["user", "assistant", "user"]
-    assert messages[-1]["content"] == ROW["prompt"]
 
 
 ALTERNATE = (

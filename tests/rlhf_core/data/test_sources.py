@@ -54,26 +54,6 @@ def test_a_folder_that_does_not_exist_or_is_ambiguous_is_refused(folder: Path) -
         DirectorySource(folder).load("hh_helpful", "test")
 
 
-def test_bad_rows_are_quarantined_or_refused_by_the_screening(folder: Path) -> None:
-    write_jsonl(folder / "mixed.train.jsonl", [*(pair(n) for n in range(9)), pair(1)])
-    with pytest.raises(DataError, match="row 10, field 'id': duplicate id"):
-        DirectorySource(folder).load("mixed", "train")
-    source = DirectorySource(folder, Screening(folder / "quarantine"))
-    assert len(source.load("mixed", "train")) == 9
-    assert source.summaries[0].quarantined == 1
-
-
-def test_a_named_record_type_is_enforced(folder: Path) -> None:
-    with pytest.raises(DataError, match="row 1, field 'response': missing"):
-        DirectorySource(folder).load("hh_helpful", "train", "sft")
-
-
-def test_a_file_without_one_json_line_is_refused(folder: Path) -> None:
-    (folder / "text.train.jsonl").write_text("plain text\nmore text\n")
-    with pytest.raises(DataError, match="row 1: broken JSON"):
-        DirectorySource(folder, Screening(folder / "quarantine")).load("text", "train")
-
-
 def hub_rows(tmp_path: Path, rows: list[dict[str, Any]]) -> dict[str, str]:
     path = tmp_path / "theirs.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

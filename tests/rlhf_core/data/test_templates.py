@@ -54,13 +54,6 @@ def test_a_prompt_reads_as_the_paper_prints_it(
     assert marked_tokenizer.decode(template.prompt_ids(marked_tokenizer, messages)) == text
 
 
-def test_alpacas_words_stand_around_one_instruction(marked_tokenizer: Any) -> None:
-    assert chat_template("alpaca").render(marked_tokenizer, USER) == (
-        "<s>Below is an instruction that describes a task. Write a response that appropriately completes the request."
-        "\n\n### Instruction:\nQ one\n\n### Response: Let's think step by step."
-    )
-
-
 TEXT_WITH_MARKERS = st.lists(
     st.one_of(
         st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
@@ -138,10 +131,3 @@ def test_a_template_without_what_it_needs_is_refused(tokenizer: Any) -> None:
         chat_template("phi-3")
     with pytest.raises(DataError, match="no system turn"):
         chat_template("plain").prompt_ids(tokenizer, [{"role": "system", "content": "x"}, *USER])
-
-
-def test_a_dialogue_that_the_tokenizers_template_refuses_is_a_data_error() -> None:
-    tokenizer = train_byte_level_bpe(TEXTS, 320)
-    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(DataError, match="roles must alternate"):
-        TokenizerTemplate().prompt_ids(tokenizer, USER)

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import POLICIES, ToyTokenizer, batch_of, configuration, random_rows, tiny_critic
+from tiny_models import POLICIES, ToyTokenizer, batch_of, random_rows, tiny_critic
 from torch import nn
-from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_language_model, set_attention, set_precision
-from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling
@@ -26,7 +25,7 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.stepper import MasterStepper, PlainStepper, freeze, stepper_of, use_deepspeed
+from rlhf_core.stepper import MasterStepper, PlainStepper, stepper_of, use_deepspeed
 
 HALF = torch.bfloat16
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
@@ -52,18 +51,6 @@ def statistics(policy: Policy) -> Any:
     batch = batch_of(PROMPTS, ROWS)
     with torch.no_grad():
         return policy.statistics(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
-
-
-def test_rotary_frequencies_keep_their_bits(deepspeed: Any) -> None:
-    model = LlamaForCausalLM(configuration())
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    assert before
-    deepspeed({"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})
-    freeze(model)
-    assert all(p.dtype == HALF for p in model.parameters())
-    for name, buffer in model.named_buffers():
-        assert torch.equal(buffer, before[name])
-        assert buffer.dtype == torch.float32
 
 
 def test_a_head_reads_bf16_states_in_float32_and_is_saved_so(kind: str, tmp_path: Path) -> None:
@@ -119,20 +106,6 @@ def test_float32_and_double_models_are_trained_as_they_are(deepspeed: Any) -> No
     deepspeed({"zero_optimization": {"stage": 2}})
     with pytest.raises(RecipeError, match="enable bf16 in the DeepSpeed configuration"):
         stepper_of(line(), "adam", rate=1e-4, betas=(0.9, 0.95), max_grad_norm=1.0)
-
-
-def test_adapters_on_a_bf16_model_are_trained_in_float32(kind: str) -> None:
-    pytest.importorskip("peft")
-    policy, copied = pair(kind)[1], pair(kind)[1]
-    adapter = Adapter(policy.model, LoraSettings(rank=2, alpha=4, dropout=0.0))
-    assert {p.dtype for p in policy.model.parameters() if p.requires_grad} == {torch.float32}
-    assert type(stepper_of(policy.model, "adam", rate=1e-2, betas=(0.9, 0.95), max_grad_norm=1.0)) is PlainStepper
-    with torch.no_grad():
-        for name, parameter in policy.model.named_parameters():
-            if "lora_B" in name:
-                parameter.add_(0.1)
-    assert not torch.equal(statistics(policy).logprobs, statistics(copied).logprobs)
-    assert torch.equal(statistics(adapter.reference(policy)).logprobs, statistics(copied).logprobs)
 
 
 def likes_large_tokens(batch: RolloutBatch) -> RewardOutput:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from tiny_models import EOS, POLICIES, ToyTokenizer, batch_of, random_rows, tiny_critic
 
+from rlhf_core.credit import CREDITS
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
@@ -26,8 +27,11 @@ from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, 
 from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, Passes
-from rlhf_core.rewards.composition import RewardOutput
+from rlhf_core.rewards.composition import Component, Reward, RewardOutput
+from rlhf_core.rewards.function import FunctionScorer
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.shaping.choices import build_shaping
+from rlhf_core.signals import Sequence
 from tests.shifted_engine import ENGINE
 
 SIZES: dict[str, Any] = {
@@ -136,6 +140,27 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(kind: str, name: str, se
     assert [*enumerate(before, start=1), *after] == history
     assert equal(stored(resumed), stored(straight))
     assert not equal(stored(straight)["learner"]["policy"], stored(run_of(name, kind, **settings))["learner"]["policy"])
+
+
+@pytest.mark.parametrize("shaping", ["minmax", "meanstd", "clip"])
+def test_running_statistics_and_a_buffer_that_has_been_drawn_from_resume_bitwise(shaping: str) -> None:
+    def fresh_run(seed: int = 0) -> PolicyOptimiser:
+        run = run_of("ppo", "decoder", seed, replay=2, iterations=6)
+        scorer = FunctionScorer(lambda batch: batch.responses.ids[:, 0] / 12.0, Sequence, "first")
+        chain = build_shaping({"kind": shaping})
+        run.reward = Reward((Component("first", scorer, CREDITS["last_token"], shaping=chain),))
+        return run
+
+    straight, history = fresh_run(), []
+    straight.train(lambda step, metrics, _: history.append(metrics))
+    first, resumed = fresh_run(), fresh_run(9)
+    for _ in range(4):
+        first.iterate()
+    resumed.load_state_dict(stored(first))
+    assert [resumed.iterate()[0] for _ in range(2)] == history[4:]
+    assert equal(stored(resumed), stored(straight))
+    (counted,) = straight.state_dict()["reward"]["first"]["shaping"].values()
+    assert counted["count"] == 6 * 8
 
 
 @pytest.mark.parametrize(

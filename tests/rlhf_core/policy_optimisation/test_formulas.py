@@ -35,7 +35,6 @@ from rlhf_core.policy_optimisation.objectives import (
     ObjectiveInputs,
     TokenObjective,
     clipped_surrogate,
-    nonzero_rewards,
     ordered_pairs,
     policy_gradient,
     preference_loss,
@@ -203,13 +202,6 @@ def test_a_ratio_beyond_float32_times_no_advantage_is_0(name: str) -> None:
     assert torch.isfinite(losses).all()
     assert logprobs.grad is not None
     assert torch.isfinite(logprobs.grad).all()
-
-
-def test_tokens_with_a_reward_are_counted_and_nothing_to_learn_divides_by_one() -> None:
-    rewards = torch.tensor([[0.5, -0.1, 0.0, 0.5]])
-    assert int(nonzero_rewards(rewards, torch.tensor([[True, True, True, False]]))) == 2
-    assert int(nonzero_rewards(torch.zeros(2, 3), torch.ones(2, 3).bool())) == 1
-    assert int(nonzero_rewards(torch.ones(2, 3), torch.zeros(2, 3).bool())) == 1
 
 
 def test_the_preference_loss_is_dpos() -> None:

@@ -112,11 +112,6 @@ def test_scores_that_are_not_of_the_declared_density_are_refused(
         paid(aspect)
 
 
-def test_a_credit_that_does_not_take_the_density_is_refused() -> None:
-    with pytest.raises(RecipeError, match="the credit rule takes Sequence but the read-out gives Tokens"):
-        paid(Told(Density.TOKEN, ((0, 3), (3, 6), (6, 9), (9, 12)), (1.0,) * 4), credit="last_token")
-
-
 def test_results_do_not_depend_on_padding() -> None:
     told = Told(Density.SENTENCE, ((0, 3), (6, 12)), (0.5, -0.5))
     alone = batch_of([[6]], [[15, 16, 17, 18]])

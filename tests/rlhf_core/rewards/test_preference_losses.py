@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from tiny_models import PAD, random_rows, tiny_scalar_model
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel, average_weights
-from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, Odin, build_loss
+from rlhf_core.rewards.preference_losses import Odin, build_loss
 from rlhf_core.rewards.preference_training import head_evaluations, pair_loss
 from rlhf_core.segmentation.segments import SegmentedSequence
 
@@ -39,15 +38,6 @@ def naive_correlation(values: list[float], others: list[float]) -> float:
 
 def logistic(difference: float) -> float:
     return math.log(1 + math.exp(-difference))
-
-
-def test_the_default_loss_is_bradley_terry_alone() -> None:
-    assert build_loss("bradley_terry") == BRADLEY_TERRY
-    model = tiny_scalar_model()
-    plain, _, sums = pair_loss(model, CHOSEN, REJECTED, PAD)
-    named, _, _ = pair_loss(model, CHOSEN, REJECTED, PAD, loss=build_loss("bradley_terry"))
-    assert float(plain.detach()) == float(named.detach())
-    assert set(sums) == {"accuracy", "margin"}
 
 
 def test_regularisation_adds_the_squares_of_both_rewards() -> None:
@@ -79,21 +69,6 @@ def test_odin_is_what_its_terms_add_up_to() -> None:
     assert float(loss.detach()) == pytest.approx(preference + count * terms, rel=1e-5)
     assert sums["head_similarity"] / count == pytest.approx(similarity, rel=1e-5)
     assert sums["accuracy"] == sum(quality[i] > quality[i + 4] for i in range(4))
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("bradley-tery", "did you mean 'bradley_terry'"),
-        ({"kind": "bradley_terry", "regularization": 0.1}, "did you mean 'regularisation'"),
-        ({"kind": "bradley_terry", "regularisation": -1.0}, "regularisation is -1.0"),
-        ({"kind": "odin", "length": float("nan")}, "length is nan"),
-        ({"regularisation": 0.1}, "loss: 'kind' is missing"),
-    ],
-)
-def test_a_loss_out_of_range_is_refused(spec: Any, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        build_loss(spec)
 
 
 def test_a_merge_is_the_mean_of_every_weight() -> None:

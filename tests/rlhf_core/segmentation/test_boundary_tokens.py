@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import accumulate
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from rlhf_core.data.tokenizers import response_offsets, train_byte_level_bpe
 from rlhf_core.errors import DataError
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.end_tokens import with_end_tokens
-from rlhf_core.segmentation.segments import boundary_tokens, closing_positions, from_ends, from_spans
+from rlhf_core.segmentation.segments import boundary_tokens, closing_positions, from_ends
 from rlhf_core.signals import Segments
 
 TEXTS = [
@@ -89,18 +88,6 @@ def test_sentences_that_one_token_closes_accumulate() -> None:
     responses = Responses(torch.ones(1, 4, dtype=torch.long), torch.ones(1, 4, dtype=torch.bool), torch.tensor([False]))
     assert segment_end(signal, responses).tolist() == [[0.0, 7.0, 0.0, 8.0]]
     assert even_split(signal, responses).tolist() == [[0.5, 6.5, 4.0, 4.0]]
-
-
-@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=3))
-def test_ends_and_spans_say_the_same(steps: list[list[int]]) -> None:
-    ends = [list(accumulate(row)) for row in steps]
-    segmentation = from_ends(ends, 16)
-    again = from_spans([segmentation.spans(i) for i in range(len(ends))], 16)
-    for i, row in enumerate(ends):
-        assert segmentation.ends[i, : len(row)].tolist() == row
-        assert [end - 1 for _, end in segmentation.spans(i)] == row
-    assert torch.equal(again.ends, segmentation.ends)
-    assert torch.equal(again.index, segmentation.index)
 
 
 def test_an_end_token_in_the_text_is_refused() -> None:

@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import batch_of, random_rows
 
-from rlhf_core.credit import CREDITS
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.policy_optimisation.config import useless_combination
-from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation.segmenters import NGram
 from rlhf_core.shaping.choices import SHAPINGS, build_shaping, needs_references, shaping_class
@@ -172,20 +170,6 @@ def test_steps_are_applied_in_order() -> None:
     chain = build_shaping([spec("length_penalty", beyond=4, per_token=2.0), spec("sigmoid")])
     shaped = chain(Sequence(torch.tensor([2.0, 1.0, 0.0])), of, update=True).values  # 5, 3 and 4 tokens
     torch.testing.assert_close(shaped, torch.sigmoid(torch.tensor([0.0, 1.0, 0.0])))
-
-
-def test_a_component_shows_its_shaping_its_own_references() -> None:
-    class Zero:
-        gives = Sequence
-
-        def score(self, of: RolloutBatch) -> Sequence:
-            return Sequence(torch.zeros(len(of)))
-
-    of = batch()
-    own = {str(i): torch.full((2,), float(i)) for i in range(3)}
-    shaping = build_shaping({"kind": "centered", "references": 2})
-    component = Component("a", Zero(), CREDITS["last_token"], shaping=shaping, references=own)
-    assert Reward((component,))(of).sequence_totals().tolist() == [0.0, -1.0, -2.0]
 
 
 # Running statistics.
