@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from rlhf_core import distributed
 from rlhf_core.errors import DataError
 
 _SHUFFLE_STREAM = 7019  # keeps batch order apart from other draws with the same seed
@@ -62,3 +63,10 @@ class LengthBucketedBatches:
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continues from a `state_dict`; takes effect for iterators made afterwards."""
         self._epoch, self._index = state["epoch"], state["index"]
+
+
+def own_rows_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yields this rank's rows in batches of similar length, the shortest first."""
+    order = distributed.own(sorted(range(len(lengths)), key=lengths.__getitem__))
+    for start in range(0, len(order), size):
+        yield list(order[start : start + size])

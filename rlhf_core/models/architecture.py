@@ -111,14 +111,11 @@ def check_architecture(architecture: Mapping[str, Any]) -> None:
         )
     if size is None and width and heads:
         if width % heads:
-            raise RecipeError(f"{_said(architecture, WIDTH)} is {width}, which is not a multiple of its {heads} heads")
+            name = next((name for name in WIDTH if name in architecture), WIDTH[0])
+            raise RecipeError(f"{name} is {width}, which is not a multiple of its {heads} heads")
         size = width // heads
     if "rope_parameters" in known and size is not None and size % 2:
         raise RecipeError(f"a head has {size} dimensions; rotary positions need an even number of them")
-
-
-def _said(architecture: Mapping[str, Any], names: Sequence[str]) -> str:
-    return next((name for name in names if name in architecture), names[0])
 
 
 def _check_field(kind: str, known: Mapping[str, Any], name: str, value: Any) -> None:
@@ -137,8 +134,6 @@ def _check_field(kind: str, known: Mapping[str, Any], name: str, value: Any) -> 
     rate = name.endswith(("dropout", "dropout_rate", "pdrop"))
     if rate and not (number and 0 <= value < 1):
         raise RecipeError(f"{name} is {value!r}; it must be at least 0 and below 1")
-    if name in ("initializer_range", "initializer_factor") and not (number and value > 0):
-        raise RecipeError(f"{name} is {value!r}; it must be above 0")
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rlhf_core import distributed
@@ -13,7 +12,7 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.policy_optimisation.sources import Passes
-from rlhf_core.supervised.objectives import sequence_statistics
+from rlhf_core.supervised.objectives import weighted_nll
 
 
 class Imitation:
@@ -56,12 +55,8 @@ class Imitation:
         rows = self.passes.next()
         counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
         for chosen, counts in distributed.shares(rows, self.microbatch):
-            statistics, mask = sequence_statistics(policy, [self.sequences[i] for i in chosen])
-            weights = torch.zeros(mask.shape)
-            for place, i in enumerate(chosen):
-                weights[place, : len(self.weights[i])] = torch.tensor(list(self.weights[i]))
-            coefficient = self.coefficient if counts else 0.0
-            yield -coefficient * (weights.to(mask.device) * statistics.logprobs).sum() / counted
+            sequences, weights = ([side[i] for i in chosen] for side in (self.sequences, self.weights))
+            yield (self.coefficient if counts else 0.0) * weighted_nll(policy, sequences, weights) / counted
 
     def state_dict(self) -> dict[str, Any]:
         return {"passes": self.passes.state_dict()}

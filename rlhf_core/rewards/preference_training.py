@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
+from rlhf_core.data.batching import own_rows_by_length
 from rlhf_core.models.policy import pad_rows, pad_sequences
 from rlhf_core.models.response_states import PACKED
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates, read_head
@@ -200,11 +201,9 @@ def score_parts(
 ) -> tuple[Tensor, list[dict[str, list[float]]]]:
     """Returns (e [n] float32; per sequence `worth`, `rewards` and `weights` of its segments) in batches of similar
     length."""
-    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence)))
     result = torch.zeros(len(sequences))
     parts: list[dict[str, list[float]]] = [{} for _ in sequences]
-    for start in range(0, len(order), batch):
-        rows = order[start : start + batch]
+    for rows in own_rows_by_length([len(each.sequence) for each in sequences], batch):
         found, ends = aggregate(model, [sequences[i] for i in rows], pad_id, aggregation, head)
         result[rows] = found.total.float().cpu()
         for name, values in (("worth", found.worth), ("rewards", found.rewards), ("weights", found.weights)):

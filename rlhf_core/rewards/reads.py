@@ -61,14 +61,6 @@ def _rewards(found: Aggregated, segmentation: Segmentation) -> Segments:
     return Segments(found.rewards, segmentation)
 
 
-def _contributions(found: Aggregated, segmentation: Segmentation) -> Segments:
-    return Segments(found.contributions, segmentation)
-
-
-def _total(found: Aggregated, segmentation: Segmentation) -> Sequence:
-    return Sequence(found.total)
-
-
 READS = Choices(
     "read-out",
     {
@@ -82,11 +74,16 @@ READS = Choices(
             has_references=True,
         ),
         "difference": Read(Segments, _differences, _rewards),
-        "weighted": Read(Segments, _aggregated, _contributions, fits_normalisers=True),
+        "weighted": Read(
+            Segments,
+            _aggregated,
+            lambda found, segmentation: Segments(found.contributions, segmentation),
+            fits_normalisers=True,
+        ),
         "aggregate": Read(
             Sequence,
             _aggregated,
-            _total,
+            lambda found, segmentation: Sequence(found.total),
             of_token_values=lambda values: Sequence(values.masked_mean()),
             enough=lambda aggregation: aggregation.entry.of_values,
             fits_normalisers=True,

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_core import distributed
+from rlhf_core.data.batching import own_rows_by_length
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError
 from rlhf_core.models.policy import Policy, TokenStatistics, pad_sequences
@@ -24,6 +25,15 @@ def sequence_statistics(
     return policy.statistics(*inputs, with_entropy=with_entropy), inputs[3]
 
 
+def weighted_nll(policy: Policy, sequences: Sequence[EncodedSequence], weights: Sequence[Sequence[float]]) -> Tensor:
+    """Returns the sum of weight * -log p over response tokens; each sequence has a weight for every token."""
+    statistics, mask = sequence_statistics(policy, sequences)
+    filled = torch.zeros(mask.shape)
+    for place, row in enumerate(weights):
+        filled[place, : len(row)] = torch.tensor(list(row))
+    return -(filled.to(mask.device) * statistics.logprobs).sum()
+
+
 def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:
     """Returns (sum of -log p over response tokens, number of response tokens)."""
     statistics, mask = sequence_statistics(policy, sequences)
@@ -33,10 +43,9 @@ def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tens
 @torch.no_grad()
 def mean_nll(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> float:
     """Nats per response token."""
-    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
     total, tokens = 0.0, 0.0
-    for start in range(0, len(order), batch):
-        loss, count = sft_loss(policy, [sequences[i] for i in order[start : start + batch]])
+    for rows in own_rows_by_length([len(each) for each in sequences], batch):
+        loss, count = sft_loss(policy, [sequences[i] for i in rows])
         total, tokens = total + float(loss), tokens + count
     sums = distributed.summed_numbers({"loss": total, "tokens": tokens})
     return sums["loss"] / max(sums["tokens"], 1.0)
@@ -68,10 +77,8 @@ def sequence_logprobs(policy: Policy, sequences: Sequence[EncodedSequence]) -> T
 @torch.no_grad()
 def reference_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> Tensor:
     """Returns the same for a whole data set, computed once in batches of similar length."""
-    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
     result = torch.zeros(len(sequences))
-    for start in range(0, len(order), batch):
-        rows = order[start : start + batch]
+    for rows in own_rows_by_length([len(each) for each in sequences], batch):
         result[rows] = sequence_logprobs(policy, [sequences[i] for i in rows]).float().cpu()
     return distributed.merged(result)
 
@@ -118,12 +125,8 @@ class WeightedLikelihood:
             )
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        sequences = [self.examples.sequences[i] for i in rows]
-        statistics, mask = sequence_statistics(self.policy, sequences)
-        weights = torch.zeros(mask.shape)
-        for place, i in enumerate(rows):
-            weights[place, : len(self.examples.weights[i])] = torch.tensor(self.examples.weights[i])
-        return -(weights.to(mask.device) * statistics.logprobs).sum(), self.weight(rows), {}
+        sequences, weights = ([side[i] for i in rows] for side in (self.examples.sequences, self.examples.weights))
+        return weighted_nll(self.policy, sequences, weights), self.weight(rows), {}
 
     def weight(self, rows: Sequence[int]) -> float:
         return float(sum(self.counts[i] for i in rows))
