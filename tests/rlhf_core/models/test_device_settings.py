@@ -23,14 +23,6 @@ def sft_of_qwen(rows: int) -> Load:
     return Load((494_032_768,), 0, QWEN.hidden_size, QWEN.num_hidden_layers, rows * 1024)
 
 
-def test_one_card_of_24_gb_trains_in_bf16_and_recomputes_layers_when_they_do_not_fit() -> None:
-    fits = DeviceSettings("bf16", None, tf32=False, gradient_checkpointing=False, padding_free=False, processes=1)
-    assert resolve(StatedSettings(), SMALL, sft_of_qwen(16)) == fits
-    assert resolve(StatedSettings(), SMALL, sft_of_qwen(32)) == replace(fits, gradient_checkpointing=True)
-    flash = replace(SMALL, flash_attention=True)
-    assert resolve(StatedSettings(), flash, sft_of_qwen(16)) == replace(fits, attention=FLASH, padding_free=True)
-
-
 def test_eight_cards_of_80_gb_run_eight_processes_with_flash_attention_and_without_padding() -> None:
     expected = DeviceSettings("bf16", FLASH, tf32=False, gradient_checkpointing=False, padding_free=True, processes=8)
     assert resolve(StatedSettings(), LARGE, sft_of_qwen(32)) == expected

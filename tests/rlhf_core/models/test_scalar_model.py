@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import ToyTokenizer, batch_of, random_rows, tiny_policy, tiny_scalar_model
+from tiny_models import batch_of, random_rows, tiny_scalar_model
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import build_language_model, load_language_model
@@ -68,41 +68,6 @@ def test_a_damaged_model_is_named_with_the_remedy(tmp_path: Path, name: str) -> 
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(DataError, match=f"{tmp_path}: the reward model cannot be loaded .*Re-run its stage"):
         ScalarModel.load(tmp_path)
-
-
-def test_a_damaged_language_model_is_named(tmp_path: Path) -> None:
-    tiny_policy().model.save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(DataError, match=f"{tmp_path}: model cannot be loaded"):
-        load_language_model(tmp_path)
-
-
-def test_heads_depend_on_their_seed_only() -> None:
-    policy = tiny_policy()
-    torch.manual_seed(1)
-    a = ScalarModel.from_language_model(policy.model, seed=5)
-    torch.manual_seed(2)
-    state = torch.get_rng_state()
-    b = ScalarModel.from_language_model(policy.model, seed=5)
-    assert torch.equal(a.heads["reward"].weight, b.heads["reward"].weight)  # type: ignore[arg-type]
-    assert torch.equal(torch.get_rng_state(), state)
-    c = ScalarModel.from_language_model(policy.model, seed=6)
-    assert not torch.equal(a.heads["reward"].weight, c.heads["reward"].weight)  # type: ignore[arg-type]
-
-
-def test_built_models_depend_on_their_seed_only() -> None:
-    class Special(ToyTokenizer):
-        bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
-
-    spec = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    spec["num_attention_heads"] = 2
-    a, b, c = (build_language_model(spec, Special(), seed) for seed in (0, 0, 1))  # type: ignore[arg-type]
-    assert torch.equal(a.lm_head.weight, b.lm_head.weight)
-    assert not torch.equal(a.lm_head.weight, c.lm_head.weight)
-    assert a.config.vocab_size == 50
-    with pytest.raises(RecipeError, match="model_type"):
-        build_language_model({}, Special(), 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
