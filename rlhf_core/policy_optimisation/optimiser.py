@@ -22,7 +22,6 @@ from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES, VALUE_TARGETS, WHITENINGS, Rewarded, whiten
-from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.diagnostics import describe
 from rlhf_core.policy_optimisation.experience import (
@@ -33,7 +32,7 @@ from rlhf_core.policy_optimisation.experience import (
     proxy_scores,
 )
 from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
-from rlhf_core.policy_optimisation.learner import Learner
+from rlhf_core.policy_optimisation.learner import Imitation, Learner
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED, truncated_importance
 from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rewards.composition import Stateful

@@ -24,8 +24,8 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.fidelity import negative_credit
 from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.policy import Policy, pad_rows
-from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
+from rlhf_core.policy_optimisation.learner import Imitation
 from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.supervised.config import ImitationSettings
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten

@@ -21,10 +21,9 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.models.sampling import Sampling
-from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, composed, optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, ReplayBuffer
-from rlhf_core.policy_optimisation.learner import Learner
+from rlhf_core.policy_optimisation.learner import Imitation, Learner
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, Passes
 from rlhf_core.rewards.composition import Component, Reward, RewardOutput
