@@ -122,6 +122,24 @@ Normaliser = NoNormaliser | Scalar | LocationAware
 
 
 @dataclass(frozen=True)
+class CalibrationSet:
+    """Calibration data for the normalisers of one reward model.
+
+    Attributes:
+        rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].
+        sequence_values: [responses] rewards of whole responses, the paper's e(x, y).
+        floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
+        min_samples: bins of fewer segments are dropped.
+    """
+
+    rewards: Floats
+    locations: Floats
+    sequence_values: Floats
+    floor_fraction: float = 0.1
+    min_samples: int = 2
+
+
+@dataclass(frozen=True)
 class Bins:
     """Per-location statistics: the regression's data set D_norm.
 
@@ -193,27 +211,14 @@ def _unit(values: Floats) -> float:
     return 1.0 if size == 0 or 0.01 <= size <= 100 else 2.0 ** round(math.log2(size))
 
 
-def fit_location_aware(
-    locations: Floats,
-    rewards: Floats,
-    *,
-    estimator: str = "huber",
-    floor_fraction: float = 0.1,
-    min_samples: int = 2,
-) -> tuple[LocationAware, Bins]:
-    """Fits Mean(p) and Std(p) on pooled calibration segments.
-
-    Args:
-        locations: [segments] p in (0, 1].
-        rewards: [segments] rewards of the same segments.
-        estimator: a name in `REGRESSIONS`.
-        floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
-        min_samples: bins with fewer segments are dropped.
+def fit_location_aware(given: CalibrationSet, estimator: str = "huber") -> LocationAware:
+    """Fits Mean(p) and Std(p) on pooled calibration segments, by a name in `REGRESSIONS`.
 
     Raises:
         RecipeError: no bin is left, or all rewards are equal.
     """
-    bins = location_bins(locations, rewards, min_samples)
+    rewards = given.rewards
+    bins = location_bins(given.locations, rewards, given.min_samples)
     pooled = float(rewards.std()) if rewards.size else 0.0
     if not bins.location.size or pooled <= rounding(float(rewards.mean())):
         raise RecipeError(
@@ -221,26 +226,8 @@ def fit_location_aware(
             f"standard deviation {pooled}; use more calibration pairs or check the reward model"
         )
     log_p = np.log(bins.location)
-    w_mean, b_mean = fit_line(log_p, bins.mean, estimator)
-    w_std, b_std = fit_line(log_p, bins.std, estimator)
-    return LocationAware(w_mean, b_mean, w_std, b_std, floor_fraction * pooled), bins
-
-
-@dataclass(frozen=True)
-class CalibrationSet:
-    """Calibration data for the normalisers of one reward model.
-
-    Attributes:
-        rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].
-        sequence_values: [responses] rewards of whole responses, the paper's e(x, y).
-        floor_fraction, min_samples: of `fit_location_aware`.
-    """
-
-    rewards: Floats
-    locations: Floats
-    sequence_values: Floats
-    floor_fraction: float = 0.1
-    min_samples: int = 2
+    lines = (*fit_line(log_p, bins.mean, estimator), *fit_line(log_p, bins.std, estimator))
+    return LocationAware(*lines, given.floor_fraction * pooled)
 
 
 @dataclass(frozen=True)
@@ -278,11 +265,8 @@ def _moments(values: Floats) -> dict[str, Any]:
 
 def _by_location(given: CalibrationSet) -> dict[str, Any]:
     """Returns coefficients by each regression."""
-    options: dict[str, Any] = {"floor_fraction": given.floor_fraction, "min_samples": given.min_samples}
-    lines = {
-        name: fit_location_aware(given.locations, given.rewards, estimator=name, **options)[0] for name in REGRESSIONS
-    }
     kept = ("w_mean", "b_mean", "w_std", "b_std", "floor")
+    lines = {name: fit_location_aware(given, name) for name in REGRESSIONS}
     return {estimator: {name: getattr(line, name) for name in kept} for estimator, line in lines.items()}
 
 
@@ -315,7 +299,7 @@ def fit_statistics(
     Args:
         signals: segment rewards of chosen and rejected responses, pooled.
         sequence_values: [responses] rewards of whole responses, the paper's e(x, y).
-        floor_fraction, min_samples: of `fit_location_aware`.
+        floor_fraction, min_samples: of `CalibrationSet`.
         own: further normalisers, each `module:name`.
 
     Returns:

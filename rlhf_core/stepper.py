@@ -5,8 +5,8 @@ A model whose weights are bf16 is trained with float32 copies, whoever trains it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -63,10 +63,9 @@ class PlainStepper:
         self.optimiser.step()
         return norm
 
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """Yields while every rank has the whole model: for generation, scoring and saving."""
-        yield
+    def gathered(self) -> AbstractContextManager[None]:
+        """Returns a block in which every rank has the whole model: for generation, scoring and saving."""
+        return nullcontext()
 
     def close(self) -> None:
         """Ends training: the model is whole on every rank from here on and takes no more steps."""

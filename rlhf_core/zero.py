@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from getpass import getuser
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,13 +88,8 @@ class ZeroStepper:
         check(norm)
         return norm
 
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        if not self.sharded:
-            yield
-            return
-        with self._whole():
-            yield
+    def gathered(self) -> AbstractContextManager[None]:
+        return self._whole() if self.sharded else nullcontext()
 
     @contextmanager
     def _whole(self, modifier: int | None = None) -> Iterator[None]:
@@ -121,10 +116,7 @@ class ZeroStepper:
             return {name: value.detach().cpu().clone() for name, value in weights().items()}
 
     def write(self, load: Callable[[], None]) -> None:
-        if not self.sharded:
-            load()
-            return
-        with self._whole(modifier=0):
+        with self._whole(modifier=0) if self.sharded else nullcontext():
             load()
 
     def optimiser_state(self) -> dict[str, Any]:
@@ -215,10 +207,10 @@ def _take_hooks(model: nn.Module) -> list[tuple[dict[int, Any], dict[int, Any]]]
     taken = []
     for module in model.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            own = {key: hook for key, hook in hooks.items() if getattr(hook, "__module__", "").startswith("deepspeed")}
             taken.append((hooks, dict(hooks)))
-            for key in own:
-                del hooks[key]
+            for key, hook in list(hooks.items()):
+                if getattr(hook, "__module__", "").startswith("deepspeed"):
+                    del hooks[key]
     return taken
 
 

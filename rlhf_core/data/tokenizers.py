@@ -62,8 +62,9 @@ def train_byte_level_bpe(
         raise DataError("no text to train a tokenizer on", remedy="Check that the data set is not empty")
     named = [*special_tokens, eos_token, *([bos_token] if bos_token else [])]
     special = list(dict.fromkeys([PAD, UNKNOWN, *named]))
-    byte_letters = {_letters()[byte] for text in corpus for byte in text.encode("utf-8")}
-    alphabet = sorted(_letters().values() if full_byte_alphabet else byte_letters)
+    letters = _letters()
+    known = letters if full_byte_alphabet else {byte for text in corpus for byte in text.encode("utf-8")}
+    alphabet = sorted(letters[byte] for byte in known)
     needed = len(special) + len(alphabet)
     if vocab_size < needed:
         raise RecipeError(
@@ -214,7 +215,7 @@ def _spans_by_prefix(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> 
 
 @lru_cache(maxsize=1)
 def _letters() -> dict[int, str]:
-    """Returns the printable letter by which byte-level BPE writes each byte (as in GPT-2)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = (byte for byte in range(256) if byte not in printable)
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+    """Returns the printable letter by which byte-level BPE writes each byte."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return dict(bytes_to_unicode())

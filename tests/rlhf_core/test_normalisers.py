@@ -14,6 +14,7 @@ from tiny_models import EOS, responses_of
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import (
+    CalibrationSet,
     LocationAware,
     NoNormaliser,
     Scalar,
@@ -55,8 +56,8 @@ def test_no_bin_is_at_zero() -> None:
     bins = location_bins(locations, np.linspace(-1, 1, locations.size))
     assert bins.location[0] == 0.001
     assert bins.samples.sum() == locations.size
-    line, _ = fit_location_aware(locations, np.linspace(-1, 1, locations.size))
-    assert math.isfinite(line.w_mean)
+    rewards = np.linspace(-1, 1, locations.size)
+    assert math.isfinite(fit_location_aware(CalibrationSet(rewards, locations, rewards)).w_mean)
 
 
 def test_huber_finds_the_line_despite_an_outlier_and_minimises_its_own_loss() -> None:
@@ -83,10 +84,10 @@ def test_huber_finds_the_line_despite_an_outlier_and_minimises_its_own_loss() ->
 
 
 def test_one_location_gives_a_constant() -> None:
-    line, bins = fit_location_aware(np.ones(4), np.array([1.0, 3.0, 1.0, 3.0]))
+    rewards = np.array([1.0, 3.0, 1.0, 3.0])
+    line = fit_location_aware(CalibrationSet(rewards, np.ones(4), rewards))
     assert (line.w_mean, line.b_mean, line.w_std, line.b_std) == (0.0, 2.0, 0.0, 1.0)
     assert line.floor == pytest.approx(0.1)
-    assert bins.dropped == 0
     at_one = line.statistics(torch.ones(1))
     assert (float(at_one[0]), float(at_one[1])) == (2.0, 1.0)
 
@@ -94,7 +95,7 @@ def test_one_location_gives_a_constant() -> None:
 @pytest.mark.parametrize("rewards", [np.zeros(0), np.full(6, 2.5)])
 def test_a_constant_or_empty_calibration_is_refused(rewards: np.ndarray) -> None:
     with pytest.raises(RecipeError, match="standard deviation"):
-        fit_location_aware(np.linspace(0.5, 1, rewards.size), rewards)
+        fit_location_aware(CalibrationSet(rewards, np.linspace(0.5, 1, rewards.size), rewards))
 
 
 def segments_of(values: list[list[float]], n: int = 2) -> Segments:
