@@ -52,8 +52,6 @@ OFFICIAL: Mapping[str, Mapping[str, int]] = {
         "hep-rust": 164,
     },
 }
-#: Older preference sets beside the sections; the leaderboard weights their plain mean by one half.
-PRIOR_SETS = ("anthropic_helpful", "anthropic_hhh", "shp", "summarize")
 _SECTION_OF = {subset: section for section, subsets in OFFICIAL.items() for subset in subsets}
 
 
@@ -88,9 +86,8 @@ def reward_bench_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
 
     Returns:
         {section: weighted accuracy, `<section>_lower` and `<section>_upper`: Wilson interval of its pairs without
-        weights, `average`: plain mean of the four sections where all are there, `prior_sets` and, with the sections,
-        `average_with_prior_sets` where all of `PRIOR_SETS` are, `accuracy`: of all pairs alike, `ties`: pairs of equal
-        rewards, `subset/<name>`: accuracy of a subset}.
+        weights, `average`: plain mean of the four sections where all are there, `accuracy`: of all pairs alike,
+        `ties`: pairs of equal rewards, `subset/<name>`: accuracy of a subset}.
 
     Raises:
         DataError: no pair.
@@ -115,20 +112,9 @@ def reward_bench_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
         scores |= {f"subset/{name}": 100 * sum(right) / len(right) for name, right in subsets.items()}
     if all(section in scores for section in SECTIONS):
         scores["average"] = sum(scores[section] for section in SECTIONS) / len(SECTIONS)
-    prior = [scores[f"subset/{name}"] for name in PRIOR_SETS if f"subset/{name}" in scores]
-    if len(prior) == len(PRIOR_SETS):
-        scores["prior_sets"] = sum(prior) / len(prior)
-        if "average" in scores:
-            scores["average_with_prior_sets"] = with_prior_sets(scores["average"], scores["prior_sets"])
     scores["accuracy"] = 100 * sum(pair.right for pair in pairs) / len(pairs)
     scores["ties"] = float(sum(pair.chosen == pair.rejected for pair in pairs))
     return scores
-
-
-def with_prior_sets(average: float, prior_sets: float) -> float:
-    """Returns the leaderboard's score: four sections of weight 1 with the mean `average`, and the prior sets of weight
-    1/2."""
-    return (len(SECTIONS) * average + 0.5 * prior_sets) / (len(SECTIONS) + 0.5)
 
 
 Rows = Sequence[Mapping[str, Any]]

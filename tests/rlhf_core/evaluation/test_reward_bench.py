@@ -13,7 +13,6 @@ from rlhf_core.evaluation.reward_bench import (
     ScoredPair,
     check_independence,
     reward_bench_scores,
-    with_prior_sets,
 )
 
 
@@ -42,17 +41,6 @@ def test_the_average_is_the_plain_mean_of_four_sections_and_a_tie_is_wrong() -> 
     assert scores["ties"] == 6
     with pytest.raises(DataError, match="no pair"):
         reward_bench_scores([])
-
-
-@pytest.mark.parametrize(
-    ("sections", "prior_sets", "score"),
-    [
-        ((96.9, 76.8, 92.2, 97.3), 74.3, 89.0),  # ArmoRM-Llama3-8B-v0.1, as the leaderboard printed it in May 2024
-        ((96.4, 71.3, 92.7, 97.7), 78.2, 88.3),  # Cohere May 2024
-    ],
-)
-def test_prior_sets_weigh_half_a_section(sections: Sequence[float], prior_sets: float, score: float) -> None:
-    assert round(with_prior_sets(sum(sections) / 4, prior_sets), 1) == score
 
 
 def test_scores_that_depend_on_padding_are_refused() -> None:
