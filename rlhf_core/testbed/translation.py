@@ -19,7 +19,6 @@ from rlhf_core.testbed.responses import garble
 from rlhf_core.testbed.rewards import Clause, Meta
 from rlhf_core.testbed.translation_grammar import (
     Form,
-    GrammarError,
     Word,
     draw_clauses,
     english,
@@ -98,10 +97,6 @@ class TranslationWorld:
 
     # --- gold ----------------------------------------------------------------------------------------
 
-    def errors(self, text: str) -> list[GrammarError]:
-        """Errors of grammar of any text."""
-        return grammar_errors(text)
-
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse: one clause for each word, whose spans partition the text; kinds are right, number,
         tense, extra, with `_error` where the word has an error of grammar."""
@@ -110,7 +105,7 @@ class TranslationWorld:
             return [Clause(0, len(text), "extra", rewards.empty)] if text else []
         reference = _reference(str(meta["reference"]))
         matched = _aligned([w.form for w in words], reference)
-        wrong = {error.start for error in grammar_errors(text)}
+        wrong = {start for start, _ in grammar_errors(text)}
         ends = [*(word.start for word in words[1:]), len(text)]
         found = []
         for place, (word, end) in enumerate(zip(words, ends, strict=True)):

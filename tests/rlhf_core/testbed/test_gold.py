@@ -187,22 +187,22 @@ def test_every_slice_has_its_truth(text, relevance, factuality, completeness):
 @pytest.mark.parametrize(
     ("text", "errors"),
     [
-        ("The cats sees a dog.", [("verb_agreement", "sees")]),
-        ("The cat see a dog.", [("verb_agreement", "see")]),
-        ("The cats saw a dog.", []),
-        ("These cat saw a dog.", [("determiner_number", "cat")]),
-        ("A dogs saw the cat.", [("determiner_number", "dogs")]),
-        ("The cat saw a apple.", [("article", "a")]),
-        ("The cat saw an red apple.", [("article", "an")]),
-        ("The cat red saw a dog.", [("word_order", "red"), ("word_order", "saw")]),
-        ("The cat a dog.", [("word_order", "a"), ("no_verb", "dog")]),
-        ("The cat saw a dog saw a cow.", [("two_verbs", "saw")]),
-        ("The cat saw a dog and the cow.", [("no_verb", "cow")]),
-        ("The gato saw a dog.", [("unknown_word", "gato")]),
-        ("The cat saw", [("word_order", "saw")]),
-        ("", []),
-        ("...", []),
+        ("The cats sees a dog.", "sees"),
+        ("The cat see a dog.", "see"),
+        ("The cats saw a dog.", ""),
+        ("These cat saw a dog.", "cat"),
+        ("A dogs saw the cat.", "dogs"),
+        ("The cat saw a apple.", "a"),
+        ("The cat saw an red apple.", "an"),
+        ("The cat red saw a dog.", "red saw"),
+        ("The cat a dog.", "a dog"),
+        ("The cat saw a dog saw a cow.", "saw"),
+        ("The cat saw a dog and the cow.", "cow"),
+        ("The gato saw a dog.", "gato"),
+        ("The cat saw", "saw"),
+        ("", ""),
+        ("...", ""),
     ],
 )
-def test_every_error_is_found_and_named(text, errors):
-    assert [(error.rule, text[error.start : error.end]) for error in grammar_errors(text)] == errors
+def test_every_error_is_found(text, errors):
+    assert [text[start:end] for start, end in grammar_errors(text)] == errors.split()
