@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rlhf_core.errors import DataError, JudgeError
+from rlhf_core.errors import JudgeError
 from rlhf_core.evaluation.judges.protocol import Judge, JudgeAnswer, JudgeRequest
-from rlhf_core.evaluation.judges.templates import get_template
+from rlhf_core.evaluation.judges.templates import TEMPLATES
 
 Side = Literal["model", "baseline"]
 Result = Literal["win", "tie", "loss", "invalid"]
@@ -119,7 +119,7 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
         if len(texts) != len(batch):
             raise JudgeError(f"judge '{judge.name}' answered {len(texts)} of {len(batch)} requests")
         for i, text in zip(pending, texts, strict=True):
-            results[i] = (get_template(requests[i].template).parse(text), text, attempt + 1)
+            results[i] = (TEMPLATES[requests[i].template].parse(text), text, attempt + 1)
         pending = [i for i in pending if not results[i][0].valid]
     return results
 
@@ -156,10 +156,8 @@ def play_games(
         Games grouped by comparison, in the order of `orders`. Identical texts tie without asking.
 
     Raises:
-        RecipeError: unknown template. JudgeError: a judge that miscounts.
+        JudgeError: a judge that miscounts.
     """
-    if get_template(template).n_answers != 2:
-        raise DataError(f"template '{template}' does not compare two answers")
     requests: list[JudgeRequest] = []
     asked: list[tuple[int, Side]] = []
     games: list[Game] = []

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from rlhf_core.errors import JudgeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.replies import CUT_OFF, preference_from_logprobs
-from rlhf_core.evaluation.judges.templates import get_template, render
+from rlhf_core.evaluation.judges.templates import TEMPLATES, render
 from rlhf_core.lazy import httpx
 from rlhf_core.services import CallSettings, Failure, Row, Service, Usage, check_address, client, digest, post, storable
 from rlhf_core.typed import above, accepted_by, at_least, between
@@ -132,7 +132,7 @@ class EndpointJudge:
         return [str(rows[key]["text"]) for key in keys]
 
     def _request(self, request: JudgeRequest) -> _Call:
-        template = get_template(request.template)
+        template = TEMPLATES[request.template]
         system, user = render(request)
         body: dict[str, Any] = {
             "model": self.config.model,
@@ -160,7 +160,7 @@ class EndpointJudge:
             payload = json.loads(response.content)
         except (ValueError, RecursionError):
             raise Failure("the answer is not JSON") from None
-        template = get_template(call["template"])
+        template = TEMPLATES[call["template"]]
         wants_logprobs = template.label_tokens is not None and self.config.use_logprobs
         row = _read_completion(payload, wants_logprobs, whole=template.n_answers > 0 and template.label_tokens is None)
         with self._service.lock:
