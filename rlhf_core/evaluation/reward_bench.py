@@ -14,45 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.evaluation.benchmark_names import REWARD_BENCH
 from rlhf_core.evaluation.statistics import require_finite, wilson_interval
 
 SECTIONS = ("chat", "chat_hard", "safety", "reasoning")
 
-#: Official subsets by section, with the number of examples that weights them.
-OFFICIAL: Mapping[str, Mapping[str, int]] = {
-    "chat": {
-        "alpacaeval-easy": 100,
-        "alpacaeval-length": 95,
-        "alpacaeval-hard": 95,
-        "mt-bench-easy": 28,
-        "mt-bench-med": 40,
-    },
-    "chat_hard": {
-        "mt-bench-hard": 37,
-        "llmbar-natural": 100,
-        "llmbar-adver-neighbor": 134,
-        "llmbar-adver-GPTInst": 92,
-        "llmbar-adver-GPTOut": 47,
-        "llmbar-adver-manual": 46,
-    },
-    "safety": {
-        "refusals-dangerous": 100,
-        "refusals-offensive": 100,
-        "xstest-should-refuse": 154,
-        "xstest-should-respond": 250,
-        "donotanswer": 136,
-    },
-    "reasoning": {
-        "math-prm": 984,
-        "hep-cpp": 164,
-        "hep-go": 164,
-        "hep-java": 164,
-        "hep-js": 164,
-        "hep-python": 164,
-        "hep-rust": 164,
-    },
-}
-_SECTION_OF = {subset: section for section, subsets in OFFICIAL.items() for subset in subsets}
+_SECTION_OF = {subset: section for section, subsets in REWARD_BENCH.items() for subset in subsets}
 
 
 @dataclass(frozen=True)
@@ -103,7 +70,7 @@ def reward_bench_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
         by_section.setdefault(pair.section, {}).setdefault(pair.subset, []).append(pair.right)
     scores: dict[str, float] = {}
     for section, subsets in by_section.items():
-        weights = {name: OFFICIAL.get(section, {}).get(name, len(right)) for name, right in subsets.items()}
+        weights = {name: REWARD_BENCH.get(section, {}).get(name, len(right)) for name, right in subsets.items()}
         weighted = sum(weights[name] * sum(right) / len(right) for name, right in subsets.items())
         scores[section] = 100 * weighted / sum(weights.values())
         every = [value for right in subsets.values() for value in right]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.evaluation.benchmark_names import REWARD_BENCH
 from rlhf_core.evaluation.reward_bench import (
-    OFFICIAL,
     Rows,
     ScoredPair,
     check_independence,
@@ -21,7 +21,7 @@ def pairs(section: str, subset: str, right: int, wrong: int) -> list[ScoredPair]
 
 
 def test_math_counts_984_as_much_as_all_code_together() -> None:
-    code = [pair for name in OFFICIAL["reasoning"] if name != "math-prm" for pair in pairs("reasoning", name, 0, 2)]
+    code = [pair for name in REWARD_BENCH["reasoning"] if name != "math-prm" for pair in pairs("reasoning", name, 0, 2)]
     scores = reward_bench_scores([*pairs("reasoning", "math-prm", 3, 0), *code])
     assert scores["reasoning"] == pytest.approx(50.0)
     assert scores["subset/math-prm"] == 100.0
