@@ -215,12 +215,12 @@ class LongFormWorld:
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns rows {id, prompt, question, passages, source, meta}."""
-        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _: self.question(rng, split))
+        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _name: self.question(rng, split))
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
         """Returns the supervised rows {id, prompt, response, question, passages, source, meta} of mixed quality."""
 
-        def make(rng: random.Random, _: str) -> Row:
+        def make(rng: random.Random, _name: str) -> Row:
             made = self.question(rng, "train")
             return {"response": self.answer(made["meta"], rng, draw_quality(rng)), **made}
 
@@ -256,7 +256,7 @@ class LongFormWorld:
                     break
             sides = [(text, self.clauses(meta, text), self.true_reward(meta, text)) for text in texts]
             if aspect is None:
-                better = (annotator or Annotator()).prefers(*sides, name)
+                better = (annotator or Annotator()).prefers_first(sides, name)
             else:
                 better = (shares[0] > shares[1]) != (self._stream("error", name).random() < error)
             return {**made, **preference(sides, better, meta)}

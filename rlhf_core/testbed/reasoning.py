@@ -102,7 +102,7 @@ class Reasoning:
         """
         seen = set()
 
-        def make(rng: random.Random, _: str) -> Row:
+        def make(rng: random.Random, _name: str) -> Row:
             for _ in range(20):
                 drawn = self._draw(task, test, rng, errs=False)
                 if (drawn.question, drawn.choices) not in seen:
@@ -120,7 +120,7 @@ class Reasoning:
         """Returns the supervised rows {id, question, choices, response, source, meta}; some of their steps are
         wrong."""
 
-        def make(rng: random.Random, _: str) -> Row:
+        def make(rng: random.Random, _name: str) -> Row:
             drawn = self._draw(task, None, rng, errs=True)
             row: Row = {"question": drawn.question, "choices": list(drawn.choices), "response": "\n".join(drawn.told)}
             return row | {"meta": {"task": task, "right": drawn.right}}

@@ -171,12 +171,12 @@ class TranslationWorld:
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns rows {id, prompt, source_lang, target_lang, source_text, target_text, source, meta}."""
-        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _: self.sentence(rng, split))
+        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _name: self.sentence(rng, split))
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
         """Returns the supervised rows of mixed quality: rows of `prompts` with `response`."""
 
-        def make(rng: random.Random, _: str) -> Row:
+        def make(rng: random.Random, _name: str) -> Row:
             made = self.sentence(rng, "train")
             return {"response": self.translate(made["target_text"], rng, rng.betavariate(2.0, 1.0)), **made}
 
@@ -195,7 +195,7 @@ class TranslationWorld:
             while second == first:
                 second = self._candidate(made["target_text"], rng)
             sides = [(text, self.clauses(meta, text), self.true_reward(meta, text)) for text in (first, second)]
-            return {**made, **preference(sides, (annotator or Annotator()).prefers(*sides, name), meta)}
+            return {**made, **preference(sides, (annotator or Annotator()).prefers_first(sides, name), meta)}
 
         return self._rows(n, f"pair-{split}-{seed}", ("pairs", split, seed), make)
 
