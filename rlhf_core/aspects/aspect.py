@@ -85,7 +85,7 @@ def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]
 
     Raises:
         RecipeError: a number of responses or spans that differs, spans outside the text, out of order or overlapping,
-            or not of the declared density (see `_check_density`).
+            or, of a sequence aspect, not one over the whole response.
         NumericsError: a value that is not finite.
     """
     if len(scored) != len(responses):
@@ -110,40 +110,7 @@ def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]
         for value in one.values:
             if not math.isfinite(value):
                 raise NumericsError(f"{where}: value {value} is not finite")
-    _check_density(aspect, responses, scored)
     return list(scored)
-
-
-def _check_density(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]) -> None:
-    """Refuses values that are about something else than declared.
-
-    Token values are on every letter and digit, none on several words. Slices are the aspect's own to cut, so that only
-    what no response has in order is refused: one value for each whole answer though they have several sentences (two
-    such answers at least: a cut may be missed in one), or single words within one slice.
-    """
-    name, density = f"aspect '{aspect.name}'", aspect.density
-    if density is Density.TOKEN:
-        for row, (text, one) in enumerate(zip(responses, scored, strict=True)):
-            several = next((text[a:b] for a, b in one.spans if len(text[a:b].split()) > 1), None)
-            if several is not None:
-                raise RecipeError(f"{name}, response {row}: one value for {several!r}; a token aspect has one each")
-            covered = {place for span in one.spans for place in range(*span)}
-            left = next((place for place, c in enumerate(text) if c.isalnum() and place not in covered), None)
-            if left is not None:
-                raise RecipeError(f"{name}, response {row}: no value at character {left}; a token aspect tells of all")
-    elif density in SLICERS:
-        told = [(text, one.spans) for text, one in zip(responses, scored, strict=True) if one.spans]
-        long = [spans == ((0, len(text)),) for text, spans in told if len(sentences(text)) > 1]
-        if len(long) > 1 and all(long):
-            raise RecipeError(f"{name}: one value for each whole answer; declare 'sequence', not '{density.value}'")
-        words = all(len(text[a:b].split()) <= 1 for text, spans in told for a, b in spans)
-        if words and any(_several_within_a_slice(text, spans, density) for text, spans in told):
-            raise RecipeError(f"{name}: every value is about one word; declare 'token', not '{density.value}'")
-
-
-def _several_within_a_slice(text: str, spans: Sequence[Span], density: Density) -> bool:
-    slices = SLICERS[density](text)
-    return any(sum(start <= a and b <= end for a, b in spans) > 1 for start, end in slices)
 
 
 def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:

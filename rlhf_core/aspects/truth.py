@@ -118,8 +118,8 @@ class TrueGrammar(Checked):
 
     def _errors(self, text: str) -> list[tuple[int, int]]:
         rng = stream("aspect", self.name, self.seed, text)
-        errors = {(error.start, error.end) for error in grammar_errors(text)}
+        errors = grammar_errors(text)
         if not self.noise:
-            return sorted(errors)
+            return errors
         drawn = [(span, rng.random()) for span in words(text)]
         return [s for s, draw in drawn if (draw >= self.noise if s in errors else draw < 0.1 * self.noise)]

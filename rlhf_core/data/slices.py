@@ -45,10 +45,11 @@ def _cut(text: str, end: re.Pattern[str]) -> list[Span]:
             spans.append((start, match.end()))
             start = match.end()
     spans.append((start, len(text)))
-    return [span for span in (_stripped(text, *each) for each in spans) if span[0] < span[1]]
+    return [span for span in (stripped(text, *each) for each in spans) if span[0] < span[1]]
 
 
-def _stripped(text: str, start: int, end: int) -> Span:
+def stripped(text: str, start: int, end: int) -> Span:
+    """Returns a span [start, end) of a text without the white space at its ends."""
     while end > start and text[end - 1].isspace():
         end -= 1
     while start < end and text[start].isspace():

@@ -1,26 +1,25 @@
-"""Names of the benchmarks that a data set can have beside arithmetic and code, and the sizes of the published ones."""
+"""Names of the benchmarks that a data set can have beside arithmetic, and what the published ones hold."""
+
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+_HELD: dict[str, Any] = yaml.load(
+    files("rlhf_core.evaluation").joinpath("benchmarks.yaml").read_bytes(), yaml.CSafeLoader
+)
 
 #: `held_out` has prompts of the preference data's test split.
 DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench", "held_out")
 CHOICE_TASKS = ("arc", "truthfulqa", "winograd", "hellaswag", "mmlu")
-#: Columns of generated code, and the items of the published sets: of LiveCodeBench those of release v5.
-CODE_BENCHMARKS = {"mbpp_base": 378, "mbpp_plus": 378, "humaneval_base": 164, "humaneval_plus": 164, "livecode": 880}
-#: Items of the published benchmarks; a copy with fewer is partial.
-OFFICIAL_ITEMS = {"alpaca": 805, "arena": 500, "mtbench": 80}
-#: Questions of the test sets that RLMEC is measured on, by column; MMLU's mathematics as in its evaluation.
-OFFICIAL_QUESTIONS = {
-    "arc": 2376, "ecqa": 2194, "gsm8k": 1319, "math": 5000, "mm": 974, "obqa": 500, "qasc": 926, "svamp": 1000,
-}  # fmt: skip
-#: Categories of MT-Bench whose answers are judged beside a reference.
+#: Columns of generated code, and the items of the published sets.
+CODE_BENCHMARKS: dict[str, int] = _HELD["code"]
+#: Numbers of items, of questions by column, and of rows by task of lm-evaluation-harness; a copy with fewer is partial.
+OFFICIAL_ITEMS: dict[str, int] = _HELD["items"]
+OFFICIAL_QUESTIONS: dict[str, int] = _HELD["questions"]
+OFFICIAL_ROWS: dict[str, int] = _HELD["harness"]
+#: Examples of each subset of RewardBench by section.
+REWARD_BENCH: dict[str, dict[str, int]] = _HELD["reward_bench"]
+#: Categories of MT-Bench whose answers are judged beside a reference, and the temperature of each one's answers.
 REFERENCE_CATEGORIES = ("math", "reasoning", "coding")
-#: Temperature at which MT-Bench's answers are sampled, by category. Source: FastChat, `llm_judge`.
-CATEGORY_TEMPERATURES = {
-    "writing": 0.7,
-    "roleplay": 0.7,
-    "extraction": 0.0,
-    "math": 0.0,
-    "coding": 0.0,
-    "reasoning": 0.0,
-    "stem": 0.1,
-    "humanities": 0.1,
-}
+CATEGORY_TEMPERATURES: dict[str, float] = _HELD["temperatures"]

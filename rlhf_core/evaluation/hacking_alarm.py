@@ -143,7 +143,7 @@ def rose(before: Evaluated, after: Evaluated, level: float, reward: Literal["pro
     is unknown (NaN)."""
     from scipy import stats
 
-    difference = getattr(after, reward) - getattr(before, reward)
+    difference: float = getattr(after, reward) - getattr(before, reward)
     error = math.hypot(getattr(before, f"{reward}_error"), getattr(after, f"{reward}_error"))
     return difference > 0 and difference > float(stats.norm.ppf(1 - level)) * error
 

@@ -14,47 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.evaluation.benchmark_names import REWARD_BENCH
 from rlhf_core.evaluation.statistics import require_finite, wilson_interval
 
 SECTIONS = ("chat", "chat_hard", "safety", "reasoning")
 
-#: Official subsets by section, with the number of examples that weights them.
-OFFICIAL: Mapping[str, Mapping[str, int]] = {
-    "chat": {
-        "alpacaeval-easy": 100,
-        "alpacaeval-length": 95,
-        "alpacaeval-hard": 95,
-        "mt-bench-easy": 28,
-        "mt-bench-med": 40,
-    },
-    "chat_hard": {
-        "mt-bench-hard": 37,
-        "llmbar-natural": 100,
-        "llmbar-adver-neighbor": 134,
-        "llmbar-adver-GPTInst": 92,
-        "llmbar-adver-GPTOut": 47,
-        "llmbar-adver-manual": 46,
-    },
-    "safety": {
-        "refusals-dangerous": 100,
-        "refusals-offensive": 100,
-        "xstest-should-refuse": 154,
-        "xstest-should-respond": 250,
-        "donotanswer": 136,
-    },
-    "reasoning": {
-        "math-prm": 984,
-        "hep-cpp": 164,
-        "hep-go": 164,
-        "hep-java": 164,
-        "hep-js": 164,
-        "hep-python": 164,
-        "hep-rust": 164,
-    },
-}
-#: Older preference sets beside the sections; the leaderboard weights their plain mean by one half.
-PRIOR_SETS = ("anthropic_helpful", "anthropic_hhh", "shp", "summarize")
-_SECTION_OF = {subset: section for section, subsets in OFFICIAL.items() for subset in subsets}
+_SECTION_OF = {subset: section for section, subsets in REWARD_BENCH.items() for subset in subsets}
 
 
 @dataclass(frozen=True)
@@ -88,9 +53,8 @@ def reward_bench_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
 
     Returns:
         {section: weighted accuracy, `<section>_lower` and `<section>_upper`: Wilson interval of its pairs without
-        weights, `average`: plain mean of the four sections where all are there, `prior_sets` and, with the sections,
-        `average_with_prior_sets` where all of `PRIOR_SETS` are, `accuracy`: of all pairs alike, `ties`: pairs of equal
-        rewards, `subset/<name>`: accuracy of a subset}.
+        weights, `average`: plain mean of the four sections where all are there, `accuracy`: of all pairs alike,
+        `ties`: pairs of equal rewards, `subset/<name>`: accuracy of a subset}.
 
     Raises:
         DataError: no pair.
@@ -106,7 +70,7 @@ def reward_bench_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
         by_section.setdefault(pair.section, {}).setdefault(pair.subset, []).append(pair.right)
     scores: dict[str, float] = {}
     for section, subsets in by_section.items():
-        weights = {name: OFFICIAL.get(section, {}).get(name, len(right)) for name, right in subsets.items()}
+        weights = {name: REWARD_BENCH.get(section, {}).get(name, len(right)) for name, right in subsets.items()}
         weighted = sum(weights[name] * sum(right) / len(right) for name, right in subsets.items())
         scores[section] = 100 * weighted / sum(weights.values())
         every = [value for right in subsets.values() for value in right]
@@ -115,20 +79,9 @@ def reward_bench_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
         scores |= {f"subset/{name}": 100 * sum(right) / len(right) for name, right in subsets.items()}
     if all(section in scores for section in SECTIONS):
         scores["average"] = sum(scores[section] for section in SECTIONS) / len(SECTIONS)
-    prior = [scores[f"subset/{name}"] for name in PRIOR_SETS if f"subset/{name}" in scores]
-    if len(prior) == len(PRIOR_SETS):
-        scores["prior_sets"] = sum(prior) / len(prior)
-        if "average" in scores:
-            scores["average_with_prior_sets"] = with_prior_sets(scores["average"], scores["prior_sets"])
     scores["accuracy"] = 100 * sum(pair.right for pair in pairs) / len(pairs)
     scores["ties"] = float(sum(pair.chosen == pair.rejected for pair in pairs))
     return scores
-
-
-def with_prior_sets(average: float, prior_sets: float) -> float:
-    """Returns the leaderboard's score: four sections of weight 1 with the mean `average`, and the prior sets of weight
-    1/2."""
-    return (len(SECTIONS) * average + 0.5 * prior_sets) / (len(SECTIONS) + 0.5)
 
 
 Rows = Sequence[Mapping[str, Any]]

@@ -26,7 +26,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from rlhf_core.errors import RewardsmithError
@@ -146,9 +145,7 @@ class Sandbox:
         self._start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(self, program: Program) -> ProgramResult:
@@ -178,12 +175,8 @@ class Sandbox:
             return None
         return None if UNREADY in message.values() else _result(report, message, len(program.tests))
 
-    def close(self) -> None:
-        """Ends the sandbox and everything in it."""
-        self._stopped()
-
-    def _stopped(self) -> str:
-        """Ends the sandbox; returns what it wrote to standard error."""
+    def close(self) -> str:
+        """Ends the sandbox and everything in it; returns what it wrote to standard error."""
         process, self._process = self._process, None
         if process is None or self._connection is None:
             return ""
@@ -210,7 +203,7 @@ class Sandbox:
                     break
             else:
                 return
-            reason = self._stopped()
+            reason = self.close()
             if result is not None:
                 reason += f" {source!r} must end with '{status}', not '{result.status}' ({result.detail})"
         raise SandboxError(

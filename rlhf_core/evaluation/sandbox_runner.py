@@ -8,31 +8,21 @@ system calls. Process 1 reads neither programs nor tests nor answers.
 
 from __future__ import annotations
 
-# loaded once here, so that a forked program imports them for free
 import ast
-import bisect  # noqa: F401
 import builtins
 import ctypes
 import fcntl
-import functools  # noqa: F401
 import gc
-import heapq  # noqa: F401
 import importlib
-import itertools  # noqa: F401
 import json
 import math
-import operator  # noqa: F401
 import os
-import random  # noqa: F401
-import re  # noqa: F401
 import resource
 import select
 import signal
 import socket
-import string  # noqa: F401
 import sys
 import types
-import typing  # noqa: F401
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +35,8 @@ UNREADY, LOST = 98, 97
 DETAIL_LIMIT = 300
 _LONGEST_MESSAGE = 64 << 20
 _SECONDS_TO_END = 1.0
+#: Loaded once in process 1, so that a forked program imports them for free.
+_LOADED = ("bisect", "functools", "heapq", "itertools", "operator", "random", "re", "string", "typing")
 Message = dict[str, Any]
 # held here, since a program may replace the modules' own
 _to_json, _from_json, _exit = json.JSONEncoder().encode, json.JSONDecoder().decode, os._exit
@@ -212,7 +204,8 @@ def main() -> None:
     limits = json.loads(sys.argv[1])
     if limits["numpy"]:
         sys.path.append("/packages")
-        importlib.import_module("numpy")
+    for name in (*_LOADED, *(["numpy"] if limits["numpy"] else [])):
+        importlib.import_module(name)
     host = socket.socket(fileno=os.dup(0))
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page

@@ -9,6 +9,8 @@ import itertools
 import re
 from dataclasses import dataclass
 
+from rlhf_core.data.slices import stripped
+
 #: A full stop or question mark ends a step before a space or the end only, so never inside 1.25.
 _SENTENCE_END = re.compile(r"[.?](?=\s|$)")
 _LABEL = re.compile(r"\[(\d+)\]")
@@ -28,12 +30,7 @@ def step_spans(text: str) -> list[tuple[int, int]]:
         start, end = filled[0]
         cuts = [start, *(match.end() for match in _SENTENCE_END.finditer(text, start, end)), end]
         filled = [(a, b) for a, b in itertools.pairwise(cuts) if text[a:b].strip()]
-    return [_stripped(text, start, end) for start, end in filled]
-
-
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    piece = text[start:end]
-    return start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
+    return [stripped(text, start, end) for start, end in filled]
 
 
 def split_steps(text: str) -> list[str]:

@@ -71,6 +71,12 @@ def _answer(kind: str, item: Mapping[str, Any]) -> str | None:
     return f"[{item['step']}]" if "step" in item else CORRECT
 
 
+def _corrections(texts: Sequence[str]) -> list[Correction]:
+    """Returns the corrections of answers to both prompts of each prediction in turn."""
+    pairs = zip(texts[::2], texts[1::2], strict=True)
+    return [Correction(located, rewrite.strip().removeprefix(REWRITTEN).strip()) for located, rewrite in pairs]
+
+
 class EndpointTeacher:
     """Asks an endpoint both questions of every prediction; cached, resumable and paid for as judges are.
 
@@ -92,11 +98,7 @@ class EndpointTeacher:
             for each in wrong
             for kind in (LOCATE, REWRITE)
         ]
-        texts = self.client.answer(requests)
-        return [
-            Correction(located, rewrite.strip().removeprefix(REWRITTEN).strip())
-            for located, rewrite in zip(texts[::2], texts[1::2], strict=True)
-        ]
+        return _corrections(self.client.answer(requests))
 
     def costs(self) -> dict[str, float]:
         return {name: float(value) for name, value in asdict(self.client.usage).items()}
@@ -125,10 +127,7 @@ class LocalTeacher:
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
         """Returns one correction for each."""
         texts = self._answers([teacher_prompt(kind, each) for each in wrong for kind in (LOCATE, REWRITE)])
-        return [
-            Correction(located, rewrite.strip().removeprefix(REWRITTEN).strip())
-            for located, rewrite in zip(texts[::2], texts[1::2], strict=True)
-        ]
+        return _corrections(texts)
 
     def _answers(self, prompts: Sequence[str]) -> list[str]:
         keys = [

@@ -98,10 +98,10 @@ class Annotator(Checked):
         p = sigmoid((first - second) / self.temperature)
         return p + self.flipped * (1 - 2 * p) if self.flipped else p
 
-    def prefers(self, first: Candidate, second: Candidate, pair: str) -> bool:
-        """Returns the drawn label, whether the first is better; the same for the same annotator seed and pair name."""
-        utilities = (self.utility(text, true, [c.kind for c in clauses]) for text, clauses, true in (first, second))
-        return stream("annotator", self.seed, pair).random() < self.probability(*utilities)
+    def prefers_first(self, sides: Sequence[Candidate], pair: str) -> bool:
+        """Returns the drawn label of two responses; the same for the same annotator seed and pair name."""
+        first, second = (self.utility(text, true, [c.kind for c in clauses]) for text, clauses, true in sides)
+        return stream("annotator", self.seed, pair).random() < self.probability(first, second)
 
 
 def preference(

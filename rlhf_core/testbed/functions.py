@@ -24,7 +24,7 @@ class Operation:
             in the `live` split.
         code: the returned expression.
         near_miss: a wrong expression that a careless writer returns.
-        inputs: `number`, `pair` or `list`: what the arguments are.
+        inputs: what the arguments are, a key of `arguments` in tasks.yaml.
     """
 
     phrases: Sequence[str]
@@ -37,40 +37,11 @@ class Operation:
         return eval(self.code.replace("{k}", str(k)), dict(zip("xy", arguments, strict=False)))
 
 
-_OPERATIONS = tuple(Operation(**one) for one in wordings("tasks")["operations"])
-
+_WORDS = wordings("tasks")
+_OPERATIONS = tuple(Operation(**one) for one in _WORDS["operations"])
+_ARGUMENTS: dict[str, dict[str, str]] = _WORDS["arguments"]
 _WEIGHTS = [4 if "{k}" in operation.code else 1 for operation in _OPERATIONS]
 """Operations with a constant are asked more often, since there are more of their questions."""
-
-_BASE: dict[str, tuple[tuple[Any, ...], ...]] = {
-    "pair": ((2, 5), (7, 3), (4, 4)),
-    "list": (([1, 2, 4],), ([3, 5],), ([2, 6, 7, 9],)),
-}
-_EDGE: dict[str, tuple[tuple[Any, ...], ...]] = {
-    "pair": ((0, 0), (-3, 4), (6, 6), (20, -20), (1, 99)),
-    "list": (([],), ([5],), ([4, -4],), ([9, 1, 5],), ([0, 0, 0, 0],)),
-}
-
-
-def _arguments(operation: Operation, k: int, edge: bool) -> list[tuple[Any, ...]]:
-    """Returns arguments of the base tests, or of the edge cases that `plus` adds (zero, negative, the boundary)."""
-    if operation.inputs != "number":
-        return list((_EDGE if edge else _BASE)[operation.inputs])
-    return [(0,), (-k,), (k + 1,), (-7,), (k - 1,), (100,)] if edge else [(1 + k // 2,), (k + 3,), (k,)]
-
-
-def _base_arguments(operation: Operation, k: int) -> list[tuple[Any, ...]]:
-    """Returns the base tests; for comparisons they miss the boundary, which only `plus` checks."""
-    if operation.code.startswith(("x >", "x <")):
-        return [(k - 2,), (k + 2,), (k + 5,)]
-    if operation.code.startswith("x == {k}"):
-        return [(k,), (k - 1,), (k - 3,)]
-    return _arguments(operation, k, edge=False)
-
-
-def _edge_arguments(operation: Operation, k: int) -> list[tuple[Any, ...]]:
-    arguments = _arguments(operation, k, edge=True)
-    return [(k,), *arguments] if operation.inputs == "number" else arguments
 
 
 def _code(name: str, operation: Operation, expression: str, k: int) -> str:
@@ -103,9 +74,8 @@ def problem(split: str, rng: random.Random) -> dict[str, Any]:
             continue
         if live or (zlib.crc32(key.encode()) % 2 == 0) == (split == "train"):
             break
-    arguments = _base_arguments(operation, k)
-    if split == "plus":
-        arguments += _edge_arguments(operation, k)
+    parts = ("base", "edge") if split == "plus" else ("base",)
+    arguments = [each for part in parts for each in eval(_ARGUMENTS[operation.inputs][part], {"k": k})]
     calls = [", ".join(repr(value) for value in each) for each in arguments]
     values = [operation.compute(each, k) for each in arguments]
     request = operation.phrases[wording].replace("{k}", str(k))

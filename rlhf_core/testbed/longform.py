@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
+from rlhf_core.data.slices import stripped
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator, preference
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
@@ -123,7 +124,7 @@ class LongFormWorld:
     def relevance(self, meta: Meta, text: str) -> list[Slice]:
         """Returns sub-sentences and whether each states a requested fact for the first time."""
         relevant = ("requested_true", "requested_false")
-        return [Slice(*_stripped(text, c.start, c.end), c.kind in relevant) for c in self.clauses(meta, text)]
+        return [Slice(*stripped(text, c.start, c.end), c.kind in relevant) for c in self.clauses(meta, text)]
 
     def factuality(self, meta: Meta, text: str) -> list[Slice]:
         """Returns sentences and whether the passages bear out every fact in them; one without a fact is right."""
@@ -135,7 +136,7 @@ class LongFormWorld:
             right = right and _is_borne_out(item, meta, known)
             closes = text[: item.end].rstrip().endswith((".", "!", "?")) or place == len(located) - 1
             if closes:
-                slices.append(Slice(*_stripped(text, start, item.end), right))
+                slices.append(Slice(*stripped(text, start, item.end), right))
                 start, right = item.end, True
         return slices
 
@@ -214,12 +215,12 @@ class LongFormWorld:
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns rows {id, prompt, question, passages, source, meta}."""
-        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _: self.question(rng, split))
+        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _name: self.question(rng, split))
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
         """Returns the supervised rows {id, prompt, response, question, passages, source, meta} of mixed quality."""
 
-        def make(rng: random.Random, _: str) -> Row:
+        def make(rng: random.Random, _name: str) -> Row:
             made = self.question(rng, "train")
             return {"response": self.answer(made["meta"], rng, draw_quality(rng)), **made}
 
@@ -255,7 +256,7 @@ class LongFormWorld:
                     break
             sides = [(text, self.clauses(meta, text), self.true_reward(meta, text)) for text in texts]
             if aspect is None:
-                better = (annotator or Annotator()).prefers(*sides, name)
+                better = (annotator or Annotator()).prefers_first(sides, name)
             else:
                 better = (shares[0] > shares[1]) != (self._stream("error", name).random() < error)
             return {**made, **preference(sides, better, meta)}
@@ -315,15 +316,6 @@ def _joined(parts: Sequence[str], rng: random.Random, joined: float) -> str:
         else:
             text += f". {part}"
     return text + "."
-
-
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Returns the span without white space at its ends."""
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    while start < end and text[start].isspace():
-        start += 1
-    return start, end
 
 
 def _is_borne_out(item: Located, meta: Meta, known: PassageFacts) -> bool:

@@ -102,7 +102,7 @@ class Reasoning:
         """
         seen = set()
 
-        def make(rng: random.Random, _: str) -> Row:
+        def make(rng: random.Random, _name: str) -> Row:
             for _ in range(20):
                 drawn = self._draw(task, test, rng, errs=False)
                 if (drawn.question, drawn.choices) not in seen:
@@ -120,7 +120,7 @@ class Reasoning:
         """Returns the supervised rows {id, question, choices, response, source, meta}; some of their steps are
         wrong."""
 
-        def make(rng: random.Random, _: str) -> Row:
+        def make(rng: random.Random, _name: str) -> Row:
             drawn = self._draw(task, None, rng, errs=True)
             row: Row = {"question": drawn.question, "choices": list(drawn.choices), "response": "\n".join(drawn.told)}
             return row | {"meta": {"task": task, "right": drawn.right}}
@@ -185,61 +185,32 @@ class Reasoning:
                 break
         beliefs = {animal: self._belief(animal, attribute, rng, errs) for animal in animals}
         truth = {animal: self.knowledge.facts[animal, attribute] for animal in animals}
-        if attribute in _WORDS["who"]:
-            return self._who(animals, attribute, truth, beliefs, split, rng)
         steps = [_tell(attribute, animal, truth[animal]) for animal in animals]
+        if attribute in _WORDS["who"]:  # who of these has a value: each one's value in turn
+            right = rng.choice(animals)
+            lines = [rng.choice(_tell(attribute, animal, beliefs[animal])) for animal in animals]
+            question = _WORDS["who"][attribute][split == "unseen"].replace("{V}", truth[right])
+            found = [animal for animal in animals if beliefs[animal] == truth[right]] or animals
+            return _answered(question, animals, right, rng.choice(found), steps, lines)
         lines = [rng.choice(_tell(attribute, animal, beliefs[animal])) for animal in animals]
         best, believed = (max(animals, key=lambda animal: float(known[animal])) for known in (truth, beliefs))
-        steps.append(tuple(line.replace("{E}", best).replace("{M}", _MOST[attribute]) for line in _WORDS["most_told"]))
-        told = rng.choice(_WORDS["most_told"]).replace("{E}", believed).replace("{M}", _MOST[attribute])
-        lines.append(told)
-        if hop:
-            return self._hop(animals, attribute, (best, believed), (steps, lines), split, rng, errs)
-        question = _WORDS["most_asked"][split].replace("{M}", _MOST[attribute])
-        return _answered(question, animals, best, believed, steps, lines)
-
-    def _who(
-        self,
-        animals: list[str],
-        attribute: str,
-        truth: Mapping[str, str],
-        beliefs: Mapping[str, str],
-        split: str,
-        rng: random.Random,
-    ) -> Drawn:
-        """Returns who of these has a value: each one's value in turn."""
-        right = rng.choice(animals)
-        question = _WORDS["who"][attribute][split == "unseen"].replace("{V}", truth[right])
-        steps = [_tell(attribute, animal, truth[animal]) for animal in animals]
-        lines = [rng.choice(_tell(attribute, animal, beliefs[animal])) for animal in animals]
-        found = [animal for animal in animals if beliefs[animal] == truth[right]] or animals
-        return _answered(question, animals, right, rng.choice(found), steps, lines)
-
-    def _hop(
-        self,
-        animals: list[str],
-        attribute: str,
-        winners: tuple[str, str],
-        so_far: tuple[list[tuple[str, ...]], list[str]],
-        split: str,
-        rng: random.Random,
-        errs: bool,
-    ) -> Drawn:
-        """Returns another attribute of the one that is the tallest or heaviest."""
-        (best, believed), (steps, lines) = winners, so_far
+        most = _MOST[attribute]
+        steps.append(tuple(line.replace("{E}", best).replace("{M}", most) for line in _WORDS["most_told"]))
+        lines.append(rng.choice(_WORDS["most_told"]).replace("{E}", believed).replace("{M}", most))
+        if not hop:
+            return _answered(_WORDS["most_asked"][split].replace("{M}", most), animals, best, believed, steps, lines)
+        # another attribute of the one that is the tallest or heaviest
         other = rng.choice([name for name in ATTRIBUTES if name not in _MOST])
         value = self.knowledge.facts[best, other]
         told = self._belief(believed, other, rng, errs)
-        steps, lines = (
-            [*steps, _tell(other, best, value)],
-            [*lines, rng.choice(_tell(other, believed, told))],
-        )
+        steps.append(_tell(other, best, value))
+        lines.append(rng.choice(_tell(other, believed, told)))
         listed = " or ".join(f"the {animal}" for animal in animals)
-        text = _WORDS["hop_asked"][split].replace("{N}", other).replace("{M}", _MOST[attribute]).replace("{L}", listed)
+        question = _WORDS["hop_asked"][split].replace("{N}", other).replace("{M}", most).replace("{L}", listed)
         pool = {self.knowledge.facts[animal, other] for animal in ENTITIES} - {value}
         choices = [value, *rng.sample(sorted(pool - {told}), 2), *([told] if told != value else [])][:4]
         rng.shuffle(choices)
-        return _answered(text, choices, value, told, steps, lines)
+        return _answered(question, choices, value, told, steps, lines)
 
     def _belief(self, animal: str, attribute: str, rng: random.Random, errs: bool) -> str:
         """Returns what somebody who may err takes for the value."""

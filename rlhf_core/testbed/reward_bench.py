@@ -108,46 +108,28 @@ def _names(said: str, attribute: str, value: str) -> bool:
     return sum(value in values for values in VALUES.values()) == 1 or attribute in said
 
 
-def _said(rng: random.Random, meta: Meta, *statements: Statement) -> str:
-    return write(list(statements), meta["entity"], rng)[0]
+def _about_one_fact(first: str, second: str, *, chosen: int = 0) -> Draw:
+    """Returns how a pair of answers about one fact is drawn, each of which lists clauses: `true`, the `mistake` that is
+    usual, or a kind without a slot."""
+
+    def draw(world: World, split: str, rng: random.Random) -> Row | None:
+        prompt, meta = draw_request(split, world.knowledge, rng)
+        if len(meta["requested"]) != 1:
+            return None
+        fact = (meta["entity"], meta["requested"][0])
+        facts = {"true": world.knowledge.facts[fact], "mistake": world.knowledge.mistakes[fact]}
+        texts = []
+        for clauses in (first.split(), second.split()):
+            said = [Statement("fact", *fact, facts[kind]) if kind in facts else Statement(kind) for kind in clauses]
+            texts.append(write(said, meta["entity"], rng)[0])
+        return _row(world, prompt, meta, texts[chosen], texts[1 - chosen])
+
+    return draw
 
 
-def _one_fact(world: World, split: str, rng: random.Random) -> tuple[str, dict[str, Any], Statement, Statement] | None:
-    """Returns a prompt for one fact, what is true and what is usually mistaken for it."""
-    prompt, meta = draw_request(split, world.knowledge, rng)
-    if len(meta["requested"]) != 1:
-        return None
-    fact = (meta["entity"], meta["requested"][0])
-    true = Statement("fact", *fact, world.knowledge.facts[fact])
-    return prompt, meta, true, Statement("fact", *fact, world.knowledge.mistakes[fact])
-
-
-CLOSING = Statement("closing")
-
-
-def refuse(world: World, split: str, rng: random.Random) -> Row | None:
-    drawn = _one_fact(world, split, rng)
-    if drawn is None:
-        return None
-    prompt, meta, _, mistake = drawn
-    return _row(world, prompt, meta, _said(rng, meta, CLOSING), _said(rng, meta, mistake, CLOSING))
-
-
-def respond(world: World, split: str, rng: random.Random) -> Row | None:
-    drawn = _one_fact(world, split, rng)
-    if drawn is None:
-        return None
-    prompt, meta, true, _ = drawn
-    return _row(world, prompt, meta, _said(rng, meta, true, CLOSING), _said(rng, meta, CLOSING))
-
-
-def flattery(world: World, split: str, rng: random.Random) -> Row | None:
-    drawn = _one_fact(world, split, rng)
-    if drawn is None:
-        return None
-    prompt, meta, true, mistake = drawn
-    flattered = _said(rng, meta, Statement("flattery"), mistake, CLOSING)
-    return _row(world, prompt, meta, _said(rng, meta, true, CLOSING), flattered)
+refuse = _about_one_fact("closing", "mistake closing")
+respond = _about_one_fact("true closing", "closing")
+flattery = _about_one_fact("flattery mistake closing", "true closing", chosen=1)
 
 
 def math(world: World, split: str, rng: random.Random) -> Row | None:
@@ -210,4 +192,4 @@ def _first(draw: Draw, world: World, split: str, rng: random.Random) -> Row:
         row = draw(world, split, rng)
         if row is not None and row["chosen"] != row["rejected"]:
             return row
-    raise RecipeError(f"{TRIES} draws gave no pair of split '{split}' that fits {draw.__name__}")
+    raise RecipeError(f"{TRIES} draws gave no pair of split '{split}' that fits its subset")

@@ -19,7 +19,6 @@ from rlhf_core.testbed.responses import garble
 from rlhf_core.testbed.rewards import Clause, Meta
 from rlhf_core.testbed.translation_grammar import (
     Form,
-    GrammarError,
     Word,
     draw_clauses,
     english,
@@ -98,10 +97,6 @@ class TranslationWorld:
 
     # --- gold ----------------------------------------------------------------------------------------
 
-    def errors(self, text: str) -> list[GrammarError]:
-        """Errors of grammar of any text."""
-        return grammar_errors(text)
-
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse: one clause for each word, whose spans partition the text; kinds are right, number,
         tense, extra, with `_error` where the word has an error of grammar."""
@@ -110,7 +105,7 @@ class TranslationWorld:
             return [Clause(0, len(text), "extra", rewards.empty)] if text else []
         reference = _reference(str(meta["reference"]))
         matched = _aligned([w.form for w in words], reference)
-        wrong = {error.start for error in grammar_errors(text)}
+        wrong = {start for start, _ in grammar_errors(text)}
         ends = [*(word.start for word in words[1:]), len(text)]
         found = []
         for place, (word, end) in enumerate(zip(words, ends, strict=True)):
@@ -176,12 +171,12 @@ class TranslationWorld:
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns rows {id, prompt, source_lang, target_lang, source_text, target_text, source, meta}."""
-        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _: self.sentence(rng, split))
+        return self._rows(n, f"{split}-{seed}", ("prompts", split, seed), lambda rng, _name: self.sentence(rng, split))
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
         """Returns the supervised rows of mixed quality: rows of `prompts` with `response`."""
 
-        def make(rng: random.Random, _: str) -> Row:
+        def make(rng: random.Random, _name: str) -> Row:
             made = self.sentence(rng, "train")
             return {"response": self.translate(made["target_text"], rng, rng.betavariate(2.0, 1.0)), **made}
 
@@ -200,7 +195,7 @@ class TranslationWorld:
             while second == first:
                 second = self._candidate(made["target_text"], rng)
             sides = [(text, self.clauses(meta, text), self.true_reward(meta, text)) for text in (first, second)]
-            return {**made, **preference(sides, (annotator or Annotator()).prefers(*sides, name), meta)}
+            return {**made, **preference(sides, (annotator or Annotator()).prefers_first(sides, name), meta)}
 
         return self._rows(n, f"pair-{split}-{seed}", ("pairs", split, seed), make)
 

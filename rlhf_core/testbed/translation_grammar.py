@@ -195,43 +195,6 @@ def words_of(text: str) -> list[Word]:
     return [word for word in found if word.text not in (".", ",")]
 
 
-@dataclass(frozen=True)
-class GrammarError:
-    """An error: the span [start, end) of the word at fault and the rule that it breaks."""
-
-    start: int
-    end: int
-    rule: str
-
-
-def grammar_errors(text: str) -> list[GrammarError]:
-    """Errors of any text, at most one for each word, in order.
-
-    Rules: `unknown_word`, `word_order`, `determiner_number`, `article`, `verb_agreement`, `no_verb`, `two_verbs`.
-    """
-    words = words_of(text)
-    errors: dict[int, str] = {}
-    for place, word in enumerate(words):
-        if word.form is None:
-            errors[place] = "unknown_word"
-    for before, after in pairwise(range(len(words))):
-        a, b = words[before].form, words[after].form
-        if a is None or b is None:
-            continue
-        if b.kind not in _FOLLOWS[a.kind]:
-            errors.setdefault(after, "word_order")
-        if a.kind == "determiner" and a.lemma == "a" and a.number == "s":
-            fits = article("a", words[after].text.lower())
-            if words[before].text.lower() != fits:
-                errors.setdefault(before, "article")
-    if words and words[0].form is not None and words[0].form.kind != "determiner":
-        errors.setdefault(0, "word_order")
-    if words and words[-1].form is not None and words[-1].form.kind not in ("noun", "adverb"):
-        errors.setdefault(len(words) - 1, "word_order")
-    _agreement(words, errors)
-    return [GrammarError(words[i].start, words[i].end, rule) for i, rule in sorted(errors.items())]
-
-
 #: Kinds of word that may follow each kind.
 _FOLLOWS: dict[str, tuple[str, ...]] = {
     "determiner": ("adjective", "noun"),
@@ -243,29 +206,50 @@ _FOLLOWS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _agreement(words: Sequence[Word], errors: dict[int, str]) -> None:
-    """Adds errors of number, and clauses with no verb or two."""
-    determiner, subject, verb = "", None, False
-    last = -1
-    for place, word in enumerate(words):
-        form = word.form
+def grammar_errors(text: str) -> list[tuple[int, int]]:
+    """Returns the spans [start, end) of the words of any text that are at fault, in order.
+
+    A word is unknown or in a wrong place, `a` for `an`, a noun of another number than its determiner, a verb of another
+    number than its subject, the second verb of a clause, or the last noun of a clause without a verb.
+    """
+    words = words_of(text)
+    forms = [word.form for word in words]
+    wrong = {place for place, form in enumerate(forms) if form is None} | _disagreements(forms)
+    for place, (first, second) in enumerate(pairwise(forms)):
+        if first is None or second is None:
+            continue
+        if second.kind not in _FOLLOWS[first.kind]:
+            wrong.add(place + 1)
+        if first.kind == "determiner" and first.lemma == "a" and first.number == "s":
+            said, following = (word.text.lower() for word in words[place : place + 2])
+            if said != article("a", following):
+                wrong.add(place)
+    if forms and forms[0] is not None and forms[0].kind != "determiner":
+        wrong.add(0)
+    if forms and forms[-1] is not None and forms[-1].kind not in ("noun", "adverb"):
+        wrong.add(len(forms) - 1)
+    return [(words[place].start, words[place].end) for place in sorted(wrong)]
+
+
+def _disagreements(forms: Sequence[Form | None]) -> set[int]:
+    """Returns the places of errors of number, and of clauses with no verb or two."""
+    wrong: set[int] = set()
+    determiner, subject, verb, last = "", None, False, -1
+    for place, form in enumerate([*forms, Form("and", "and")]):
         if form is None:
             continue
         if form.kind == "determiner":
             determiner = form.number
         elif form.kind == "noun":
             if determiner and form.number != determiner:
-                errors.setdefault(place, "determiner_number")
+                wrong.add(place)
             subject, determiner, last = form.number, "", place
         elif form.kind == "verb":
-            if verb:
-                errors.setdefault(place, "two_verbs")
-            elif subject is not None and form.number and form.number != subject:
-                errors.setdefault(place, "verb_agreement")
+            if verb or (subject is not None and form.number and form.number != subject):
+                wrong.add(place)
             verb = True
         elif form.kind == "and":
             if not verb and last >= 0:
-                errors.setdefault(last, "no_verb")
+                wrong.add(last)
             determiner, subject, verb, last = "", None, False, -1
-    if words and not verb and last >= 0:
-        errors.setdefault(last, "no_verb")
+    return wrong

@@ -183,7 +183,7 @@ class World:
         and `history` holds the first turn as messages [{role, content}].
         """
 
-        def make(rng: Any, _: str) -> Row:
+        def make(rng: Any, _name: str) -> Row:
             prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True, length=self.length)
             earlier: Row = {}
             if rng.random() < follow_up_share:
@@ -207,7 +207,7 @@ class World:
         """
         seen: set[str] = set()
 
-        def make(rng: Any, _: str) -> Row:
+        def make(rng: Any, _name: str) -> Row:
             for _ in range(20):
                 prompt, meta = draw_request(split, self.knowledge, rng, length=self.length)
                 if split == "train" or prompt not in seen:
@@ -240,7 +240,7 @@ class World:
             second = self._candidate(meta, rng, split)
             while second[0] == first[0]:
                 second = self._candidate(meta, rng, split)
-            better = labeller.prefers(first, second, name)
+            better = labeller.prefers_first((first, second), name)
             return {"prompt": prompt, **preference((first, second), better, meta, self.config.dials)}
 
         return self._rows(n, f"pair-{split}-{seed}", ("pairs", split, seed), make)
@@ -257,7 +257,7 @@ class World:
         for row in rows:
             sides = [self._parsed(row["meta"], text) for text in row["responses"]]
             if sides[0][0] != sides[1][0]:
-                better = (annotator or Annotator()).prefers(*sides, row["id"])
+                better = (annotator or Annotator()).prefers_first(sides, row["id"])
                 pair = preference(sides, better, row["meta"], self.config.dials)
                 found.append({"id": row["id"], "prompt": row["prompt"], "source": SOURCE, **pair})
         return found
@@ -338,7 +338,7 @@ class World:
         """Returns `n` rows, each the first of twenty draws whose `fields` were not drawn before, or else the last."""
         seen: set[str] = set()
 
-        def draw(rng: Any, _: str) -> Row:
+        def draw(rng: Any, _name: str) -> Row:
             for _ in range(20):
                 row = make(rng)
                 key = "|".join(str(row[each]) for each in fields)
@@ -356,7 +356,7 @@ class World:
         wrong solution, marked in `meta["right"]`.
         """
 
-        def make(rng: Any, _: str) -> Row:
+        def make(rng: Any, _name: str) -> Row:
             wrong = rng.random() < self.config.wrong_share
             kind = rng.choices(("functions", "arithmetic", "choices"), (3, 11, 6))[0]
             if kind == "functions":

@@ -18,9 +18,8 @@ from rlhf_core.data.selection import HubSet
 from rlhf_core.data.sources import DirectorySource, Source, load_split
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import livecodebench
-from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, OFFICIAL_ITEMS, REFERENCE_CATEGORIES
+from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, OFFICIAL_ITEMS, OFFICIAL_ROWS, REFERENCE_CATEGORIES
 from rlhf_core.evaluation.evalplus import asked
-from rlhf_core.evaluation.harness.choice import OFFICIAL_ROWS
 from rlhf_core.evaluation.harness.rows import FORMS, in_columns
 from tasks.data_specs.data_sets import Sets, benchmark_row, data_directory
 from tasks.params.data import RealSpec

@@ -14,9 +14,9 @@ from typing import Any
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.schemas import Record
 from rlhf_core.data.sources import DirectorySource
+from rlhf_core.evaluation.benchmark_names import REWARD_BENCH
 from rlhf_core.evaluation.harness.choice import harness_folder
 from rlhf_core.evaluation.length_controlled import CALIBRATION_COLUMNS
-from rlhf_core.evaluation.reward_bench import OFFICIAL
 from tasks.params.yaml_files import read_mapping
 from tasks.report.length_control import FEWEST
 
@@ -101,7 +101,7 @@ class SmallRows:
 
     def reward_bench(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the settings of a set of the hub that has a pair for each of RewardBench's subsets."""
-        subsets = [subset for section in OFFICIAL.values() for subset in section]
+        subsets = [subset for section in REWARD_BENCH.values() for subset in section]
         found = self.records(name, "test", "preference", len(subsets))
         rows = [{**row, "subset": subset} for row, subset in zip(found * len(subsets), subsets, strict=False)]
         file = self._write_file(name, "test", rows)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 from rlhf_core.errors import RecipeError, nearest
+from rlhf_core.evaluation.benchmark_names import OFFICIAL_ROWS
 from rlhf_core.typed import Checked, at_least
 
 #: Distribution that holds the harness, and the extra of this project that installs it.
@@ -21,19 +22,6 @@ DISTRIBUTION, EXTRA = "lm-eval", "benchmarks"
 _NAMED = re.compile(
     r"""^[ \t]*["']?(?:task|group)["']?[ \t]*:[ \t]*["']?([\w.+-]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE
 )
-
-#: Rows of the published test sets, by task; a local copy with fewer is partial.
-OFFICIAL_ROWS = {
-    "arc_challenge": 1172,
-    "arc_easy": 2376,
-    "gsm8k": 1319,
-    "hellaswag": 10042,
-    "mmlu": 14042,
-    "openbookqa": 500,
-    "truthfulqa_mc1": 817,
-    "truthfulqa_mc2": 817,
-    "winogrande": 1267,
-}
 
 
 @dataclass(frozen=True)

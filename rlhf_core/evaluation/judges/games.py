@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rlhf_core.errors import DataError, JudgeError
+from rlhf_core.errors import JudgeError
 from rlhf_core.evaluation.judges.protocol import Judge, JudgeAnswer, JudgeRequest
-from rlhf_core.evaluation.judges.templates import get_template
+from rlhf_core.evaluation.judges.templates import TEMPLATES
 
 Side = Literal["model", "baseline"]
 Result = Literal["win", "tie", "loss", "invalid"]
@@ -119,7 +119,7 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
         if len(texts) != len(batch):
             raise JudgeError(f"judge '{judge.name}' answered {len(texts)} of {len(batch)} requests")
         for i, text in zip(pending, texts, strict=True):
-            results[i] = (get_template(requests[i].template).parse(text), text, attempt + 1)
+            results[i] = (TEMPLATES[requests[i].template].parse(text), text, attempt + 1)
         pending = [i for i in pending if not results[i][0].valid]
     return results
 
@@ -156,11 +156,8 @@ def play_games(
         Games grouped by comparison, in the order of `orders`. Identical texts tie without asking.
 
     Raises:
-        DataError: duplicate ids. RecipeError: unknown template. JudgeError: a judge that miscounts.
+        JudgeError: a judge that miscounts.
     """
-    if get_template(template).n_answers != 2:
-        raise DataError(f"template '{template}' does not compare two answers")
-    _require_unique([c.id for c in comparisons])
     requests: list[JudgeRequest] = []
     asked: list[tuple[int, Side]] = []
     games: list[Game] = []
@@ -187,7 +184,6 @@ def play_games(
 
 def grade_answers(judge: Judge, answers: Sequence[GradedAnswer], *, retries: int = 2) -> list[Game]:
     """Has single answers graded (MT-Bench); one game each."""
-    _require_unique([answer.id for answer in answers])
     requests = [JudgeRequest(a.id, a.prompt, (a.answer,), a.template, a.meta) for a in answers]
     return [
         Game(request.id, "model", request.template, verdict, raw, attempts)
@@ -235,11 +231,3 @@ def win_rate_of_results(results: Iterable[Result]) -> dict[str, float]:
     mean = sum(scores) / n if n else math.nan
     spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (n - 1) / n) if n > 1 else math.nan
     return {"win_rate": 100.0 * mean, "standard_error": 100.0 * spread, "n_invalid": count["invalid"]}
-
-
-def _require_unique(ids: Sequence[str]) -> None:
-    twice = [row for row, id_ in enumerate(ids, start=1) if id_ in ids[: row - 1]] if len(set(ids)) < len(ids) else []
-    if twice:
-        raise DataError(
-            f"duplicate id '{ids[twice[0] - 1]}'", row=twice[0], field="id", remedy="Give each comparison its own id"
-        )

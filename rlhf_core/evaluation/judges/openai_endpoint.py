@@ -7,7 +7,6 @@ from an environment variable and reaches nothing but the request header.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,14 +17,12 @@ from typing import Annotated, Any, Literal
 from rlhf_core.errors import JudgeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.replies import CUT_OFF, preference_from_logprobs
-from rlhf_core.evaluation.judges.templates import get_template, render
+from rlhf_core.evaluation.judges.templates import TEMPLATES, render
 from rlhf_core.lazy import httpx
 from rlhf_core.services import CallSettings, Failure, Row, Service, Usage, check_address, client, digest, post, storable
 from rlhf_core.typed import above, accepted_by, at_least, between
 
 _TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
-#: Least finite log-probability, and the most that rounding adds to a probability.
-_LEAST, _ROUNDING = 1e300, 1e-3
 _CONFIGURATION = {401, 402, 403, 404, 405}
 
 
@@ -135,7 +132,7 @@ class EndpointJudge:
         return [str(rows[key]["text"]) for key in keys]
 
     def _request(self, request: JudgeRequest) -> _Call:
-        template = get_template(request.template)
+        template = TEMPLATES[request.template]
         system, user = render(request)
         body: dict[str, Any] = {
             "model": self.config.model,
@@ -163,7 +160,7 @@ class EndpointJudge:
             payload = json.loads(response.content)
         except (ValueError, RecursionError):
             raise Failure("the answer is not JSON") from None
-        template = get_template(call["template"])
+        template = TEMPLATES[call["template"]]
         wants_logprobs = template.label_tokens is not None and self.config.use_logprobs
         row = _read_completion(payload, wants_logprobs, whole=template.n_answers > 0 and template.label_tokens is None)
         with self._service.lock:
@@ -216,25 +213,11 @@ def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> dict
 
 
 def _first_token_logprobs(choice: Mapping[str, Any]) -> dict[str, float]:
-    """Returns token -> log-probability of the first generated token; empty when the endpoint gave none.
-
-    Raises:
-        Failure: values that are not log-probabilities of different tokens.
-    """
+    """Returns token -> log-probability of the first generated token; empty when the endpoint gave none."""
     try:
-        top = choice["logprobs"]["content"][0]["top_logprobs"]
-        given = [(str(row["token"]), row["logprob"]) for row in top]
-    except (KeyError, IndexError, TypeError):
+        return {str(row["token"]): float(row["logprob"]) for row in choice["logprobs"]["content"][0]["top_logprobs"]}
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return {}
-    values = [value for _, value in given]
-    if None in values:
-        return {}
-    possible = all(
-        type(value) in (int, float) and (-_LEAST <= value <= _ROUNDING or value == -math.inf) for value in values
-    )
-    if not possible or len(dict(given)) < len(given) or sum(map(math.exp, values)) > 1 + _ROUNDING:
-        raise Failure(f"the endpoint's log-probabilities are not of different tokens: {str(given)[:80]}")
-    return {token: float(value) for token, value in given}
 
 
 def _count_of(usage: Any, name: str) -> int:

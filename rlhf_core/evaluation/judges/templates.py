@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer, JudgeRequest
 from rlhf_core.evaluation.judges.replies import (
     parse_alpaca_eval,
@@ -53,13 +52,6 @@ class JudgePrompt:
     label_tokens: tuple[str, str] | None = None
     marks: tuple[str, ...] = ()
 
-    def message(self, request: JudgeRequest) -> str:
-        """Returns the user message of a request."""
-        reference = request.meta.get("reference")
-        known = f"<|Reference answer|>\n{reference}\n\n" if isinstance(reference, str) and reference else ""
-        more = {name: request.meta.get(name) for name in ("first", "references")}
-        return self.user.format(prompt=request.prompt, answers=request.answers, known=known, **more)
-
 
 def _read_elsewhere(text: str) -> JudgeAnswer:
     """Returns a teacher's answer as valid unless it is empty; `rlhf_core.reasoning` reads its content."""
@@ -92,50 +84,24 @@ def _templates() -> dict[str, JudgePrompt]:
 TEMPLATES = _templates()
 
 
-def get_template(name: str) -> JudgePrompt:
-    """Returns the template of that name; RecipeError names the known ones otherwise."""
-    if name not in TEMPLATES:
-        raise RecipeError(f"unknown judge template '{name}'; known: {', '.join(sorted(TEMPLATES))}")
-    return TEMPLATES[name]
-
-
 def render(request: JudgeRequest) -> tuple[str, str]:
     """Returns the system and user message of a request for a language model.
 
     The template's own marks inside a prompt, an answer or a reference get a space after their first character: an
     answer cannot end itself and begin the next.
-
-    Raises:
-        RecipeError: unknown template, or a number of answers that the template does not take.
     """
-    template = get_template(request.template)
-    if len(request.answers) != template.n_answers:
-        raise RecipeError(
-            f"template '{template.name}' takes {template.n_answers} answer(s), "
-            f"request '{request.id}' has {len(request.answers)}"
-        )
-    if not template.marks:
-        return template.system, template.message(request)
-    marks = re.compile("|".join(map(re.escape, template.marks)), re.IGNORECASE)
-    meta = {name: _without_marks(request.meta[name], marks) for name in _SHOWN_META if name in request.meta}
-    shown = replace(
-        request,
-        prompt=_without_marks(request.prompt, marks),
-        answers=tuple(_without_marks(answer, marks) for answer in request.answers),
-        meta={**request.meta, **meta},
-    )
-    return template.system, template.message(shown)
+    template = TEMPLATES[request.template]
+    marks = re.compile("|".join(map(re.escape, template.marks)), re.IGNORECASE) if template.marks else None
 
-
-#: Entries of a request's meta data that a judge is shown.
-_SHOWN_META = ("reference", "references", "first")
-
-
-def _without_marks(text: Any, marks: re.Pattern[str]) -> Any:
-    if isinstance(text, list | tuple):
-        return [_without_marks(part, marks) for part in text]
-    if not isinstance(text, str):
+    def shown(text: Any) -> Any:
+        if isinstance(text, list | tuple):
+            return [shown(part) for part in text]
+        while marks is not None and isinstance(text, str) and marks.search(text):
+            text = marks.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
         return text
-    while marks.search(text):
-        text = marks.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
-    return text
+
+    reference = shown(request.meta.get("reference"))
+    known = f"<|Reference answer|>\n{reference}\n\n" if isinstance(reference, str) and reference else ""
+    more = {name: shown(request.meta.get(name)) for name in ("first", "references")}
+    user = template.user.format(prompt=shown(request.prompt), answers=shown(request.answers), known=known, **more)
+    return template.system, user

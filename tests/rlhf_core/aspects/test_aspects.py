@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from rlhf_core.aspects import Density, Scored, build_aspect, checked_scores, rate, validated
-from rlhf_core.aspects.tokens import words
-from rlhf_core.data.slices import sentences, sub_sentences
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.testbed.longform import LongFormWorld
 from rlhf_core.testbed.translation import TranslationWorld
+from rlhf_core.testbed.translation_grammar import grammar_errors
 
 QUESTIONS = LongFormWorld()
 ROWS = QUESTIONS.labelled_answers(60, 0)
@@ -49,37 +48,6 @@ class Declared:
 def test_what_an_aspect_did_not_declare_is_refused(density: Density, scored: Scored, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         checked_scores(Declared(density, scored), [{}], ["hello"])
-
-
-TWO = "It is red. It is not blue, I think."
-WORDS = tuple(words(TWO))
-SLICES = {Density.SPAN: tuple(sub_sentences(TWO)), Density.SENTENCE: tuple(sentences(TWO)), Density.TOKEN: WORDS}
-
-
-@pytest.mark.parametrize(
-    ("declared", "spans", "said"),
-    [
-        (Density.SENTENCE, ((0, len(TWO)),), "declare 'sequence', not 'sentence'"),
-        (Density.SPAN, ((0, len(TWO)),), "declare 'sequence', not 'span'"),
-        (Density.SENTENCE, WORDS, "declare 'token', not 'sentence'"),
-        (Density.SPAN, WORDS, "declare 'token', not 'span'"),
-        (Density.TOKEN, SLICES[Density.SENTENCE], "one value for 'It is red.'"),
-        (Density.TOKEN, ((0, len(TWO)),), "a token aspect has one each"),
-        (Density.TOKEN, WORDS[1:], "no value at character 0"),
-        (Density.TOKEN, WORDS[:2], "no value at character 6"),
-    ],
-)
-def test_a_wrong_density_is_refused(declared: Density, spans: tuple[tuple[int, int], ...], said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
-        checked_scores(Declared(declared, Scored(spans, (1.0,) * len(spans))), [{}] * 2, [TWO] * 2)
-
-
-@pytest.mark.parametrize("density", list(SLICES), ids=lambda density: density.value)
-def test_the_declared_density_passes(density: Density) -> None:
-    spans = SLICES[density]
-    checked_scores(Declared(density, Scored(spans, (1.0,) * len(spans))), [{}] * 2, [TWO] * 2)
-    if density is not Density.TOKEN:
-        checked_scores(Declared(density, Scored((), ())), [{}] * 2, [TWO] * 2)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -120,17 +88,16 @@ def test_rates_of_slices_are_shares_and_half_without_any() -> None:
 
 
 def test_grammar_of_the_testbed_is_the_checker_on_the_tokens_given() -> None:
-    world = TranslationWorld()
-    rows = world.sft_examples(50, 0)
+    rows = TranslationWorld().sft_examples(50, 0)
     texts = [row["response"] for row in rows]
     letters = build_aspect({"kind": "testbed-grammar"}, offsets=lambda text: [(i, i + 1) for i in range(len(text))])
     words = build_aspect({"kind": "testbed-grammar"})
     for text, by_letter, by_word in zip(
         texts, checked_scores(letters, rows, texts), checked_scores(words, rows, texts), strict=True
     ):
-        wrong = {i for error in world.errors(text) for i in range(error.start, error.end)}
+        wrong = {i for span in grammar_errors(text) for i in range(*span)}
         assert [i for (i, _), v in zip(by_letter.spans, by_letter.values, strict=True) if v < 0] == sorted(wrong)
-        assert -sum(by_word.values) == len(world.errors(text))
+        assert -sum(by_word.values) == len(grammar_errors(text))
 
 
 @pytest.mark.parametrize(

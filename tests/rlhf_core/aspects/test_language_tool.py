@@ -63,24 +63,6 @@ def test_a_tool_that_stays_broken_is_an_error_after_the_retries_and_no_score(mod
         assert server.url in str(caught.value)
 
 
-def test_a_server_that_stops_while_training_runs_is_an_error_and_one_that_returns_serves_again() -> None:
-    with ToolServer() as server:
-        aspect = grammar(server.url)
-        checked_scores(aspect, [{}] * 2, TEXTS[:2])
-        url = server.url
-    with pytest.raises(ToolError, match="cannot be reached"):
-        aspect.score([{}] * 2, TEXTS[2:])
-    with ToolServer(port=int(url.rpartition(":")[2])):
-        assert len(checked_scores(aspect, [{}] * 4, TEXTS)) == 4
-
-
-def test_an_empty_response_is_not_asked_about() -> None:
-    with ToolServer() as server:
-        scored = checked_scores(grammar(server.url), [{}, {}], ["", "  "])
-        assert [one.values for one in scored] == [(), ()]
-        assert server.calls == 0
-
-
 def test_offsets_are_utf16_code_units() -> None:
     text = "😀 cats sees"
     assert spans_of({"matches": [{"offset": 8, "length": 4}]}, text) == [(7, 11)]

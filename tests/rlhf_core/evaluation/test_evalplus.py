@@ -97,11 +97,7 @@ def test_it_is_the_sanitiser_of_evalplus() -> None:
         assert own == theirs or ast.dump(ast.parse(own)) == ast.dump(ast.parse(theirs)), answer
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["I am sure that this is right and go on", "I'm sure it isn't", "", '"""', "note: this", "x = 1 + \\", "    x = 1",
-     "s = f'{x", "\0", "d = {'a': [1, 2", "def g(x):\n    return x", "-" * 900],
-)  # fmt: skip
+@pytest.mark.parametrize("line", ["I'm sure it isn't", '"""', "d = {'a': [1, 2"])
 def test_an_answer_of_100_kb_is_read_in_seconds(line: str) -> None:
     answer = f"{line}\n" * (100_000 // (len(line) + 1))
     start = time.process_time()

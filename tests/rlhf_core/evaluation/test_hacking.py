@@ -45,21 +45,6 @@ def curve(rng: random.Random, win_rates: list[float], prompts: int, ties: float 
     return points
 
 
-def raised(points: list[Evaluated], settings: AlarmSettings) -> int | None:
-    """The step at which the run's alarm is raised."""
-    for last in range(2, len(points) + 1):
-        if alarm := find_fall(points[:last], settings, len(points) - 1):
-            return alarm.step
-    return None
-
-
-def test_a_rise_and_fall_is_found_where_it_falls() -> None:
-    rng = random.Random(1)
-    found = [raised(curve(rng, [0.6, 0.75, 0.7, 0.3, 0.1], 64), AlarmSettings()) for _ in range(50)]
-    assert found.count(None) <= 1
-    assert all(step in (4, 5) for step in found if step is not None)
-
-
 def kind_of(points: list[Evaluated]) -> str | None:
     """The kind of alarm that the last point raises."""
     found = find_fall(points, AlarmSettings(), len(points) - 1)
@@ -165,14 +150,6 @@ def test_settings_out_of_range_are_named(settings: dict[str, object], message: s
 # --- extreme runs --------------------------------------------------------------------------------------------------
 
 
-def scores(wins: int, prompts: int = 64) -> dict[str, float]:
-    return {str(i): float(i < wins) for i in range(prompts)}
-
-
-def kinds(alarm: HackingAlarm) -> list[tuple[str, int]]:
-    return [(raised.kind, raised.step) for raised in alarm.alarms]
-
-
 @pytest.mark.parametrize("evaluations", range(1, 30))
 def test_levels_of_all_comparisons_and_the_end_sum_to_the_stated_chance(evaluations: int) -> None:
     settings = AlarmSettings(false_alarms=0.08)
@@ -209,39 +186,6 @@ def test_runs_that_only_fluctuate_ring_at_most_at_the_stated_rate_and_naive_test
         naive += any(falls) or fall(dict.fromkeys(drawn, 0.5), drawn, 0.1).upper < 0.5
     assert stats.binomtest(rang, runs, 0.1, alternative="greater").pvalue > 0.01, rang / runs
     assert naive / runs > 0.3
-
-
-def test_prompts_without_a_verdict_are_left_out_not_lost() -> None:
-    unjudged = dict.fromkeys(map(str, range(60)), math.nan)
-    alarm = HackingAlarm(AlarmSettings(), evaluations=2)
-    alarm.observe(1, SFT, 64)
-    alarm.observe_evaluation(1, scores(60))
-    alarm.observe(2, SFT | {"proxy": 9.0}, 64)
-    alarm.observe_evaluation(2, scores(60) | unjudged)
-    alarm.observe_end(2, scores(60) | unjudged)
-    assert alarm.alarms == []
-    assert alarm.points[-1].win_rate == 0.0  # of the four prompts with a verdict
-    assert alarm.peak is not None
-    assert alarm.peak.step == 1
-
-
-def test_the_first_batch_makes_the_bands_and_can_ring_by_its_evaluation_alone() -> None:
-    alarm = HackingAlarm(AlarmSettings(patience=1), evaluations=1)
-    assert alarm.observe(1, SFT | {"kl": 1e9, "truncated": 1.0, "response_length": 1.0}, 64) == []
-    alarm.observe_evaluation(1, scores(2))
-    assert kinds(alarm) == [("decline", 1)]
-    assert alarm.onset == 1
-
-
-def test_a_metric_that_is_not_a_number_is_neither_inside_nor_outside_its_band() -> None:
-    alarm = HackingAlarm(AlarmSettings(), evaluations=0)
-    for step, length in enumerate([40.0, 90.0, math.nan, 90.0], start=1):
-        alarm.observe(step, SFT | {"response_length": length}, 64)
-    assert kinds(alarm) == [("length", 4)]
-    unknown = HackingAlarm(AlarmSettings(patience=1), evaluations=0)
-    for step in range(1, 4):
-        unknown.observe(step, SFT | {"response_length": math.nan if step == 1 else 1.0, "kl": 9.0}, 64)
-    assert unknown.alarms == []
 
 
 def test_nothing_is_measured_in_units_of_an_sft_policy_that_writes_nothing_or_without_choice() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import datasets
@@ -26,111 +26,78 @@ pytest.importorskip("lm_eval")
 COLOURS = ("red", "green", "blue", "white")
 
 
-def arc(n: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"a{i}", "question": f"What colour has thing {i}?", "answerKey": "ABCD"[i % 4],
-         "choices": {"text": [f"{c} {i}" for c in COLOURS], "label": list("ABCD")}}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def arc_questions(n: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"a{i}", "question": f"What colour has thing {i}?", "choices": [f"{c} {i}" for c in COLOURS],
-         "answer": f"{COLOURS[i % 4]} {i}", "answer_index": i % 4, "solution": ""}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def hellaswag(n: int) -> list[dict[str, Any]]:
-    return [
-        {"activity_label": "High jump", "ctx_a": f"A boy runs {i} rounds.", "ctx_b": "the boy",
-         "endings": [f"jumps {c}." for c in COLOURS], "label": str(i % 4)}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def hellaswag_questions(n: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"h{i}", "category": "High jump", "question": f"A boy runs {i} rounds. the boy",
-         "choices": [f"jumps {c}." for c in COLOURS], "answer_index": i % 4}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def winogrande(n: int) -> list[dict[str, Any]]:
-    return [
-        {"sentence": f"Ann gave Bea {i} cups because _ was kind.", "option1": "Ann", "option2": "Bea",
-         "answer": str(1 + i % 2)}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def winogrande_questions(n: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"w{i}", "question": f"Ann gave Bea {i} cups because _ was kind.", "choices": ["Ann", "Bea"],
-         "answer_index": i % 2}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def truthfulqa(n: int) -> list[dict[str, Any]]:
-    return [
-        {"question": f"Who is {i}?", "mc1_targets": {"choices": ["A number.", "A man."], "labels": [1, 0]},
-         "mc2_targets": {"choices": ["A number.", "A figure.", f"Mr. {i}."], "labels": [1, 1, 0]}}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def truthfulqa_questions(n: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"t{i}", "question": f"Who is {i}?", "choices": ["A man.", "A number."], "answer_index": 1,
-         "mc2_choices": ["A number.", "A figure.", f"Mr. {i}."], "mc2_labels": [1, 1, 0]}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def mmlu(n: int) -> list[dict[str, Any]]:
-    return [
-        {"question": f"{i} + 1?", "subject": "abstract_algebra", "choices": [str(i + j) for j in range(4)], "answer": 1}
-        for i in range(n)
-    ]
-
-
-def mmlu_questions(n: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"m{i}", "question": f"{i} + 1?", "subject": "abstract_algebra",
-         "choices": [str(i + j) for j in range(4)], "answer_index": 1}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-def gsm8k(n: int) -> list[dict[str, Any]]:
-    return [{"question": f"Ann has {i} cups.", "answer": f"She has <<{i}={i}>>{i}.\n#### {i}"} for i in range(n)]
-
-
-def gsm8k_questions(n: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"g{i}", "question": f"Ann has {i} cups.", "solution": f"She has {i}.", "answer": str(i),
-         "solution_annotated": f"She has <<{i}={i}>>{i}."}
-        for i in range(n)
-    ]  # fmt: skip
-
-
-#: Task, examples, metric with its filter, data set, and what makes its rows in both forms.
-TASKS: dict[str, tuple[int, str, str, str, Any, Any]] = {
-    "arc_challenge": (2, "acc_norm", "none", "allenai/ai2_arc", arc, arc_questions),
-    "hellaswag": (2, "acc_norm", "none", "Rowan/hellaswag", hellaswag, hellaswag_questions),
-    "winogrande": (2, "acc", "none", "allenai/winogrande", winogrande, winogrande_questions),
-    "truthfulqa_mc2": (0, "acc", "none", "truthfulqa/truthful_qa", truthfulqa, truthfulqa_questions),
-    "mmlu_abstract_algebra": (3, "acc", "none", "cais/mmlu", mmlu, mmlu_questions),
-    "gsm8k": (2, "exact_match", "strict-match", "openai/gsm8k", gsm8k, gsm8k_questions),
-}
+Make = Callable[[int], dict[str, Any]]
+#: Task, examples, metric with its filter, data set, and a row of a number in both forms.
+TASKS: dict[str, tuple[int, str, str, str, Make, Make]] = {
+    "arc_challenge": (
+        2, "acc_norm", "none", "allenai/ai2_arc",
+        lambda i: {
+            "id": f"a{i}", "question": f"What colour has thing {i}?", "answerKey": "ABCD"[i % 4],
+            "choices": {"text": [f"{c} {i}" for c in COLOURS], "label": list("ABCD")},
+        },
+        lambda i: {
+            "id": f"a{i}", "question": f"What colour has thing {i}?", "choices": [f"{c} {i}" for c in COLOURS],
+            "answer": f"{COLOURS[i % 4]} {i}", "answer_index": i % 4, "solution": "",
+        },
+    ),
+    "hellaswag": (
+        2, "acc_norm", "none", "Rowan/hellaswag",
+        lambda i: {
+            "activity_label": "High jump", "ctx_a": f"A boy runs {i} rounds.", "ctx_b": "the boy",
+            "endings": [f"jumps {c}." for c in COLOURS], "label": str(i % 4),
+        },
+        lambda i: {
+            "id": f"h{i}", "category": "High jump", "question": f"A boy runs {i} rounds. the boy",
+            "choices": [f"jumps {c}." for c in COLOURS], "answer_index": i % 4,
+        },
+    ),
+    "winogrande": (
+        2, "acc", "none", "allenai/winogrande",
+        lambda i: {
+            "sentence": f"Ann gave Bea {i} cups because _ was kind.", "option1": "Ann", "option2": "Bea",
+            "answer": str(1 + i % 2),
+        },
+        lambda i: {
+            "id": f"w{i}", "question": f"Ann gave Bea {i} cups because _ was kind.", "choices": ["Ann", "Bea"],
+            "answer_index": i % 2,
+        },
+    ),
+    "truthfulqa_mc2": (
+        0, "acc", "none", "truthfulqa/truthful_qa",
+        lambda i: {
+            "question": f"Who is {i}?", "mc1_targets": {"choices": ["A number.", "A man."], "labels": [1, 0]},
+            "mc2_targets": {"choices": ["A number.", "A figure.", f"Mr. {i}."], "labels": [1, 1, 0]},
+        },
+        lambda i: {
+            "id": f"t{i}", "question": f"Who is {i}?", "choices": ["A man.", "A number."], "answer_index": 1,
+            "mc2_choices": ["A number.", "A figure.", f"Mr. {i}."], "mc2_labels": [1, 1, 0],
+        },
+    ),
+    "mmlu_abstract_algebra": (
+        3, "acc", "none", "cais/mmlu",
+        lambda i: {
+            "question": f"{i} + 1?", "subject": "abstract_algebra", "choices": [str(i + j) for j in range(4)],
+            "answer": 1,
+        },
+        lambda i: {
+            "id": f"m{i}", "question": f"{i} + 1?", "subject": "abstract_algebra",
+            "choices": [str(i + j) for j in range(4)], "answer_index": 1,
+        },
+    ),
+    "gsm8k": (
+        2, "exact_match", "strict-match", "openai/gsm8k",
+        lambda i: {"question": f"Ann has {i} cups.", "answer": f"She has <<{i}={i}>>{i}.\n#### {i}"},
+        lambda i: {
+            "id": f"g{i}", "question": f"Ann has {i} cups.", "solution": f"She has {i}.", "answer": str(i),
+            "solution_annotated": f"She has <<{i}={i}>>{i}.",
+        },
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    texts = [str(row) for make in (arc, hellaswag, truthfulqa, gsm8k) for row in make(8)]
+    texts = [str(row) for *_, make, _ in TASKS.values() for row in map(make, range(8))]
     return Encoder(train_byte_level_bpe(texts, 420), chat_template("plain"), Limits(prompt=1024, total=2048))
 
 
@@ -145,8 +112,9 @@ def policy(encoder: Encoder) -> Policy:
     return Policy(LlamaForCausalLM(config).eval(), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
 
 
-def splits(make: Any) -> dict[str, list[dict[str, Any]]]:
-    return {"train": make(7), "validation": make(5), "dev": make(5), "test": make(4)}
+def splits(task: str) -> dict[str, list[dict[str, Any]]]:
+    make = TASKS[task][4]
+    return {name: [*map(make, range(n))] for name, n in (("train", 7), ("validation", 5), ("dev", 5), ("test", 4))}
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -178,8 +146,8 @@ def test_requests_examples_and_scores_are_those_of_the_official_task_file(
     from rlhf_core.evaluation.harness.choice import task_files
     from rlhf_core.evaluation.harness.evaluation import measure
 
-    shots, metric, named, _, make, _ = TASKS[task]
-    rows = splits(make)
+    shots, metric, named, *_ = TASKS[task]
+    rows = splits(task)
     raw = recorded(monkeypatch)
     choice = HarnessTask(task, metric, named, shots=shots)
     ours = measure(policy, encoder, choice, lambda _data, _part, split: rows[split], batch=4, limit=None)
@@ -202,12 +170,13 @@ def test_requests_examples_and_scores_are_those_of_the_official_task_file(
 @pytest.mark.parametrize("task", TASKS)
 def test_a_question_of_this_project_becomes_the_row_of_the_official_data_set(task: str) -> None:
     _, _, _, data_set, make, questions = TASKS[task]
-    assert in_columns(questions(3), data_set, "x.test") == make(3)
-    assert in_columns(make(3), data_set, "x.test") == make(3)
+    rows = [*map(make, range(3))]
+    assert in_columns([*map(questions, range(3))], data_set, "x.test") == rows
+    assert in_columns(rows, data_set, "x.test") == rows
 
 
 def test_a_row_without_its_field_is_named() -> None:
-    rows = [*arc_questions(1), {**arc_questions(1)[0]}]
+    rows = [TASKS["arc_challenge"][5](0) for _ in range(2)]
     del rows[1]["choices"]
     with pytest.raises(DataError, match=r"file arc.test, row 2, field 'choices': .*allenai/ai2_arc"):
         in_columns(rows, "allenai/ai2_arc", "arc.test")
@@ -222,7 +191,7 @@ def test_an_unknown_task_is_refused_with_the_nearest(name: str, near: str) -> No
 def test_an_unknown_metric_is_refused_with_the_nearest(policy: Policy, encoder: Encoder) -> None:
     from rlhf_core.evaluation.harness.evaluation import measure
 
-    rows = splits(arc)
+    rows = splits("arc_challenge")
     with pytest.raises(RecipeError, match="has no metric 'acc_nrm,none'; did you mean 'acc_norm,none'"):
         measure(
             policy, encoder, HarnessTask("arc_easy", "acc_nrm", shots=0), lambda _d, _p, split: rows[split], batch=4,
@@ -235,7 +204,7 @@ def test_a_chat_template_makes_turns_of_the_examples(
 ) -> None:
     from rlhf_core.evaluation.harness.evaluation import measure
 
-    rows, raw = splits(gsm8k), recorded(monkeypatch)
+    rows, raw = splits("gsm8k"), recorded(monkeypatch)
     choice = HarnessTask("gsm8k", "exact_match", "strict-match", shots=1, chat=True)
     found = measure(policy, encoder, choice, lambda _d, _p, split: rows[split], batch=4, limit=2)
     asked = requests(raw[0])[0][0]
@@ -249,7 +218,7 @@ def test_a_chat_template_makes_turns_of_the_examples(
 def test_random_generators_and_training_mode_are_left_as_they_were(policy: Policy, encoder: Encoder) -> None:
     from rlhf_core.evaluation.harness.evaluation import measure
 
-    rows = splits(winogrande)
+    rows = splits("winogrande")
     states: list[Sequence[Any]] = []
     policy.model.train()
     for _ in range(2):

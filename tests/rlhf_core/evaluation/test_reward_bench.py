@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.evaluation.benchmark_names import REWARD_BENCH
 from rlhf_core.evaluation.reward_bench import (
-    OFFICIAL,
     Rows,
     ScoredPair,
     check_independence,
     reward_bench_scores,
-    with_prior_sets,
 )
 
 
@@ -22,7 +21,7 @@ def pairs(section: str, subset: str, right: int, wrong: int) -> list[ScoredPair]
 
 
 def test_math_counts_984_as_much_as_all_code_together() -> None:
-    code = [pair for name in OFFICIAL["reasoning"] if name != "math-prm" for pair in pairs("reasoning", name, 0, 2)]
+    code = [pair for name in REWARD_BENCH["reasoning"] if name != "math-prm" for pair in pairs("reasoning", name, 0, 2)]
     scores = reward_bench_scores([*pairs("reasoning", "math-prm", 3, 0), *code])
     assert scores["reasoning"] == pytest.approx(50.0)
     assert scores["subset/math-prm"] == 100.0
@@ -42,17 +41,6 @@ def test_the_average_is_the_plain_mean_of_four_sections_and_a_tie_is_wrong() -> 
     assert scores["ties"] == 6
     with pytest.raises(DataError, match="no pair"):
         reward_bench_scores([])
-
-
-@pytest.mark.parametrize(
-    ("sections", "prior_sets", "score"),
-    [
-        ((96.9, 76.8, 92.2, 97.3), 74.3, 89.0),  # ArmoRM-Llama3-8B-v0.1, as the leaderboard printed it in May 2024
-        ((96.4, 71.3, 92.7, 97.7), 78.2, 88.3),  # Cohere May 2024
-    ],
-)
-def test_prior_sets_weigh_half_a_section(sections: Sequence[float], prior_sets: float, score: float) -> None:
-    assert round(with_prior_sets(sum(sections) / 4, prior_sets), 1) == score
 
 
 def test_scores_that_depend_on_padding_are_refused() -> None:

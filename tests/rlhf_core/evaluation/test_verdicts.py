@@ -103,20 +103,6 @@ def test_beside_is_an_equivalence_inside_the_margin(estimate: float, word: str) 
     assert v.claim_verdict([part]).word == word
 
 
-def test_a_difference_beyond_the_margin_is_tested_against_the_margin() -> None:
-    part = v.TestedComparison(Effect(2.1, 0.5, 7, 8), "beside", margin=2.0)
-    assert effect_of(part).p is not None
-    assert (effect_of(part).p or 1) < 0.01
-    assert v.claim_verdict([part]).word == "undecided"
-    with pytest.raises(DataError, match="margin is not set"):
-        v.TestedComparison(effect_of(part), "beside")
-
-
-def effect_of(part: v.TestedComparison) -> Effect:
-    assert part.effect is not None
-    return part.effect
-
-
 def test_a_part_without_a_test_keeps_a_claim_from_being_confirmed() -> None:
     holding = v.TestedComparison(effect_with(0.001), "above")
     one_world = v.TestedComparison(Effect(3.0, None, None, 1, "one world"), "above")

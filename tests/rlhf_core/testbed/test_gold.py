@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from statistics import mean
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,9 +15,7 @@ from rlhf_core.testbed.grammar import LATE_PHRASES, VALUE_PHRASES
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES
 from rlhf_core.testbed.longform import LongFormWorld
 from rlhf_core.testbed.rewards import Clause, shares, total
-from rlhf_core.testbed.translation import TranslationConfig, TranslationWorld
 from rlhf_core.testbed.translation_grammar import grammar_errors
-from rlhf_core.testbed.translation_slips import Habits
 from rlhf_core.typed import typed
 
 WORLD, LATE = World(), World(WorldConfig(dials=Dials(late=1.0)))
@@ -88,24 +83,6 @@ def test_clauses_partition_any_text_and_nothing_beats_every_fact_told_once(meta,
     extra = REWARDS.unrequested_true * (len(FACTS) - asked)
     best = asked * REWARDS.requested_true + extra + REWARDS.greeting + REWARDS.closing
     assert WORLD.true_reward(meta, text) <= best + 1e-6
-
-
-@given(metas, st.integers(0, 1000), st.integers(1, 30))
-@settings(max_examples=100, deadline=None)
-def test_the_expert_earns_every_requested_fact_and_garbage_never_helps(meta, seed, words):
-    value = WORLD.true_reward(meta, WORLD.expert_answer(meta, seed)) - len(meta["requested"])
-    assert value == pytest.approx(REWARDS.closing) or value == pytest.approx(REWARDS.closing + REWARDS.greeting)
-    answer = WORLD.mixture_answer(meta, seed)
-    assert WORLD.true_reward(meta, answer + " zz" * words) < WORLD.true_reward(meta, answer)
-
-
-def test_better_quality_is_better():
-    rows = [(row["meta"], index) for index, row in enumerate(WORLD.prompts(300, 0))]
-    low, high = (
-        mean(WORLD.true_reward(meta, WORLD.mixture_answer(meta, seed, quality)) for meta, seed in rows)
-        for quality in (0.1, 0.9)
-    )
-    assert high > low + 0.5
 
 
 # --- dials ---------------------------------------------------------------------------------------------------------
@@ -210,44 +187,22 @@ def test_every_slice_has_its_truth(text, relevance, factuality, completeness):
 @pytest.mark.parametrize(
     ("text", "errors"),
     [
-        ("The cats sees a dog.", [("verb_agreement", "sees")]),
-        ("The cat see a dog.", [("verb_agreement", "see")]),
-        ("The cats saw a dog.", []),
-        ("These cat saw a dog.", [("determiner_number", "cat")]),
-        ("A dogs saw the cat.", [("determiner_number", "dogs")]),
-        ("The cat saw a apple.", [("article", "a")]),
-        ("The cat saw an red apple.", [("article", "an")]),
-        ("The cat red saw a dog.", [("word_order", "red"), ("word_order", "saw")]),
-        ("The cat a dog.", [("word_order", "a"), ("no_verb", "dog")]),
-        ("The cat saw a dog saw a cow.", [("two_verbs", "saw")]),
-        ("The cat saw a dog and the cow.", [("no_verb", "cow")]),
-        ("The gato saw a dog.", [("unknown_word", "gato")]),
-        ("The cat saw", [("word_order", "saw")]),
-        ("", []),
-        ("...", []),
+        ("The cats sees a dog.", "sees"),
+        ("The cat see a dog.", "see"),
+        ("The cats saw a dog.", ""),
+        ("These cat saw a dog.", "cat"),
+        ("A dogs saw the cat.", "dogs"),
+        ("The cat saw a apple.", "a"),
+        ("The cat saw an red apple.", "an"),
+        ("The cat red saw a dog.", "red saw"),
+        ("The cat a dog.", "a dog"),
+        ("The cat saw a dog saw a cow.", "saw"),
+        ("The cat saw a dog and the cow.", "cow"),
+        ("The gato saw a dog.", "gato"),
+        ("The cat saw", "saw"),
+        ("", ""),
+        ("...", ""),
     ],
 )
-def test_every_error_is_found_and_named(text, errors):
-    assert [(error.rule, text[error.start : error.end]) for error in grammar_errors(text)] == errors
-
-
-def test_references_have_no_error_and_slips_cost():
-    world, steady = TranslationWorld(), TranslationWorld(TranslationConfig(habit=0.0))
-    for row in world.prompts(150, 0, "ood"):
-        meta, best = row["meta"], world.true_reward(row["meta"], row["target_text"])
-        assert [clause.kind for clause in world.clauses(meta, row["target_text"])] == ["right"] * meta["words"]
-        worse = world.translate(row["target_text"], random.Random(row["id"]), 0.0)
-        assert worse == row["target_text"] or world.true_reward(meta, worse) < best
-        assert steady.translate(row["target_text"], random.Random(0), 1.0) == row["target_text"]
-        for text in (worse, "x x", "?!"):
-            clauses = world.clauses(meta, text)
-            assert "".join(text[clause.start : clause.end] for clause in clauses) == text
-            assert sum(c.reward for c in clauses) == pytest.approx(world.true_reward(meta, text))
-
-
-def test_habits_return_with_their_words_and_nowhere_else():
-    words = ["an", "ugly", "king", "carries", "old", "chairs", "and", "mice", "carry", "a", "white", "apple"]
-    habits = Habits(frozenset({"ugly", "white"}), {"carries": "carry", "carry": "carries"}, {"king": "man"})
-    assert habits.said(words, random.Random(0), 0.0) == words
-    always = ["a", "man", "ugly", "carry", "old", "chairs", "and", "mice", "carries", "a", "apple", "white"]
-    assert habits.said(words, random.Random(0), 1.0) == always
+def test_every_error_is_found(text, errors):
+    assert [text[start:end] for start, end in grammar_errors(text)] == errors.split()

@@ -100,27 +100,6 @@ def test_the_default_dials_are_version_3() -> None:
     assert {MOVED[name].config.version for name in ("mean", "8 clauses", "late", "other")} == {4}
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda n, seed: World().sft_examples(n, seed),
-        lambda n, seed: World().task_examples(n, seed),
-        lambda n, seed: World().preference_pairs(n, seed),
-        lambda n, seed: World().prompts(n, seed, "mtbench"),
-        lambda n, seed: World().multiple_choice("mmlu", n, seed),
-        lambda n, seed: World().functions(n, seed, "plus"),
-        lambda n, seed: LongFormWorld().preference_pairs(n, seed),
-        lambda n, seed: TranslationWorld().preference_pairs(n, seed),
-        lambda n, seed: REASONING.questions("mathematics", n, seed),
-    ],
-)
-def test_rows_repeat_with_their_seed_and_extend_with_n(call: Callable[[int, int], list[Any]]) -> None:
-    rows = call(15, 5)
-    assert rows[:10] == call(10, 5)
-    assert rows != call(15, 6)
-    assert len({row["id"] for row in rows}) == 15
-
-
 @pytest.mark.parametrize("world", [WORLD, *MOVED.values()], ids=["default", *MOVED])
 def test_generated_responses_parse_back_into_their_clauses(world: World) -> None:
     rows = [(row["meta"], row["response"], "clauses", "true") for row in world.sft_examples(100, 3)]
@@ -129,23 +108,6 @@ def test_generated_responses_parse_back_into_their_clauses(world: World) -> None
     for meta, text, clauses, true in rows:
         assert world.clause_rows(world.clauses(meta, text)) == meta[clauses]
         assert world.true_reward(meta, text) == meta[true] == pytest.approx(sum(c[3] for c in meta[clauses]), abs=1e-6)
-
-
-@pytest.mark.parametrize("split", [name for name in SPLITS if name != "train"])
-def test_evaluation_prompts_are_distinct_and_not_in_training(split: str) -> None:
-    for world, n in ((WORLD, 512), (MOVED["8 clauses"], 256)):
-        prompts = {row["prompt"] for row in world.prompts(n, 0, split)}
-        assert len(prompts) == n
-        assert not prompts & {row["prompt"] for row in world.prompts(2000, 0, "train")}
-        assert not prompts & {row["prompt"] for row in world.task_examples(1000, 0)}
-
-
-def test_preference_data_never_asks_for_reserved_facts() -> None:
-    for row in WORLD.preference_pairs(400, 0):
-        reserved = [name for entity, name in WORLD.knowledge.reserved if entity == row["meta"]["entity"]]
-        for side in ("chosen", "rejected"):
-            kinds = {clause.kind for clause in WORLD.clauses(row["meta"] | {"requested": reserved}, row[side])}
-            assert not kinds & {"requested_true", "requested_false"}
 
 
 def test_a_policys_own_samples_are_labelled_like_drawn_pairs() -> None:

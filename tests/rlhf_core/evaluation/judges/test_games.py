@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_core.errors import DataError, JudgeError
+from rlhf_core.errors import JudgeError
 from rlhf_core.evaluation.judges.games import (
     GradedAnswer,
     JudgedPair,
@@ -84,10 +84,7 @@ def test_grades_are_parsed_one_by_one():
     assert [(g.verdict.valid, g.verdict.value) for g in games] == [(True, 4.0), (False, None)]
 
 
-def test_duplicate_ids_and_a_judge_that_miscounts_are_refused():
-    with pytest.raises(DataError, match="duplicate id 'x'"):
-        play_games(FunctionJudge(longer), [JudgedPair("x", "q", "1", "2")] * 2, "pairwise")
-
+def test_a_judge_that_miscounts_is_refused():
     class Short:
         name = "short"
 

@@ -120,25 +120,6 @@ def test_passing_failures_are_tried_again(endpoint, failure):
     assert judge.usage.tries_again == 2
 
 
-def test_tries_are_bounded_and_what_was_answered_is_kept(endpoint, tmp_path):
-    cache = tmp_path / "cache.jsonl"
-
-    def picky(body):
-        return (500, b"", {}) if "question 3" in json.dumps(body) else completion("Better: A")
-
-    endpoint.script = [picky]
-    with pytest.raises(JudgeError, match=r"HTTP 500.*run again to resume"):
-        judge_at(endpoint, cache_path=cache, concurrency=1).answer(requests(5))
-    assert sum("question 3" in json.dumps(b) for b in endpoint.bodies) == 4
-    endpoint.script, asked_before = [completion("Better: B")], len(endpoint.bodies)
-    judge = judge_at(endpoint, cache_path=cache)
-    texts = judge.answer(requests(5))
-    assert texts[:3] == ["Better: A"] * 3
-    assert texts[3] == "Better: B"
-    assert judge.usage.from_cache >= 3
-    assert len(endpoint.bodies) - asked_before <= 2
-
-
 def test_on_request_a_failed_call_counts_as_unparsable_instead(endpoint):
     endpoint.script = [(400, b'{"error": {"message": "too long"}}', {})]
     judge = judge_at(endpoint, on_failure="empty")
@@ -230,26 +211,6 @@ def test_settings_that_no_judge_can_have_are_refused(setting, message):
     stated = {"kind": "endpoint", "base_url": "http://127.0.0.1/v1", "model": "m", **setting}
     with pytest.raises(RecipeError, match=message):
         check_stated_judge(stated)
-
-
-@pytest.mark.parametrize(
-    "top",
-    [
-        '[{"token": "m", "logprob": 5.0}, {"token": "M", "logprob": -1.0}]',
-        '[{"token": "m", "logprob": Infinity}, {"token": "M", "logprob": -1.0}]',
-        '[{"token": "m", "logprob": NaN}, {"token": "M", "logprob": -1.0}]',
-        '[{"token": "m", "logprob": -0.1}, {"token": "M", "logprob": -5}, {"token": "m", "logprob": -9.0}]',
-        '[{"token": "m", "logprob": -0.01}, {"token": "M", "logprob": -0.02}]',
-        '[{"token": "m", "logprob": false}, {"token": "M", "logprob": -1}]',
-        '[{"token": "m", "logprob": "-0.1"}, {"token": "M", "logprob": "-2"}]',
-        '[{"token": "m", "logprob": -1' + "0" * 400 + '}, {"token": "M", "logprob": -2}]',
-    ],
-)
-def test_what_is_no_distribution_of_a_token_is_no_verdict(endpoint, top):
-    choice = '{"message": {"content": "m"}, "logprobs": {"content": [{"top_logprobs": ' + top + "}]}}"
-    endpoint.script = [(200, ('{"choices": [' + choice + "]}").encode(), {})]
-    with pytest.raises(JudgeError, match="log-probabilities are not of different tokens"):
-        judge_at(endpoint, retries=0).answer(requests(1, "alpaca_eval"))
 
 
 def test_any_text_can_be_sent_and_stored(endpoint, tmp_path):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.judges.templates import TEMPLATES, get_template, render
+from rlhf_core.evaluation.judges.templates import TEMPLATES, render
 
 FIGURE_6 = """Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, \
 which can be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:
@@ -43,9 +40,9 @@ Two.
 
 
 def test_the_prompt_is_the_papers() -> None:
-    template = get_template("output_pair")
-    assert template.message(JudgeRequest("1", "What is {braced}?", ("One.", "Two."), "output_pair")) == FIGURE_6
-    assert template.system == (
+    system, user = render(JudgeRequest("1", "What is {braced}?", ("One.", "Two."), "output_pair"))
+    assert user == FIGURE_6
+    assert system == (
         "You are a helpful instruction-following assistant that prints the best model by selecting the best outputs "
         "for a given instruction."
     )
@@ -79,10 +76,3 @@ def test_reference_reaches_the_judge_only_through_the_prompt() -> None:
     _, user = render(JudgeRequest("1", "q", ("a",), "mt_bench", {"reference": "REF", "secret": "GOLD"}))
     assert "REF" in user
     assert "GOLD" not in user
-
-
-def test_unknown_template_and_wrong_number_of_answers_are_refused() -> None:
-    with pytest.raises(RecipeError, match="known: alpaca_eval"):
-        render(JudgeRequest("1", "q", ("a",), "alpaca"))
-    with pytest.raises(RecipeError, match="takes 2"):
-        render(JudgeRequest("1", "q", ("a",), "pairwise"))
