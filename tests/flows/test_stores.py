@@ -144,7 +144,7 @@ def test_no_password_is_on_a_command_line_or_in_a_log(root: Path, run: str, obje
     for path in (root / FOLDER / "logs").iterdir():
         text = path.read_text(errors="replace")
         assert not [secret for secret in secrets if secret in text], path
-    worker = psutil.Process(Platform(root).notes()["worker"]["pid"])
+    worker = psutil.Process(Platform(root).pids()["worker"])
     assert not [name for name, value in worker.environ().items() if secrets[1] in value]
 
 
