@@ -33,13 +33,8 @@ class LiveTracker:
         self.process: subprocess.Popen[str] | None = None
         self.output = root / WORK / "logs" / "live-runs.log"
 
-    def started(self, stage: Stage) -> None:
-        self._write("start", stage)
-
-    def ended(self, stage: Stage) -> None:
-        self._write("end", stage)
-
-    def _write(self, word: str, stage: Stage) -> None:
+    def write(self, word: str, stage: Stage) -> None:
+        """Says that a stage starts (`start`) or ended (`end`)."""
         if stage.kind in TRACKED:
             self.process = self.process or self._begin()
             assert self.process.stdin is not None

@@ -29,14 +29,13 @@ from prefect.events import emit_event
 from flows.deployments import REEVALUATION_SETTINGS, refuse_edited_tree
 from flows.paper import link_page_and_report
 from flows.scheduler import RunFailed
-from flows.slots import Grant, Slots, shared
-from flows.stage_run import Command, RunningStages, failure_note, run_command
+from flows.slots import Grant, granted
+from flows.stage_run import Command, RunningStages, noted_failure, run_command
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel
 from tasks.reevaluation.evaluate import DRIFT_CHECK, load_settings
 from tasks.reevaluation.history import RECORDS, note_sent, records_folder, records_to_alert, restore_records
-from tasks.running import machine
 from tasks.running.fork_server import PROJECT
 from tasks.tracking.mirror import open_registry
 from tasks.tracking.models import Registered, Registry
@@ -55,12 +54,7 @@ def evaluate(root: Path, settings_path: Path, model: Registered) -> dict[str, An
     Raises:
         RewardsmithError: this machine has too few GPUs for it, or the evaluation failed.
     """
-    needs = needs_of(root, model)
-    slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
-    slots.refuse_impossible(_address(model), needs)
-    grant = slots.take(needs)
-    assert grant is not None, "nothing else has taken from it"
-    with shared(grant) as own, tempfile.TemporaryDirectory() as folder:
+    with granted(_address(model), needs_of(root, model)) as own, tempfile.TemporaryDirectory() as folder:
         return _run(root, settings_path, model, Path(folder) / "record.json", own)
 
 
@@ -80,12 +74,12 @@ def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, 
         shlex.join(call),
         address=_address(model),
         name=file_name(_address(model)),
-        out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
         environment=grant.environment(),
         packages=root if is_checkout(root) else PROJECT,
     )
-    run_command(root, command, running=RunningStages(), log=get_run_logger().info)
-    failure_note(root, command.name).unlink(missing_ok=True)
+    out, running = records_folder(root, model.name, model.alias).relative_to(root).as_posix(), RunningStages()
+    with noted_failure(root, command.name, address=command.address, out=out, running=running):
+        run_command(root, command, running=running, log=get_run_logger().info)
     record: dict[str, Any] = json.loads(record_path.read_text(encoding="utf-8"))
     return record
 

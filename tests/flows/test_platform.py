@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import httpx
@@ -25,7 +24,6 @@ from prefect.client.schemas.filters import (
     LogFilter,
     LogFilterFlowRunId,
 )  # fmt: skip
-from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
@@ -272,29 +270,6 @@ def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> N
     assert platform.wait(run, 300).name == "Cancelled"
     wait_for(lambda: not chaos.stages(platform.root))
     wait_for(lambda: platform.held_slots() == 0)
-
-
-def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(platform: Platform) -> None:
-    """The page's button sets the state that is set here; the run keeps its id."""
-    chaos.forget(platform.root)
-    calls, refusal = platform.root / ".work" / "calls", platform.root / ".work" / "refuse-policy"
-    calls.unlink(missing_ok=True)
-    refusal.touch()
-    try:
-        run = platform.start("segment", report=False, sync=False)
-        state = platform.wait(run)
-        assert state.is_failed()
-        assert "field 'prompt': empty" in state.message
-    finally:
-        refusal.unlink()
-    before = [line.split()[0] for line in calls.read_text().splitlines()]
-    assert before.count("policy") == 1
-    platform.client.set_flow_run_state(UUID(run), State(type=StateType.SCHEDULED, name="AwaitingRetry"), force=True)
-    assert platform.wait(run).is_completed()
-    after = [line.split()[0] for line in calls.read_text().splitlines()]
-    assert after[len(before)] == "policy", "the first stage of the retry is the one that failed"
-    assert not set(after[len(before) :]) & (set(before) - {"policy"})
-    assert platform.client.read_flow_run(UUID(run)).run_count == 2
 
 
 def test_jobs_of_different_runs_see_disjoint_devices(platform: Platform, monkeypatch: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import httpx
 import pytest
 from mlflow.exceptions import MlflowException
 
-from flows import reevaluate
-from flows.slots import Grant, Slots
+from flows import reevaluate, slots
 from rlhf_core.errors import RewardsmithError
 from tasks.params.evaluation import ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
@@ -147,44 +145,28 @@ def test_a_second_evaluation_of_a_model_is_refused_and_names_the_first(
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
-    """Needs that slots of a machine with eight GPUs and 16 cores were asked for; its evaluations do nothing."""
-    made: list[dict[str, float]] = []
-
-    class Asked(Slots):
-        def take(self, needs: Mapping[str, float]) -> Grant | None:
-            made.append(dict(needs))
-            return super().take(needs)
-
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with eight GPUs and 16 cores, whose evaluations do nothing."""
     monkeypatch.delenv("REWARDSMITH_SLOTS", raising=False)
-    monkeypatch.setattr(reevaluate, "Slots", Asked)
-    monkeypatch.setattr(reevaluate.machine, "cores", lambda: 16)
-    monkeypatch.setattr(reevaluate.machine, "gpus", lambda: list("01234567"))
-    monkeypatch.setattr(reevaluate.machine, "memory_gb", lambda: 600.0)
-    monkeypatch.setattr(reevaluate, "_run", lambda root, settings, model, out, grant: grant.environment())
-    return made
+    monkeypatch.setattr(slots.machine, "cores", lambda: 16)
+    monkeypatch.setattr(slots.machine, "gpus", lambda: list("01234567"))
+    monkeypatch.setattr(slots.machine, "memory_gb", lambda: 600.0)
+    monkeypatch.setattr(reevaluate, "_run", lambda root, settings, model, out, grant: grant)
 
 
-def evaluated(path: str) -> dict[str, Any]:
-    """Environment in which the model of a result is evaluated, by this project's parameters."""
-    return reevaluate.evaluate.fn(PROJECT, PROJECT / "params" / "reevaluation.yaml", replace(MODEL, path=path))
+def granted(path: str) -> slots.Grant:
+    """What the model of a result is evaluated with, by this project's parameters."""
+    grant: slots.Grant = reevaluate.evaluate.fn(
+        PROJECT, PROJECT / "params" / "reevaluation.yaml", replace(MODEL, path=path)
+    )
+    return grant
 
 
-def test_a_model_is_evaluated_with_what_its_scale_declares_for_a_policy(asked: list[dict[str, float]]) -> None:
-    given = evaluated("results/paper/segment/policy/a/0/result")
-    assert asked[-1] == {"cores": 32, "gpus": 8, "memory_gb": 512}
-    assert (given["CUDA_VISIBLE_DEVICES"], given["OMP_NUM_THREADS"]) == ("0,1,2,3,4,5,6,7", "16")
-    given = evaluated("results/testbed/segment/policy/a/0/result")
-    assert asked[-1] == {"cores": 1, "gpus": 0, "memory_gb": 2}
-    assert (given["CUDA_VISIBLE_DEVICES"], given["OMP_NUM_THREADS"]) == ("", "1")
-    evaluated("results/feedback/segment/policy/a/0/result")
-    assert asked[-1] == {"cores": 1, "gpus": 0, "memory_gb": 4}, "its own resources.yaml"
-
-
-def test_a_model_that_this_machine_cannot_evaluate_is_refused_and_not_waited_for(
-    asked: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+def test_a_model_is_evaluated_with_what_its_scale_declares_for_a_policy(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reevaluate.machine, "gpus", lambda: ["0"])
+    assert granted("results/paper/segment/policy/a/0/result") == slots.Grant(16, tuple("01234567"), 512)
+    assert granted("results/testbed/segment/policy/a/0/result") == slots.Grant(1, (), 2)
+    monkeypatch.setattr(slots.machine, "gpus", lambda: ["0"])
     with pytest.raises(RewardsmithError, match=r"of segment-policy-a@champion needs 8 GPU\(s\), this machine has 1"):
-        evaluated("results/paper/segment/policy/a/0/result")
-    assert asked == []
+        granted("results/paper/segment/policy/a/0/result")
