@@ -11,9 +11,7 @@ import pytest
 
 from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
-from rlhf_core.errors import DataError
 from tasks import tables
-from tasks.commands.explain import shared_credit
 from tasks.graph import dvc_files as graph
 from tasks.graph.results import STOPPED_FILE, stopped
 from tasks.graph.stages import Stage, stopped_stages
@@ -73,14 +71,6 @@ def test_what_reads_from_it_stops_without_running(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err.count(REASON) == 2
 
 
-def test_the_same_stage_runs_again_when_nothing_stops_it_any_more(tmp_path: Path) -> None:
-    run(stopping, "--out", tmp_path / "a")
-    run(reading, "--samples", tmp_path / "a/result", "--out", tmp_path / "b")
-    (tmp_path / "a/result" / STOPPED_FILE).unlink()
-    run(reading, "--samples", tmp_path / "a/result", "--out", tmp_path / "b")
-    assert [path.name for path in (tmp_path / "b/result").iterdir()] == ["metrics.json"]
-
-
 def training(out: Path, version: int | None = None) -> None:
     """Saves its state before it finds what forbids the rest."""
     with resumable_output(out, stage="training", version=VERSION, inputs=[], seed=0) as (_, checkpoints):
@@ -133,11 +123,6 @@ def test_the_report_says_so_too(made_up: Path, tmp_path: Path) -> None:
     assert html.count(">stopped<") >= 6
     text = page.with_name("report.md").read_text(encoding="utf-8")
     assert "token stopped at seed 0, 1:" in text
-
-
-def test_a_solution_of_a_row_that_stopped_is_not_asked_for_in_vain(made_up: Path) -> None:
-    with pytest.raises(DataError, match=r"row 'token' \(seed 0\) stopped: 0\.51"):
-        shared_credit(made_up, ["token"], 0)
 
 
 def test_the_last_line_of_a_run_counts_what_stopped() -> None:
