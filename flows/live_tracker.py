@@ -23,9 +23,7 @@ class LiveTracker:
     A run does not depend on it: what it could not show, the mirror at the end of the run shows.
 
     Args:
-        root: the repository.
         paper: whose experiment has the stages that several papers share.
-        log: the flow's.
     """
 
     def __init__(self, root: Path, paper: str, log: Any) -> None:

@@ -6,7 +6,6 @@ suite is the demo; in full, or at another scale, it is those of the five papers 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import time
@@ -71,13 +70,6 @@ def follow_up(module: str, arguments: Sequence[str], number: int, root: Path, ru
         raise RunFailed(str(error).removeprefix("stage ")) from error
 
 
-def link_page_and_report(create: Callable[..., object]) -> None:
-    """Links the run to the start page of `rewardsmith up` and to the report there, where it is up."""
-    if link := os.environ.get("REWARDSMITH_PAGE", ""):
-        create(key="page", link=link, link_text="page")
-        create(key="report", link=f"{link.rstrip('/')}/report/index.html", link_text="report")
-
-
 def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> None:
     """Links the run to a paper's runs in MLflow, if they are on an MLflow server."""
     if link := link_to_runs(root, paper):
@@ -131,7 +123,6 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         RunFailed: a stage failed, or the report or MLflow after the stages.
     """
     refuse_edited_tree(root)
-    link_page_and_report(create_link_artifact)
     began = time.time()
     name, scale = request.paper, request.scale
     papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
@@ -139,7 +130,7 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
     dvc_files = pipelines.asked_files(root, name, scale=scale, full=request.full, **rows)
     # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
     live_experiment = next(iter(papers), "") if request.sync else ""
-    places = {"pool": pool, "remote": remote, "live_experiment": live_experiment}
+    places: dict[str, Any] = {"pool": pool, "remote": remote, "live_experiment": live_experiment}
     summary = run_stale(root, dvc_files, papers=papers, **rows, **places)
     get_run_logger().info("%s", summary.line())
     problems = list(summary.failed.values())

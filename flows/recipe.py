@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 import yaml
 from prefect import flow, get_run_logger
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.runtime import deployment
 from pydantic import Field
 
 from flows.deployments import COMMIT
-from flows.paper import follow_ups, link_page_and_report
+from flows.paper import follow_ups
 from flows.scheduler import RunFailed, completed_state, run_stale
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
@@ -72,7 +72,7 @@ def changed_row(row: Mapping[str, Any], name: str, choices: Mapping[str, str], c
         RecipeError: choices that do not fit together.
     """
     made = json.loads(json.dumps(row)) | {"title": name}  # a deep copy, without YAML's aliases
-    chosen = {field: value for field, value in choices.items() if value not in ("", KEEP)}
+    chosen: dict[str, Any] = {field: value for field, value in choices.items() if value not in ("", KEEP)}
     if read := chosen.pop("read", None):
         made["readout"] = {**made.get("readout", {}), "read": read}
     for field in ("shaping", "optimiser"):
@@ -219,7 +219,6 @@ def recipe(
         row = changed_row(before, name, choices, changes or {})
         text = yaml.safe_dump(row, sort_keys=False)
         create_markdown_artifact(key="recipe", markdown=f"```yaml\n{text}```\ncommit {commit}", description=name)
-        link_page_and_report(create_link_artifact)
         log.info("recipe %s at commit %s in %s", name, commit[:10], path)
         # `adopt` reads it
         (path / "recipe.yaml").write_text(yaml.safe_dump({"paper": paper, "row": name, "commit": commit}))

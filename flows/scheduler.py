@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
@@ -103,16 +102,6 @@ class RunSummary:
         counts |= {"failed": len(self.failed), "skipped": len(self.skipped), "of them stopped": len(self.stopped)}
         counts["with an alarm"] = len(self.alarms)
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Returns a table with a row for each stage that was not current."""
-        why = {address: f"stopped: {reason}" for address, reason in self.stopped.items()}
-        why |= {address: f"alarm: {alarm_text(alarms)}" for address, alarms in self.alarms.items()}
-        found: list[tuple[str, str, float | str, str | None]]
-        found = [(d.address, d.outcome, d.seconds, why.get(d.address)) for d in self.done.values()]
-        found += [(address, "failed", "", message) for address, message in self.failed.items()]
-        found += [(address, "skipped", "", message) for address, message in self.skipped.items()]
-        return [dict(zip(("stage", "outcome", "seconds", "why"), row, strict=True)) for row in found]
 
 
 def ring(root: Path, stage: Stage) -> list[Alarm]:
@@ -362,6 +351,4 @@ def run_stale(
         ended = [chosen[address] for address in [*summary.current, *summary.done]]
         summary.stopped, summary.alarms = stopped_stages(root, ended), stages_with_alarms(root, ended)
     summary.stage_times.write(root)
-    if summary.rows():
-        create_table_artifact(key="stages", table=summary.rows(), description=summary.line())
     return summary

@@ -42,7 +42,7 @@ TRIALS_PER_ROUND = 4
 
 def write_trials(
     root: Path, plan: TuningPlan, record: Record, seed: int, trials: Sequence[Trial]
-) -> tuple[WorldTree, dict[str, str]]:
+) -> tuple[WorldTree, dict[tuple[Trial, str], str]]:
     """Writes the tree of some trials in the world of a seed, over the tree of other trials, whose results stay; returns
     it with the digests of the rows' settings.
 

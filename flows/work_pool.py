@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import httpx
 from prefect.deployments import run_deployment
 
-from flows.flow_runs import BEATING, BEGIN_SECONDS, PASSING, crash_silent_runs
+from flows.flow_runs import BEATING, PASSING, crash_silent_runs
 from flows.slots import Grant, Slots
 from flows.stage import code_of, queue_of, require_prefect_server, stage
 from flows.stage_run import RunningStages, StageDone, StageFailed
@@ -253,6 +253,6 @@ class WorkPool:
             enforce_parameter_schema=True,
             tags=["stage"],
         )
-        begin = BEGIN_SECONDS if self.kind == PROCESS else 10 * BEGIN_SECONDS  # containers pull images first
+        begin = self.kind == PROCESS  # containers pull images first
         crash_silent_runs(self.client, f"stages in {self.name}", deployment=made, begin=begin)
         return made

@@ -55,7 +55,7 @@ def up(root: Path, asked: Mapping[str, int | None]) -> None:
     reevaluation_settings(root)
     folder = (root / FOLDER).resolve()
     settings = load(root, {**PORTS, **processes.read_state(folder)["ports"]})
-    stores.refuse_full_disk(settings)
+    machine.refuse_unusable_disk(root)
     stores.check_artifacts(settings)
     same = read_private(folder / STORES) in ({}, settings.variables)
     kept = {
@@ -113,7 +113,7 @@ def _update_platform(settings: Settings) -> list[str]:
     with get_client(sync_client=True) as client:
         make_pool(client)
         make_limits(client, slots_name())
-        crash_silent_runs(client, "runs", dead=600, begin=600)  # they go on while the server is away
+        crash_silent_runs(client, "runs", seconds=600)  # they go on while the server is away
         done = crash_dead_runs(client, settings.folder, POOL) + end_orphans(settings.root)
         apply(settings.root, client)
     return done

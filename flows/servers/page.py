@@ -1,8 +1,8 @@
-"""One page that links the platform's servers and the report, and says which of them answer.
+"""One page that links the platform's servers and the report, whose files it serves.
 
     python -m flows.servers.page ROOT
 
-It asks for the platform's user and password, binds where the servers do, and serves the folder report/ of the tree.
+It asks for the platform's user and password, and binds where the servers do.
 """
 
 from __future__ import annotations
@@ -16,36 +16,26 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from flows.servers.processes import answers, read_state
+from flows.servers.processes import read_state
 from flows.servers.settings import USER, Settings, load
-from tasks.running.platform_state import FOLDER, is_up
+from tasks.running.platform_state import FOLDER
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; script-src 'unsafe-inline'"
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Rewardsmith</title>
 <meta name="viewport" content="width=device-width"><link rel="icon" href="data:,"><style>
 body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 46rem; padding: 0 1rem; color: #222 }}
-td {{ padding: .7rem .5rem; border-top: 1px solid #ddd }} .up {{ color: #1a7f37 }} .down {{ color: #b42318 }}
-</style></head><body><h1>Rewardsmith</h1><p>The working tree {tree}</p><table>{rows}</table>
-<p>User and password: {credentials} in the repository.</p></body></html>"""
+</style></head><body><h1>Rewardsmith</h1><p>The working tree {tree}</p><ul>
+<li><a href="{prefect}">Prefect</a>: flows, schedules, logs, slots; log in with {user}:password in one field</li>
+<li><a href="{mlflow}">MLflow</a>: runs to compare, models with aliases</li>
+<li><a href="/report/index.html">Report</a>: published and measured side by side; <code>rewardsmith report</code></li>
+</ul><p>User and password: {credentials} in the repository.</p></body></html>"""
 
 
 def render(settings: Settings) -> str:
     """Returns the page."""
-    written, login = (settings.root / "report" / "index.html").exists(), f"log in with {USER}:password in one field"
-    down, prefect, mlflow = "down: rewardsmith up", settings.url("prefect"), settings.url("mlflow")
-    parts = [
-        ("Prefect", prefect, f"flows, schedules, logs, slots; {login}", answers(settings, "prefect"), down),
-        ("MLflow", mlflow, "runs to compare, models with aliases", answers(settings, "mlflow"), down),
-        ("Report", "/report/index.html", "published and measured side by side", written, "not yet: rewardsmith report"),
-        ("Worker", "", "runs what the deployments schedule, on this machine", is_up(settings.folder, "worker"), down),
-    ]
-    rows = []
-    for name, address, what, up, remedy in parts:
-        link = f'<a href="{html.escape(address)}">{name}</a>' if address and (up or remedy == down) else name
-        kind, word = ("up", "up") if up else ("down", remedy)
-        rows.append(f'<tr><td>{link}</td><td>{html.escape(what)}</td><td class="{kind}">{word}</td></tr>')
-    credentials = html.escape(str(FOLDER / "credentials.json"))
-    return PAGE.format(tree=html.escape(settings.root.name), rows="".join(rows), credentials=credentials)
+    shown = {"tree": settings.root.name, "prefect": settings.url("prefect"), "mlflow": settings.url("mlflow")}
+    shown |= {"user": USER, "credentials": str(FOLDER / "credentials.json")}
+    return PAGE.format(**{name: html.escape(text) for name, text in shown.items()})
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -55,10 +45,10 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        login = base64.b64encode(f"{USER}:{self.settings.password}".encode())
+        login = b"Basic " + base64.b64encode(f"{USER}:{self.settings.password}".encode())
         if path == "/health":
             self.answer(200, "text/plain", b"ok")
-        elif not hmac.compare_digest(self.headers.get("Authorization", "").encode(), b"Basic " + login):
+        elif not hmac.compare_digest(self.headers.get("Authorization", "").encode(), login):
             self.answer(401, "text/plain", b"user and password, please")
         elif path == "/":
             self.answer(200, "text/html; charset=utf-8", render(self.settings).encode())

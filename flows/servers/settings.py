@@ -112,7 +112,6 @@ class Settings:
             "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
             "REWARDSMITH_PLATFORM": str(self.folder),
             "REWARDSMITH_SLOTS": slots_name(),
-            "REWARDSMITH_PAGE": self.url("page"),
         }
 
     def environment(self, name: str) -> dict[str, str]:

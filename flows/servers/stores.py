@@ -1,4 +1,4 @@
-"""Stores of the platform, checked before anything starts: the disk, the object store and the databases.
+"""Stores of the platform, checked before anything starts: the object store and the databases.
 
 MLflow's two databases are brought to the installed version here, in one process: several first writers of one database
 crash. Prefect's has a single opener, its server, which prepares it while it starts.
@@ -15,12 +15,9 @@ from sqlalchemy.engine import make_url
 
 from flows.servers.settings import USER, Settings
 from rlhf_core.errors import RewardsmithError
-from tasks.running import machine
 from tasks.running.platform_state import read_private, write_private
 from tasks.tracking.databases import mark_of, upgrade
 
-#: Databases and logs need this much to begin with.
-FREE_MB = 256
 #: The versions that MLflow's databases were prepared for.
 PREPARED = "databases.json"
 DATABASES = ("prefect", "mlflow", "auth")
@@ -28,20 +25,8 @@ DATABASES = ("prefect", "mlflow", "auth")
 CHECK = "rewardsmith-check"
 
 
-def refuse_full_disk(settings: Settings) -> None:
-    """Refuses to start servers on a disk that is about to be full.
-
-    Raises:
-        RewardsmithError: with what is free.
-    """
-    free = machine.free_disk_gb(settings.root) * 1024
-    if free < FREE_MB:
-        text = f"{settings.root} has {free:.0f} MiB free, and the platform needs {FREE_MB} to begin with"
-        raise RewardsmithError(machine.full_disk(text))
-
-
 def check_artifacts(settings: Settings) -> None:
-    """Writes, reads, lists and deletes in the object store, as MLflow will.
+    """Writes and deletes in the object store, as MLflow will.
 
     Raises:
         RewardsmithError: it does not answer, lacks the bucket, or refuses the key.
@@ -52,20 +37,17 @@ def check_artifacts(settings: Settings) -> None:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    parts = urlsplit(settings.artifacts)
-    bucket, key = parts.netloc, "/".join(filter(None, [parts.path.strip("/"), CHECK]))
-    address = os.environ.get("MLFLOW_S3_ENDPOINT_URL")
+    address, parts = os.environ.get("MLFLOW_S3_ENDPOINT_URL"), urlsplit(settings.artifacts)
+    place = {"Bucket": parts.netloc, "Key": f"{parts.path}/{CHECK}".lstrip("/")}
     limits = Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 2})
     try:
         client = boto3.Session().client("s3", endpoint_url=address, config=limits)
-        client.put_object(Bucket=bucket, Key=key, Body=b"")
-        client.get_object(Bucket=bucket, Key=key)
-        client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
-        client.delete_object(Bucket=bucket, Key=key)
+        client.put_object(**place, Body=b"")
+        client.delete_object(**place)
     except (BotoCoreError, ClientError, ValueError) as error:
         raise RewardsmithError(
             f"the object store {address or 'of AWS'} cannot be used for {settings.artifacts}: {error}. It needs the "
-            f"bucket {bucket}, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of a key with s3:PutObject, "
+            f"bucket {parts.netloc}, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of a key with s3:PutObject, "
             "s3:GetObject, s3:DeleteObject and s3:ListBucket; check MLFLOW_S3_ENDPOINT_URL, too"
         ) from None
 

@@ -10,38 +10,30 @@ from typing import Any
 
 import httpx
 import pytest
-from mlflow.exceptions import MlflowException
 
 from flows import reevaluate, slots
 from rlhf_core.errors import RewardsmithError
 from tasks.params.evaluation import ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
 from tasks.running.exclusive import only_one
-from tasks.tracking.models import Registered, Registry
+from tasks.tracking.models import Registered
 from tests.small_repository import PROJECT
 
 MODEL = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/a/result", "policy-a-0")
 
 
 class Listener:
-    """A webhook and a registry that remember what they were told."""
+    """A webhook that remembers what it was told."""
 
     def __init__(self) -> None:
         self.works = True
-        self.mlflow_works = True
         self.posted: list[tuple[str, list[str]]] = []
-        self.tags: list[str] = []
 
     def post(self, address: str, json: dict[str, Any], timeout: float) -> httpx.Response:
         request = httpx.Request("POST", address)
         if self.works:
             self.posted.append((json["version"], [one["text"] for one in json["alerts"]]))
         return httpx.Response(200 if self.works else 500, request=request)
-
-    def set_model_version_tag(self, _name: str, _version: str, _key: str, value: str) -> None:
-        if not self.mlflow_works:
-            raise MlflowException("no space left on device")
-        self.tags.append(value)
 
 
 @pytest.fixture
@@ -50,7 +42,6 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
     monkeypatch.setenv("REWARDSMITH_WEBHOOK", "http://hook")
     monkeypatch.setattr(reevaluate.httpx, "post", made.post)
     monkeypatch.setattr(reevaluate, "emit_event", lambda **_: None)
-    monkeypatch.setattr(reevaluate, "create_markdown_artifact", lambda **_: None)
     return made
 
 
@@ -63,7 +54,7 @@ def record(root: Path, number: int, *texts: str, version: str = "3") -> None:
 
 
 def send(root: Path, listener: Listener) -> tuple[int, list[str]]:
-    return reevaluate.send_pending_alerts(root, Registry(listener), MODEL)
+    return reevaluate.send_pending_alerts(root, MODEL)
 
 
 def test_a_record_of_a_run_that_died_is_sent_by_the_next_and_by_no_other(tmp_path: Path, listener: Listener) -> None:
@@ -88,21 +79,6 @@ def test_an_alert_that_the_webhook_did_not_take_is_sent_again(tmp_path: Path, li
     assert listener.posted == [("3", ["lost 0.2"]), ("3", ["lost 0.3"])]
 
 
-def test_an_alert_that_mlflow_does_not_take_reaches_the_others_and_is_sent_again(
-    tmp_path: Path, listener: Listener
-) -> None:
-    listener.mlflow_works = False
-    record(tmp_path, 1, "lost 0.2")
-    count, problems = send(tmp_path, listener)
-    assert (count, listener.posted) == (1, [("3", ["lost 0.2"])])
-    assert problems == [
-        "MLflow did not take the alert: version 3 of segment-policy-a cannot be tagged: no space left on device"
-    ]
-    listener.mlflow_works = True
-    assert send(tmp_path, listener) == (1, [])
-    assert listener.tags == ["lost 0.2"]
-
-
 def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_are_not_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +89,7 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
 
     record(tmp_path, 1)
     monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
-    for name in ("refuse_edited_tree", "link_page_and_report", "open_registry"):
+    for name in ("refuse_edited_tree", "open_registry"):
         monkeypatch.setattr(reevaluate, name, lambda *_: None)
     for name in ("evaluate", "send_pending_alerts", "track_records"):
         monkeypatch.setattr(reevaluate, name, lambda *_, name=name: done.append(name))

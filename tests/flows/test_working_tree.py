@@ -75,7 +75,7 @@ def test_rwlock_entries_of_living_dvc_stay(tmp_path: Path) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"write": {"a": 3}}', '{"read": {"a": {"pid": 1, "cmd": "x"}}}'])
+@pytest.mark.parametrize("content", ["{", "[1]"])
 def test_unreadable_rwlock_is_removed(tmp_path: Path, content: str) -> None:
     path = write_rwlock(tmp_path, content)
     assert working_tree.clear_dead_locks(tmp_path)
