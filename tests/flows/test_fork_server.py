@@ -107,6 +107,7 @@ def root(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.rmtree(made / path, ignore_errors=True)
     for name in ("dvc.lock", "go"):
         (made / name).unlink(missing_ok=True)
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # of tests before
     yield made
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
