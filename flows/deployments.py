@@ -38,8 +38,6 @@ PAPERS = {
     "mixed": "Ideas of several papers in one recipe",
 }
 POOL = "rewardsmith"
-#: Parameters that the deployment sets.
-INTERNAL = ("root",)
 #: Marks the schedule that this file declares among a deployment's others.
 SLUG = "schedule"
 #: The queue of what runs in the working tree itself: one run at a time.
@@ -136,13 +134,16 @@ def refuse_edited_tree(root: Path) -> str:
 
 def apply(root: Path, client: Any) -> list[str]:
     """Creates or updates the deployments on a server, pinned to the tree's commit; returns those that it wrote."""
+    from prefect.exceptions import ObjectNotFound
     from prefect.flows import Flow, load_flow_from_entrypoint
 
     written, settings = [], reevaluation_settings(root)
     watched = [f"{model.name}@{model.alias}" for model in settings.models] if settings else []
     for one in deployments(root):
         made: Flow[..., Any] = load_flow_from_entrypoint(one.module)
-        before = _found(client, f"{made.name}/{one.name}")
+        before: Any = None
+        with suppress(ObjectNotFound):
+            before = client.read_deployment_by_name(f"{made.name}/{one.name}")
         schedules = _schedules(one, before.schedules if before else [])
         wanted = _wanted(one, root) | {"parameter_openapi_schema": form(root, made, watched)}
         same = before and all(getattr(before, key) == value for key, value in wanted.items())
@@ -166,20 +167,14 @@ def form(root: Path, flow: Any, examples: Sequence[str] = ()) -> dict[str, Any]:
     from prefect.utilities.callables import parameter_schema
 
     schema: dict[str, Any] = parameter_schema(flow).model_dump_for_openapi()
-    hidden = (*INTERNAL, "rows") if flow.name == SUITE else INTERNAL
+    hidden = {"root", "rows"} if flow.name == SUITE else {"root"}
     fields = {name: field for name, field in schema["properties"].items() if name not in hidden}
-    for name, known in _choices(root, flow.name).items():
+    lists = {name: ("enum", known) for name, known in _choices(root, flow.name).items()}
+    for name, (kind, known) in (lists | ({"models": ("examples", [*examples])} if examples else {})).items():
         if name in fields:
-            _listed(fields[name])["enum"] = known
-    if examples and "models" in fields:
-        _listed(fields["models"])["examples"] = list(examples)
+            value = fields[name].get("anyOf", [fields[name]])[0]  # a list that may be left out
+            value.get("items", value)[kind] = known
     return {**schema, "properties": fields}
-
-
-def _listed(field: dict[str, Any]) -> dict[str, Any]:
-    """Returns the part of a field that is one value: the items of a list, which may be left out, or the field."""
-    found: dict[str, Any] = field.get("anyOf", [field])[0]
-    return found.get("items", found)
 
 
 def _choices(root: Path, flow: str) -> dict[str, list[Any]]:
@@ -199,16 +194,6 @@ def _choices(root: Path, flow: str) -> dict[str, list[Any]]:
         "start": [f"{paper}/{row}" for paper in known for row in rows[paper]],
         "reward_model": ["", *(f"{paper}/{name}" for paper, found in models.items() for name in sorted(found))],
     }
-
-
-def _found(client: Any, name: str) -> Any:
-    """Returns a deployment of a server; None where it has none of the name."""
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        return client.read_deployment_by_name(name)
-    except ObjectNotFound:
-        return None
 
 
 def _wanted(one: Deployment, root: Path) -> dict[str, Any]:

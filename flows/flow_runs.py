@@ -1,8 +1,7 @@
 """Flow runs as processes: which of them are cancelled, and which died.
 
 `rewardsmith up` makes runs of the worker crashed whose process is gone, and automations of the server those that send
-no heartbeats, wherever they ran. A run that is cancelled in Prefect's page ends itself where no worker does it: nobody
-ends one whose worker was killed, or one that a command line started.
+no heartbeats, wherever they ran. A run that a command line started ends itself when it is cancelled in Prefect's page.
 """
 
 from __future__ import annotations
@@ -22,14 +21,10 @@ from tasks.running.platform_state import PLATFORM, lives
 
 #: Seconds between looks at the run's state.
 LOOK_SECONDS = 5.0
-#: A worker that lives has ended its run by then: it looks every 10 s, and kills what has not ended 30 s later.
-WORKER_SECONDS = 60.0
 #: Set in the process of a run that a worker started.
 STARTED = "PREFECT__FLOW_RUN_ID"
 #: Seconds between a flow run's heartbeats (Prefect's least), and without one until it counts as dead.
 HEARTBEAT_SECONDS, DEAD_SECONDS = 30, 120
-#: Seconds from a worker's taking a flow run until its process must have begun.
-BEGIN_SECONDS = 120
 #: Environment of a flow run that sends heartbeats.
 BEATING = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
 #: Name of the state of a run whose failure may pass, so that its coordinator tries again.
@@ -39,17 +34,17 @@ ENDING_SECONDS = 60.0
 
 
 class CancelWatch:
-    """Looks now and then whether the present flow run is being cancelled and no worker ends it."""
+    """Looks now and then whether the present flow run is being cancelled; a worker ends those that it started."""
 
     def __init__(self) -> None:
         from prefect.client.orchestration import get_client
         from prefect.runtime import flow_run
         from prefect.settings import PREFECT_API_URL
 
-        # a temporary server's run cannot be cancelled
-        self.run = UUID(flow_run.id) if flow_run.id and PREFECT_API_URL.value() else None
+        watched = flow_run.id and PREFECT_API_URL.value() and STARTED not in os.environ
+        self.run = UUID(flow_run.id) if watched else None  # a temporary server's run cannot be cancelled
         self.client = get_client(sync_client=True) if self.run else None
-        self._next, self._since = 0.0, 0.0
+        self._next = 0.0
 
     def look(self) -> None:
         """Ends the run where it is to end itself.
@@ -69,11 +64,7 @@ class CancelWatch:
             state = self.client.read_flow_run(self.run).state
         except (httpx.HTTPError, PrefectException):
             return  # a server that does not answer now is asked again
-        if state is None or not state.is_cancelling():
-            self._since = 0.0
-            return
-        self._since = self._since or now
-        if now - self._since >= (WORKER_SECONDS if os.environ.get(STARTED) else 0.0):
+        if state is not None and state.is_cancelling():
             self.client.set_flow_run_state(self.run, Cancelled(message="it ended itself with its stages"), force=True)
             raise Abort("the run was cancelled in Prefect")
 
@@ -109,44 +100,40 @@ def crash_dead_runs(client: Any, platform: Path, pool: str) -> list[str]:
 
 
 def crash_silent_runs(
-    client: Any, what: str, *, deployment: UUID | None = None, dead: int = DEAD_SECONDS, begin: int = BEGIN_SECONDS
+    client: Any, what: str, *, deployment: UUID | None = None, seconds: int = DEAD_SECONDS, begin: bool = True
 ) -> None:
-    """Makes the automations that crash flow runs which send no heartbeats, or do not begin.
+    """Makes the automation that crashes flow runs which send no heartbeats.
 
     Args:
-        what: the runs in words, for the automations' names.
+        what: the runs in words, for the automation's name.
         deployment: whose runs; None for all of the server.
-        dead: seconds without a heartbeat.
-        begin: seconds from a worker's taking a run until its process must have begun.
+        seconds: without a heartbeat.
+        begin: whether it counts from a worker's taking a run, else from the run's start.
     """
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
+    name, related = f"{what} without a heartbeat", dict[str, str | list[str]]()
+    if client.read_automations_by_name(name):
+        return
+    if deployment is not None:
+        related = {"prefect.resource.id": [f"prefect.deployment.{deployment}"]}
+    beats = {"Running", "heartbeat"}
     ends = {"Completed", "Failed", PASSING, "Alarm", "Crashed", "Cancelled", "AwaitingRetry", "Scheduled", "Paused"}
-    related: dict[str, str | list[str]] = (
-        {} if deployment is None else {"prefect.resource.id": [f"prefect.deployment.{deployment}"]}
+    trigger = EventTrigger(
+        after={f"prefect.flow-run.{event}" for event in (beats | {"Pending"} if begin else beats)},
+        expect={f"prefect.flow-run.{event}" for event in beats | ends},
+        match={"prefect.resource.id": ["prefect.flow-run.*"]},
+        match_related=related,
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=timedelta(seconds=seconds),
     )
-    for how, after, expected, seconds in (
-        ("without a heartbeat", {"Running", "heartbeat"}, {"heartbeat", *ends}, dead),
-        ("that do not begin", {"Pending"}, {"Running", *ends}, begin),
-    ):
-        name = f"{what} {how}"
-        if client.read_automations_by_name(name):
-            continue
-        trigger = EventTrigger(
-            after={f"prefect.flow-run.{event}" for event in after},
-            expect={f"prefect.flow-run.{event}" for event in expected},
-            match={"prefect.resource.id": ["prefect.flow-run.*"]},
-            match_related=related,
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=seconds),
-        )
-        message = f"its machine died: {'no heartbeat' if 'heartbeat' in after else 'no start'} for {seconds} s"
-        action = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=message, force=False)
-        client.create_automation(AutomationCore(name=name, trigger=trigger, actions=[action]))
+    message = f"its machine died: no heartbeat for {seconds} s"
+    action = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=message, force=False)
+    client.create_automation(AutomationCore(name=name, trigger=trigger, actions=[action]))
 
 
 def end_runs(platform: Path) -> list[str]:

@@ -23,9 +23,7 @@ class LiveTracker:
     A run does not depend on it: what it could not show, the mirror at the end of the run shows.
 
     Args:
-        root: the repository.
         paper: whose experiment has the stages that several papers share.
-        log: the flow's.
     """
 
     def __init__(self, root: Path, paper: str, log: Any) -> None:
@@ -33,13 +31,8 @@ class LiveTracker:
         self.process: subprocess.Popen[str] | None = None
         self.output = root / WORK / "logs" / "live-runs.log"
 
-    def started(self, stage: Stage) -> None:
-        self._write("start", stage)
-
-    def ended(self, stage: Stage) -> None:
-        self._write("end", stage)
-
-    def _write(self, word: str, stage: Stage) -> None:
+    def write(self, word: str, stage: Stage) -> None:
+        """Says that a stage starts (`start`) or ended (`end`)."""
         if stage.kind in TRACKED:
             self.process = self.process or self._begin()
             assert self.process.stdin is not None

@@ -6,11 +6,10 @@ suite is the demo; in full, or at another scale, it is those of the five papers 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +63,11 @@ def follow_up(module: str, arguments: Sequence[str], number: int, root: Path, ru
         RunFailed: it failed.
     """
     words = shlex.join(["python", "-P", "-m", module, *arguments])
-    command = Command(words, address=module, name=f"{module}-{number}", out=None, environment={})
+    command = Command(words, address=module, name=f"{module}-{number}", environment={})
     try:
         run_command(root, command, running=running, log=get_run_logger().info)
     except StageFailed as error:
         raise RunFailed(str(error).removeprefix("stage ")) from error
-
-
-def link_page_and_report(create: Callable[..., object]) -> None:
-    """Links the run to the start page of `rewardsmith up` and to the report there, where it is up."""
-    if link := os.environ.get("REWARDSMITH_PAGE", ""):
-        create(key="page", link=link, link_text="page")
-        create(key="report", link=f"{link.rstrip('/')}/report/index.html", link_text="report")
 
 
 def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> None:
@@ -94,9 +86,9 @@ def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> lis
     """
     if paper not in printed_tables.PAPERS:
         return []
-    stage, finished = f"tables-{paper}", {*summary.current, *summary.done}
-    failed_or_skipped = {*summary.failed, *summary.skipped}
-    if _has_stage(finished, stage) and not _has_stage(failed_or_skipped, stage):
+    finished = {address.rpartition(":")[2] for address in (*summary.current, *summary.done)}
+    missing = {address.rpartition(":")[2] for address in (*summary.failed, *summary.skipped)}
+    if f"tables-{paper}" in finished - missing:
         return []
     results = Path("results", scale)
     seeds = seeds_so_far(root / results, paper)
@@ -104,24 +96,14 @@ def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> lis
     return [("tasks.tables", [*call, *map(str, seeds)])] if seeds else []
 
 
-def report_page_calls(request: RunRequest, log: Any) -> list[Call]:
+def report_page_calls(request: RunRequest) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
-    if not request.report:
-        return []
     # the demo is asked for without a name (SUITE) or by the name of its rows (DEMO_PAPER)
     on_main_page = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
-    if not on_main_page and request.paper != LABORATORY:
-        log.info(
-            "no report page of %s; `rewardsmith table %s` sets its rows side by side", request.paper, request.paper
-        )
+    module = "tasks.report" if on_main_page else "tasks.report.hackability" if request.paper == LABORATORY else None
+    if not request.report or module is None:
         return []
-    module = "tasks.report" if on_main_page else "tasks.report.hackability"
     return [(module, ["--results", f"results/{request.scale}", "--out", "report"])]
-
-
-def _has_stage(addresses: Collection[str], stage: str) -> bool:
-    """Returns whether one of the addresses FILE:stage is of a stage of this name, in any file."""
-    return any(address.rpartition(":")[2] == stage for address in addresses)
 
 
 def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str = "") -> State[str]:
@@ -137,26 +119,27 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         the run's state; its data is a line with the number of stages by outcome, then one for each stage with alarms.
 
     Raises:
+        RewardsmithError: the run is of a deployment, and the tree was edited since that deployment's commit.
         RunFailed: a stage failed, or the report or MLflow after the stages.
     """
-    log, began = get_run_logger(), time.time()
+    refuse_edited_tree(root)
+    began = time.time()
     name, scale = request.paper, request.scale
     papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
-    dvc_files = pipelines.asked_files(
-        root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds
-    )
-    selected: dict[str, Any] = {"papers": papers, "rows": request.rows, "seeds": request.seeds}
+    rows: dict[str, Any] = {"rows": request.rows, "seeds": request.seeds}
+    dvc_files = pipelines.asked_files(root, name, scale=scale, full=request.full, **rows)
     # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
     live_experiment = next(iter(papers), "") if request.sync else ""
-    summary = run_stale(root, dvc_files, **selected, pool=pool, remote=remote, live_experiment=live_experiment)
-    log.info("%s", summary.line())
+    places: dict[str, Any] = {"pool": pool, "remote": remote, "live_experiment": live_experiment}
+    summary = run_stale(root, dvc_files, papers=papers, **rows, **places)
+    get_run_logger().info("%s", summary.line())
     problems = list(summary.failed.values())
     if request.report:
         problems += follow_ups(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
     mlflow_calls: list[Call] = [
         ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
     ]
-    report_calls = report_page_calls(request, log)
+    report_calls = report_page_calls(request)
     # Calls of one `follow_ups` run side by side. The report reads a file with the link to each MLflow experiment:
     # unless `flows.live_tracker` has written these files during this run, the MLflow calls, which write them, come
     # first.
@@ -173,14 +156,6 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
     # while code and files stay the same, `nothing_to_do` answers the same request without a run
     mark_request_done(root, request, dvc_files, began)
     return completed_state(summary)
-
-
-def run_request_with_links(root: Path, request: RunRequest, *, pool: str, remote: str) -> State[str]:
-    """Runs the request from start to end, linked to the start page of `rewardsmith up`; refuses an edited tree if the
-    deployment names a commit."""
-    refuse_edited_tree(root)
-    link_page_and_report(create_link_artifact)
-    return run_request(root, request, pool=pool, remote=remote)
 
 
 def run_name() -> str:
@@ -226,7 +201,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             remote: the DVC remote by which the pool's results come.
         """
         request = RunRequest(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
-        return run_request_with_links(Path(root).resolve(), request, pool=pool, remote=remote)
+        return run_request(Path(root).resolve(), request, pool=pool, remote=remote)
 
     return run
 

@@ -10,18 +10,18 @@ import json
 import os
 import shutil
 import subprocess
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from prefect import flow, get_run_logger
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.runtime import deployment
 from pydantic import Field
 
 from flows.deployments import COMMIT
-from flows.paper import follow_ups, link_page_and_report
+from flows.paper import follow_ups
 from flows.scheduler import RunFailed, completed_state, run_stale
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
@@ -60,35 +60,27 @@ Credit = Annotated[str, choice_field(*sorted(CREDITS))]
 Optimiser = Annotated[str, choice_field(*sorted(OPTIMISER_KINDS))]
 
 
-def changed_row(
-    row: dict[str, Any],
-    *,
-    name: str,
-    reward_model: str,
-    read: str,
-    normaliser: str,
-    shaping: str,
-    credit: str,
-    optimiser: str,
-    changes: dict[str, Any],
-) -> dict[str, Any]:
-    """Returns a row's settings with the form's choices in place; `changes`, any settings of a row, replace theirs last.
+def changed_row(row: Mapping[str, Any], name: str, choices: Mapping[str, str], changes: dict[str, Any]) -> Any:
+    """Returns a row's settings with the form's choices in place.
+
+    Args:
+        choices: of `reward_model`, `read`, `normaliser`, `shaping`, `credit` and `optimiser`; KEEP or an empty text
+            keeps the row's.
+        changes: any settings of a row, which replace theirs last.
 
     Raises:
         RecipeError: choices that do not fit together.
     """
     made = json.loads(json.dumps(row)) | {"title": name}  # a deep copy, without YAML's aliases
-    for field, value in (("reward_model", reward_model), ("normaliser", normaliser), ("credit", credit)):
-        if value not in ("", KEEP):  # an empty reward model keeps the row's, too
-            made[field] = value
-    if read != KEEP:
+    chosen: dict[str, Any] = {field: value for field, value in choices.items() if value not in ("", KEEP)}
+    if read := chosen.pop("read", None):
         made["readout"] = {**made.get("readout", {}), "read": read}
-    if shaping == "none":
-        made.pop("shaping", None)
-    elif shaping != KEEP:
-        made["shaping"] = {"kind": shaping}
-    if optimiser != KEEP:
-        made["optimiser"] = {"kind": optimiser}
+    for field in ("shaping", "optimiser"):
+        if field in chosen:
+            chosen[field] = {"kind": chosen[field]}
+    made |= chosen
+    if choices.get("shaping") == "none":
+        del made["shaping"]
     made |= changes
     parse_recipe(made, f"recipe {name}")  # refuses choices that do not fit together
     return made
@@ -117,16 +109,6 @@ def _git(root: Path, *arguments: str) -> None:
     done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise RewardsmithError(f"git {arguments[0]} failed: {done.stderr.strip()}")
-
-
-def only_run(root: Path, name: str) -> AbstractContextManager[None]:
-    """Holds a recipe's worktree for one run: a second run would rewrite the row while the first one trains it.
-
-    Raises:
-        RewardsmithError: another run holds the worktree.
-    """
-    lock = root / ".work" / "recipes" / f"{name}.lock"
-    return only_one(lock, f"another run of the recipe '{name}' is active", "Wait for it, or choose another name")
 
 
 def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
@@ -228,22 +210,15 @@ def recipe(
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
     version = str(deployment.version or "")
     commit = version if COMMIT.fullmatch(version) else commit_of(tree)  # `prefect deploy` makes versions of its own
-    with only_run(tree, name):
+    lock, busy = tree / ".work" / "recipes" / f"{name}.lock", f"another run of the recipe '{name}' is active"
+    with only_one(lock, busy, "Wait for it, or choose another name"):
         path = worktree(tree, name, commit)
-        row = changed_row(
-            read_settings(row_addresses(path, paper)[start_row].under(path)),
-            name=name,
-            reward_model=reward_model,
-            read=read,
-            normaliser=normaliser,
-            shaping=shaping,
-            credit=credit,
-            optimiser=optimiser,
-            changes=changes or {},
-        )
+        choices = {"reward_model": reward_model, "read": read, "normaliser": normaliser, "shaping": shaping}
+        choices |= {"credit": credit, "optimiser": optimiser}
+        before = read_settings(row_addresses(path, paper)[start_row].under(path))
+        row = changed_row(before, name, choices, changes or {})
         text = yaml.safe_dump(row, sort_keys=False)
         create_markdown_artifact(key="recipe", markdown=f"```yaml\n{text}```\ncommit {commit}", description=name)
-        link_page_and_report(create_link_artifact)
         log.info("recipe %s at commit %s in %s", name, commit[:10], path)
         # `adopt` reads it
         (path / "recipe.yaml").write_text(yaml.safe_dump({"paper": paper, "row": name, "commit": commit}))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -22,24 +21,22 @@ from typing import Any
 
 import httpx
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
 from flows.deployments import REEVALUATION_SETTINGS, refuse_edited_tree
-from flows.paper import link_page_and_report
 from flows.scheduler import RunFailed
-from flows.slots import Grant, Slots, shared
-from flows.stage_run import Command, RunningStages, failure_note, run_command
+from flows.slots import Grant, granted
+from flows.stage_run import Command, RunningStages, noted_failure, run_command
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel
 from tasks.reevaluation.evaluate import DRIFT_CHECK, load_settings
 from tasks.reevaluation.history import RECORDS, note_sent, records_folder, records_to_alert, restore_records
-from tasks.running import machine
 from tasks.running.fork_server import PROJECT
 from tasks.tracking.mirror import open_registry
-from tasks.tracking.models import Registered, Registry
+from tasks.tracking.models import Registered
 
 
 def needs_of(root: Path, model: Registered) -> dict[str, Any]:
@@ -55,12 +52,7 @@ def evaluate(root: Path, settings_path: Path, model: Registered) -> dict[str, An
     Raises:
         RewardsmithError: this machine has too few GPUs for it, or the evaluation failed.
     """
-    needs = needs_of(root, model)
-    slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
-    slots.refuse_impossible(_address(model), needs)
-    grant = slots.take(needs)
-    assert grant is not None, "nothing else has taken from it"
-    with shared(grant) as own, tempfile.TemporaryDirectory() as folder:
+    with granted(_address(model), needs_of(root, model)) as own, tempfile.TemporaryDirectory() as folder:
         return _run(root, settings_path, model, Path(folder) / "record.json", own)
 
 
@@ -80,27 +72,27 @@ def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, 
         shlex.join(call),
         address=_address(model),
         name=file_name(_address(model)),
-        out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
         environment=grant.environment(),
         packages=root if is_checkout(root) else PROJECT,
     )
-    run_command(root, command, running=RunningStages(), log=get_run_logger().info)
-    failure_note(root, command.name).unlink(missing_ok=True)
+    out, running = records_folder(root, model.name, model.alias).relative_to(root).as_posix(), RunningStages()
+    with noted_failure(root, command.name, address=command.address, out=out, running=running):
+        run_command(root, command, running=running, log=get_run_logger().info)
     record: dict[str, Any] = json.loads(record_path.read_text(encoding="utf-8"))
     return record
 
 
-def send_pending_alerts(root: Path, registry: Registry, model: Registered) -> tuple[int, list[str]]:
+def send_pending_alerts(root: Path, model: Registered) -> tuple[int, list[str]]:
     """Sends the alerts of every evaluation that are not sent yet, including the alerts of a run that died before.
 
-    It ends at the first record whose alerts the webhook or MLflow did not take; the next run sends them again.
+    It ends at the first record whose alerts the webhook did not take; the next run sends them again.
 
     Returns:
         the number of alerts that it tried to send, and the problems.
     """
     folder, tried = records_folder(root, model.name, model.alias), 0
     for record in records_to_alert(folder):
-        problems = send_alerts(registry, model, record)
+        problems = send_alerts(model, record)
         tried += len(record["alerts"])
         if problems:
             return tried, problems
@@ -108,37 +100,22 @@ def send_pending_alerts(root: Path, registry: Registry, model: Registered) -> tu
     return tried, []
 
 
-def send_alerts(registry: Registry, model: Registered, record: Mapping[str, Any]) -> list[str]:
-    """Sends a record's alerts: as Prefect events, an artifact, a call of the webhook and, if the record is of the
-    alias's present version, a tag in MLflow; returns the problems."""
-    problems, alerts = [], record["alerts"]
-    identity = {"version": record["version"], "alias": model.alias}
+def send_alerts(model: Registered, record: Mapping[str, Any]) -> list[str]:
+    """Sends a record's alerts, as Prefect events and a call of the webhook; returns the problems."""
+    alerts, identity = record["alerts"], {"version": record["version"], "alias": model.alias}
     for one in alerts:
         emit_event(
             event=f"rewardsmith.{one['kind'].replace(' ', '-')}",
             resource={"prefect.resource.id": f"rewardsmith.model.{model.name}", "prefect.resource.name": model.name},
             payload=dict(one) | identity,
         )
-    if alerts:
-        text = "\n".join(f"- **{one['kind']}**: {one['text']}" for one in alerts)
-        create_markdown_artifact(key=f"alert-{_artifact_key(model.name)}", markdown=text, description="Alert")
-    webhook_url = os.environ.get("REWARDSMITH_WEBHOOK")
-    if alerts and webhook_url:
+    if alerts and (webhook := os.environ.get("REWARDSMITH_WEBHOOK")):
         content = {"model": model.name, **identity, "alerts": [*alerts]}
         try:
-            httpx.post(webhook_url, json=content, timeout=20).raise_for_status()
+            httpx.post(webhook, json=content, timeout=20).raise_for_status()
         except httpx.HTTPError as error:
-            problems.append(f"the webhook did not take the alert: {error}")
-    if record["version"] == model.version:
-        try:
-            registry.tag(model, {"alert": "; ".join(one["text"] for one in alerts) or "none"})
-        except RewardsmithError as error:
-            problems.append(f"MLflow did not take the alert: {error}")
-    return problems
-
-
-def _artifact_key(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+            return [f"the webhook did not take the alert: {error}"]
+    return []
 
 
 def track_records(root: Path) -> None:
@@ -185,7 +162,6 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     # A schedule runs the commit that its deployment was made from. Code or parameters edited since are refused, so that
     # the code of every record is that of a commit.
     refuse_edited_tree(tree)
-    link_page_and_report(create_link_artifact)
     settings_path = tree / REEVALUATION_SETTINGS
     settings = load_settings(settings_path)
     # [::2] leaves out the @ of name@alias; a name alone has the alias ""
@@ -201,7 +177,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
                 try:
                     rows.append(_row(model, evaluate(tree, settings_path, model)))
                 finally:
-                    tried, alert_problems = send_pending_alerts(tree, registry, model)
+                    tried, alert_problems = send_pending_alerts(tree, model)
                     alerts += tried
                     problems += alert_problems
             except RewardsmithError as error:

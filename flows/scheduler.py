@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
@@ -30,9 +30,17 @@ from prefect.tasks import exponential_backoff
 
 from flows.flow_runs import CancelWatch
 from flows.live_tracker import LiveTracker
-from flows.progress import Display, progress
-from flows.slots import POLL_SECONDS, Grant, Slots, shared
-from flows.stage_run import Command, RunningStages, StageDone, StageFailed, run_stage, stage_environment, stage_log
+from flows.slots import POLL_SECONDS, Grant, machine_slots, shared
+from flows.stage_run import (
+    Command,
+    RunningStages,
+    StageDone,
+    StageFailed,
+    noted_failure,
+    run_stage,
+    stage_environment,
+    stage_log,
+)
 from flows.work_pool import WorkPool
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
@@ -40,7 +48,7 @@ from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stage_results import StageResults
 from tasks.dvc.stale import read_state
 from tasks.graph.stages import Stage, modules_of_files_never_run, stopped_stages
-from tasks.graph.times import RunTimes, expected_seconds, seconds_to_end, stage_time, wall_seconds
+from tasks.graph.times import RunTimes, expected_seconds, seconds_to_end, stage_time
 from tasks.report.result_words import result_in_words
 from tasks.running import machine
 from tasks.running.doubtful_numbers import alarm_lines, alarm_text, alarms_of, stages_with_alarms
@@ -49,6 +57,8 @@ from tasks.running.fork_server import ForkServer
 
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
+#: Set by `rewardsmith run`: a line for each finished stage in place of Prefect's log on the terminal.
+SWITCH = "REWARDSMITH_PROGRESS"
 #: Name of the completed state of a stage, or a run, with signs of reward hacking.
 ALARM_STATE = "Alarm"
 #: The Prefect event of a sign of reward hacking.
@@ -92,16 +102,6 @@ class RunSummary:
         counts |= {"failed": len(self.failed), "skipped": len(self.skipped), "of them stopped": len(self.stopped)}
         counts["with an alarm"] = len(self.alarms)
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Returns a table with a row for each stage that was not current."""
-        ran = [{"stage": d.address, "outcome": d.outcome, "seconds": d.seconds} for d in self.done.values()]
-        for row in ran:
-            row |= {"why": f"stopped: {self.stopped[row['stage']]}"} if row["stage"] in self.stopped else {}
-            row |= {"why": f"alarm: {alarm_text(self.alarms[row['stage']])}"} if row["stage"] in self.alarms else {}
-        failed = [{"stage": a, "outcome": "failed", "seconds": "", "why": why} for a, why in self.failed.items()]
-        skipped = [{"stage": a, "outcome": "skipped", "seconds": "", "why": w} for a, w in self.skipped.items()]
-        return [*ran, *failed, *skipped]
 
 
 def ring(root: Path, stage: Stage) -> list[Alarm]:
@@ -151,8 +151,10 @@ def stage_task(
         grant: the run's slots for it.
         running: notes the stage's process group while it runs.
     """
-    done = place.run(stage, grant, running, get_run_logger())
-    alarms = alarms_of(place.root / stage.out / "result")
+    named = {"address": stage.address, "out": stage.out, "log": place.log_of(stage)}
+    with noted_failure(place.root, stage.file_name, **named, running=running):
+        done = place.run(stage, grant, running, get_run_logger())
+    alarms = ring(place.root, stage)
     name, message = (ALARM_STATE, alarm_text(alarms)) if alarms else (None, done.outcome)
     return Completed(name=name, message=message, data=done)
 
@@ -171,7 +173,7 @@ class ThisMachine:
 
     def __init__(self, root: Path, stale: Mapping[str, Stage], server: ForkServer) -> None:
         self.root, self.server = root, server
-        self.slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
+        self.slots = machine_slots()
         for address, stage in stale.items():
             self.slots.refuse_impossible(address, stage.needs)
         server.begin([stage.kind for stage in stale.values()])
@@ -183,7 +185,7 @@ class ThisMachine:
     def run(self, stage: Stage, grant: Grant, running: RunningStages, log: Any) -> StageDone:
         """Brings one stage up to date; on a platform other runs of the machine respect its slots."""
         with shared(grant, lambda: running.cancelled) as own:
-            command = Command.of(stage, own.environment())
+            command = Command(stage.command, stage.address, stage.file_name, own.environment())
             return run_stage(self.root, command, self.results, running=running, log=log.info, server=self.server)
 
     def log_of(self, stage: Stage) -> str:
@@ -202,12 +204,10 @@ class _Run:
         place: ThisMachine | WorkPool,
         stale: Mapping[str, Stage],
         expected: Mapping[str, float | None],
-        display: Display,
         summary: RunSummary,
         live: LiveTracker | None = None,
     ) -> None:
-        self.root, self.place, self.slots = place.root, place, place.slots
-        self.stale, self.expected, self.display, self.summary, self.live = stale, expected, display, summary, live
+        self.place, self.stale, self.summary, self.live = place, stale, summary, live
         # each stage that has not started -> the stages that it waits for: the stale ones that it reads from
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
         self.priority = seconds_to_end(stale, expected)
@@ -221,34 +221,17 @@ class _Run:
         """Starts the stages that can start."""
         ready = [a for a, left in self.waiting.items() if not left]
         for address in sorted(ready, key=lambda a: -self.priority[a]):
-            grant = self.slots.take(self.stale[address].needs)
-            if grant is not None:
-                self.start(address, grant)
-
-    def start(self, address: str, grant: Grant) -> None:
-        """Starts a stage with the slots that it was granted."""
-        stage = self.stale[address]
-        del self.waiting[address]
-        self.display.started(address)
-        self.grants[address] = grant
-        self.began[address] = self.summary.stage_times.elapsed()
-        future = stage_task.submit(self.place, stage, grant, self.running)
-        self.futures[address] = future
-        if self.live is not None:
-            self.live.started(stage)
-        future.add_done_callback(partial(self.on_future_done, address))
-
-    def note_done(self, address: str, done: StageDone) -> None:
-        """Notes that a stage has its result, so that the stages that wait for it may start."""
-        self.summary.done[address] = done
-        for left in self.waiting.values():
-            left.discard(address)
-        count = len(self.summary.done) + len(self.summary.failed)
-        get_run_logger().info("%s %s in %.1f s (%d of %d)", address, done.outcome, done.seconds, count, len(self.stale))
-        alarms, words = ring(self.root, self.stale[address]), result_in_words(self.root, self.stale[address])
-        rang = f", ALARM: {alarm_text(alarms)}" if alarms else ""
-        text = f"{done.outcome} in {done.seconds:.1f} s" + (f": {words}" if words else "")
-        self.display.finished(address, f"{text}{rang}", self.seconds_left())
+            stage = self.stale[address]
+            grant = self.place.slots.take(stage.needs)
+            if grant is None:
+                continue
+            del self.waiting[address]
+            self.grants[address], self.began[address] = grant, self.summary.stage_times.elapsed()
+            future = stage_task.submit(self.place, stage, grant, self.running)
+            self.futures[address] = future
+            if self.live is not None:
+                self.live.write("start", stage)
+            future.add_done_callback(partial(self.on_future_done, address))
 
     def on_future_done(self, address: str, _future: Any) -> None:
         """Queues the end of a stage for `handle_one_end`; Prefect may call it in another thread."""
@@ -263,41 +246,39 @@ class _Run:
             address = self.ended.get(timeout=POLL_SECONDS)
         except queue.Empty:
             return
-        grant = self.grants.pop(address)
-        self.slots.give_back(grant)
+        stage, grant, times = self.stale[address], self.grants.pop(address), self.summary.stage_times
+        self.place.slots.give_back(grant)
         self.futures[address].wait()
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
-        completed = result if state.is_completed() and isinstance(result, StageDone) else None
-        self._note_times(address, grant, completed.outcome if completed else "failed")
+        done = result if state.is_completed() and isinstance(result, StageDone) else None
+        began = {"began": self.began[address], "seconds": times.elapsed() - self.began[address]}
+        outcome, out = done.outcome if done else "failed", self.place.root / stage.out
+        times.stages.append(stage_time(out, stage=address, outcome=outcome, cores=grant.cores, **began))
         if self.live is not None:
-            self.live.ended(self.stale[address])
-        if completed is not None:
-            self.note_done(address, completed)
+            self.live.write("end", stage)
+        if done is None:
+            self.summary.failed[address] = str(result or state.message)
+            log.error("%s", self.summary.failed[address])
+            for reader in self._downstream(address):
+                if self.waiting.pop(reader, None) is not None:
+                    self.summary.skipped[reader] = f"reads from {address}, which failed"
+            self.show(address, f"FAILED, log: {self.place.log_of(stage)}")
             return
-        self.summary.failed[address] = str(result or state.message)
-        log.error("%s", self.summary.failed[address])
-        self.display.finished(address, f"FAILED, log: {self.place.log_of(self.stale[address])}", None)
-        for reader in self._downstream(address):
-            if self.waiting.pop(reader, None) is not None:
-                self.summary.skipped[reader] = f"reads from {address}, which failed"
+        self.summary.done[address] = done
+        for left in self.waiting.values():
+            left.discard(address)
+        alarms, words = alarms_of(out / "result"), result_in_words(self.place.root, stage)
+        text = f"{done.outcome} in {done.seconds:.1f} s"
+        log.info("%s %s", address, text)
+        rang = f", ALARM: {alarm_text(alarms)}" if alarms else ""
+        self.show(address, f"{text}{f': {words}' if words else ''}{rang}")
 
-    def _note_times(self, address: str, grant: Grant, outcome: str) -> None:
-        """Adds the times of a stage to the run's record of times."""
-        times, began = self.summary.stage_times, self.began[address]
-        out, took = self.root / self.stale[address].out, times.elapsed() - began
-        times.stages.append(
-            stage_time(out, stage=address, outcome=outcome, cores=grant.cores, began=began, seconds=took)
-        )
-
-    def seconds_left(self) -> float | None:
-        """Returns the expected seconds until the end, None if the time of a stage is unknown."""
-        left = {a: stage for a, stage in self.stale.items() if a in self.waiting or a in self.grants}
-        if not left or any(stage.state == "run" and self.expected.get(a) is None for a, stage in left.items()):
-            return None
-        passed = {a: self.summary.stage_times.elapsed() - self.began[a] for a in self.grants}
-        seconds = {a: max(0.0, (self.expected.get(a) or 0.0) - passed.get(a, 0.0)) for a in left}
-        return wall_seconds(left, seconds, self.slots.cores)
+    def show(self, address: str, text: str) -> None:
+        """Prints a line on a stage that ended, for `rewardsmith run`, in place of Prefect's log."""
+        if os.environ.get(SWITCH) == "true":
+            count = len(self.summary.done) + len(self.summary.failed)
+            print(f"[{count:>3}/{len(self.stale)}] {address} {text}", flush=True)
 
     def _downstream(self, address: str) -> list[str]:
         """Returns the stale stages that read from a stage, directly or through others."""
@@ -362,15 +343,12 @@ def run_stale(
             place = WorkPool(root, pool, remote, chosen) if pool else ThisMachine(root, stale, server)
             held.callback(place.close)
             log.info("%d of %d stages are stale; %s", len(stale), len(chosen), place)
-            display = held.enter_context(progress(len(stale)))
             live = LiveTracker(root, live_experiment, log) if live_experiment and not pool else None
             if live is not None:
                 held.callback(live.close)
-            _Run(place, stale, expected, display, summary, live).run(log)
+            _Run(place, stale, expected, summary, live).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
         ended = [chosen[address] for address in [*summary.current, *summary.done]]
         summary.stopped, summary.alarms = stopped_stages(root, ended), stages_with_alarms(root, ended)
     summary.stage_times.write(root)
-    if summary.rows():
-        create_table_artifact(key="stages", table=summary.rows(), description=summary.line())
     return summary

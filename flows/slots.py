@@ -51,17 +51,13 @@ class Slots:
         self._free_cores, self._free_gpus, self._free_memory = cores, list(gpus), memory_gb
         self._lock = threading.Lock()
 
-    def can_ever_run(self, needs: Mapping[str, float]) -> bool:
-        """Returns whether this machine can ever run a stage with these needs."""
-        return needs.get("gpus", 0) <= len(self.gpus)
-
     def refuse_impossible(self, stage: str, needs: Mapping[str, float]) -> None:
         """Refuses a stage that this machine can never run.
 
         Raises:
             RewardsmithError: it needs more GPUs than there are.
         """
-        if not self.can_ever_run(needs):
+        if needs.get("gpus", 0) > len(self.gpus):
             raise RewardsmithError(
                 f"stage {stage} needs {needs['gpus']} GPU(s), this machine has {len(self.gpus)}. "
                 "Run it on another machine, or declare less under `resources` in params/scales/<scale>/stages.yaml"
@@ -86,18 +82,11 @@ class Slots:
             self._free_gpus = sorted([*self._free_gpus, *grant.gpus], key=self.gpus.index)
 
 
-def limits(name: str, slots: Slots) -> dict[str, int]:
-    """Returns the limits of a machine by their names."""
-    found = {f"{name}-cores": slots.cores, f"{name}-memory-gb": max(1, int(slots.memory_gb))}
-    return found | {f"{name}-gpu-{gpu}": 1 for gpu in slots.gpus}
-
-
-def make_limits(client: Any, name: str) -> dict[str, int]:
-    """Creates this machine's limits on a Prefect server, or brings them to what it has; returns them."""
-    found = limits(name, Slots(machine.cores(), machine.gpus(), machine.memory_gb()))
-    for limit, count in found.items():
+def make_limits(client: Any, name: str) -> None:
+    """Creates this machine's limits on a Prefect server, or brings them to what it has."""
+    found = {f"{name}-cores": machine.cores(), f"{name}-memory-gb": max(1, int(machine.memory_gb()))}
+    for limit, count in {**found, **{f"{name}-gpu-{gpu}": 1 for gpu in machine.gpus()}}.items():
         client.upsert_global_concurrency_limit_by_name(limit, count)
-    return found
 
 
 @contextmanager
@@ -105,7 +94,6 @@ def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Itera
     """Holds what a run grants, once no other run of this machine holds it; without a platform at once.
 
     Args:
-        grant: of the run's own slots.
         cancelled: says when to wait no longer.
 
     Yields:
@@ -125,6 +113,26 @@ def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Itera
                 return
         time.sleep(POLL_SECONDS)
     raise RewardsmithError("it waited for slots of this machine and was ended with its run")
+
+
+def machine_slots() -> Slots:
+    """Returns the slots of this machine, all free."""
+    return Slots(machine.cores(), machine.gpus(), machine.memory_gb())
+
+
+@contextmanager
+def granted(name: str, needs: Mapping[str, float]) -> Iterator[Grant]:
+    """Holds the cores, GPUs and memory of this machine that a stage needs, which it waits for.
+
+    Raises:
+        RewardsmithError: the machine never has them.
+    """
+    slots = machine_slots()
+    slots.refuse_impossible(name, needs)
+    grant = slots.take(needs)
+    assert grant is not None, "nothing else has taken from it"
+    with shared(grant) as given:
+        yield given
 
 
 def _held(grant: Grant, name: str, held: ExitStack) -> Grant | None:

@@ -11,12 +11,10 @@ code. So no stage begins on a machine that would compute something else.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,13 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from flows.flow_runs import PASSING
-from flows.slots import Grant, Slots, shared
+from flows.slots import granted
 from flows.stage_run import Command, RunningStages, StageFailed, run_stage
 from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.remote import RemoteFailed
 from tasks.dvc.stage_results import StageResults
 from tasks.graph import dvc_files as graph
-from tasks.running import machine
 from tasks.running.artifacts import RECORDED_PACKAGES
 from tasks.running.commit import changed_since, commit_of, listed
 from tasks.running.exclusive import in_turn
@@ -57,11 +54,11 @@ def require_prefect_server() -> None:
         )
 
 
-def check_clean(root: Path) -> str:
-    """Returns the commit of a clone whose code and parameters are committed.
+def code_of(root: Path) -> str:
+    """Returns the commit of a clone and this machine's versions as one line.
 
     Raises:
-        RewardsmithError: they are not, so other machines would run something else.
+        RewardsmithError: its code or parameters are not committed, so other machines would run something else.
     """
     commit = commit_of(root)
     changed = changed_since(root, commit) if commit else ["no commit"]
@@ -70,65 +67,16 @@ def check_clean(root: Path) -> str:
             f"this clone differs from its commit in {listed(changed)}: other machines would run something else under "
             "the same name. Commit (and push, and pull there), or run without --pool"
         )
-    return commit
+    versions = [
+        f"python {platform.python_version()}",
+        *(f"{name} {metadata.version(name)}" for name in RECORDED_PACKAGES),
+    ]
+    return ", ".join([f"commit {commit[:10]}", *versions])
 
 
-@dataclass(frozen=True)
-class SameCode:
-    """Commit and versions that all machines of a run have.
-
-    Attributes:
-        commit: of the clone.
-        versions: of Python and of the packages that a result's record names.
-    """
-
-    commit: str
-    versions: dict[str, str]
-
-    @classmethod
-    def of(cls, root: Path) -> SameCode:
-        """Returns what this machine has; refuses a clone with uncommitted changes (see `check_clean`)."""
-        versions = {name: metadata.version(name) for name in RECORDED_PACKAGES}
-        return cls(check_clean(root), {"python": platform.python_version(), **versions})
-
-    def words(self) -> str:
-        """Returns the commit and versions as one line."""
-        return f"commit {self.commit[:10]}, " + ", ".join(f"{name} {one}" for name, one in self.versions.items())
-
-    def queue(self, gpus: int) -> str:
-        """Returns the name of the work queue for stages of this code that need so many GPUs."""
-        digest = hashlib.sha256(json.dumps(self.versions, sort_keys=True).encode()).hexdigest()
-        return f"{self.commit[:10]}-{digest[:6]}-{gpus}-gpus"
-
-    def check(self, other: dict[str, Any]) -> None:
-        """Refuses a run whose code is not this machine's.
-
-        Args:
-            other: the run's, as `asdict` makes it.
-
-        Raises:
-            RewardsmithError: another commit or other versions.
-        """
-        if other != asdict(self):
-            raise RewardsmithError(
-                f"the run is at {SameCode(**other).words()}, and its worker at {self.words()}. Bring the worker's "
-                "clone and environment to the run's (`git checkout`, constraints.txt) and start the worker again"
-            )
-
-
-@contextmanager
-def granted(needs: Mapping[str, float]) -> Iterator[Grant]:
-    """Holds a stage's cores, GPUs and memory of this machine, which it waits for.
-
-    Raises:
-        RewardsmithError: the machine never has them.
-    """
-    own = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
-    own.refuse_impossible("here", needs)
-    grant = own.take(needs)
-    assert grant is not None, "nothing else has taken from it"
-    with shared(grant) as given:
-        yield given
+def queue_of(code: str, gpus: int) -> str:
+    """Returns the name of the work queue for stages of a code that need so many GPUs."""
+    return f"{hashlib.sha256(code.encode()).hexdigest()[:16]}-{gpus}-gpus"
 
 
 def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, Any], key: str) -> None:
@@ -156,36 +104,23 @@ def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, Any], 
 
 
 @flow(name="stage", flow_run_name="{address}", persist_result=False)
-def stage(
-    address: str,
-    name: str,
-    out: str,
-    needs: dict[str, float],
-    remote: str,
-    given: dict[str, Any],
-    key: str,
-    code: dict[str, Any],
-) -> State[Any]:
+def stage(address: str, name: str, needs: dict[str, float], remote: str, given: dict[str, Any], key: str) -> State[Any]:
     """Runs one stage of a run on this machine.
 
     Args:
         address: the stage as DVC names it.
         name: the stage as a file name, for its log.
-        out: the stage's output directory.
         needs: cores, GPUs and memory.
         remote: the DVC remote of the run.
         given: the results that the stage reads, by address.
         key: of the stage's result.
-        code: commit and versions of the run.
     """
     root = Path(os.environ.get(TREE, ".")).resolve()
-    log = get_run_logger()
     try:
-        SameCode.of(root).check(code)
         prepare(root, address, remote=remote, given=given, key=key)
-        with granted(needs) as grant, closing(StageResults(root, [address], remote)) as results:
-            command = Command(results.command(address), address, name, out, grant.environment())
-            done = run_stage(root, command, results, running=RunningStages(), log=log.info)
+        with granted(address, needs) as grant, closing(StageResults(root, [address], remote)) as results:
+            command = Command(results.command(address), address, name, grant.environment())
+            done = run_stage(root, command, results, running=RunningStages(), log=get_run_logger().info)
             results.push([address])
     except RewardsmithError as failure:
         passing = isinstance(failure, RemoteFailed) or (isinstance(failure, StageFailed) and failure.retry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -10,14 +9,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.working_tree import WORK, end_processes, group_members, mark
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.stage_results import RAN, DvcFailed, StageResults
-from tasks.graph.stages import Stage
+from tasks.dvc.stage_results import RAN, StageResults
 from tasks.running import machine
 from tasks.running.fork_server import PROJECT, ForkedProcess, ForkServer
 
@@ -112,18 +111,30 @@ def write_failure(
         failure: what happened.
         log: where its log is, that of this machine unless given.
     """
+    content = {"stage": address, "out": out, "exit_code": failure.exit_code, "retry": failure.retry}
+    content |= {"message": str(failure), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     path = failure_note(root, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {
-        "stage": address,
-        "out": out,
-        "exit_code": failure.exit_code,
-        "retry": failure.retry,
-        "message": str(failure),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "log": log or stage_log(name),
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({**content, "log": log or stage_log(name)}, indent=1) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def noted_failure(
+    root: Path, name: str, *, address: str, out: str, running: RunningStages, log: str | None = None
+) -> Iterator[None]:
+    """Notes a failure of the block, and removes the note of an earlier one if there is none; see `write_failure`.
+
+    Args:
+        running: a run that ends has no failures.
+    """
+    try:
+        yield
+    except StageFailed as failure:
+        if not running.cancelled:
+            with suppress(OSError):  # a full disk
+                write_failure(root, name, address=address, out=out, failure=failure, log=log)
+        raise
+    failure_note(root, name).unlink(missing_ok=True)
 
 
 def stage_environment(root: Path, granted: Mapping[str, str], packages: Path = PROJECT) -> dict[str, str]:
@@ -149,7 +160,6 @@ class Command:
         words: as a shell reads them.
         address: for people, such as the stage as DVC names it.
         name: the address as a file name, for its log.
-        out: its output directory; None for a command whose failure is not noted.
         environment: variables of its cores and devices.
         packages: the folder of the package that has the module.
     """
@@ -157,14 +167,8 @@ class Command:
     words: str
     address: str
     name: str
-    out: str | None
     environment: Mapping[str, str]
     packages: Path = PROJECT
-
-    @classmethod
-    def of(cls, stage: Stage, environment: Mapping[str, str]) -> Command:
-        """Returns the command of a stage with what it was granted."""
-        return cls(stage.command, stage.address, stage.file_name, stage.out, environment)
 
 
 def run_stage(
@@ -178,6 +182,9 @@ def run_stage(
 ) -> StageDone:
     """Brings one stage up to date: takes its result from DVC's cache, else runs its command and commits what it made.
 
+    Args:
+        running, log, server: as for `run_command`.
+
     Raises:
         StageFailed: the stage failed, or DVC refuses it.
     """
@@ -190,11 +197,11 @@ def run_stage(
         raise
     except RewardsmithError as error:
         text = f"stage {command.address} failed: {error}"
-        retry = (isinstance(error, DvcFailed) and error.busy) or bool(PASSING.search(text))
-        raise _noted(root, command, StageFailed(text, exit_code=255, retry=retry), log) from error
+        raise StageFailed(text, exit_code=255, retry=bool(PASSING.search(text))) from error
     except OSError as error:
-        raise _noted(root, command, _full_disk(command.address, error, str(root)), log) from None
-    failure_note(root, command.name).unlink(missing_ok=True)
+        if (problem := machine.disk_problem(error, root)) is None:
+            raise
+        raise StageFailed(f"stage {command.address} was ended: {problem}", exit_code=1, retry=False) from None
     return StageDone(command.address, outcome, round(time.monotonic() - started, 2))
 
 
@@ -231,8 +238,6 @@ def run_command(
                     tail.append(line)
                     log(line.rstrip())
         status = process.wait()
-    except OSError as error:
-        raise _full_disk(command.address, error, str(log_path)) from None
     finally:
         running.groups.discard(process.pid)
         if process.poll() is None:
@@ -241,7 +246,7 @@ def run_command(
     if status != 0:
         if running.cancelled:
             raise StageFailed(f"stage {command.address} was ended with its run", exit_code=status, retry=False)
-        raise _noted(root, command, explain_failure(command.address, status, "".join(tail)), log)
+        raise explain_failure(command.address, status, "".join(tail))
 
 
 def _start(
@@ -260,22 +265,3 @@ def _start(
         errors="replace",
         start_new_session=True,
     )
-
-
-def _full_disk(address: str, error: OSError, place: str) -> StageFailed:
-    """Returns the failure of a stage for want of disk space; raises any other error."""
-    if error.errno != errno.ENOSPC:
-        raise error
-    full = machine.full_disk(f"{error.filename or place} cannot be written")
-    return StageFailed(f"stage {address} was ended: {full}", exit_code=1, retry=False)
-
-
-def _noted(root: Path, command: Command, failure: StageFailed, log: Callable[[str], None]) -> StageFailed:
-    """Returns a failure after leaving its note, which a full disk may not take."""
-    if command.out is None:
-        return failure
-    try:
-        write_failure(root, command.name, address=command.address, out=command.out, failure=failure)
-    except OSError as error:
-        log(f"the failure of {command.address} cannot be noted: {error}")
-    return failure

@@ -15,7 +15,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from prefect import flow, get_run_logger
 
@@ -40,7 +39,8 @@ WORK = Path(".work") / "studies"
 
 
 def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int, *, pilot: bool, keep: bool) -> Path:
-    """Trains a world and writes its record; returns the record's file. Call it inside a flow.
+    """Trains a world and writes its record; returns the record's file. Call it inside a flow. A row that diverged is
+    recorded with its last evaluation before it did, if it had one.
 
     Args:
         root: the repository.
@@ -62,7 +62,13 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
             raise RewardsmithError(f"world {seed} of study '{registration.study}' was finished by another run: {file}")
         commit = commit_of(root)
         write_tree(root, world)
-        record = _train(world, registration, commit, pilot=pilot)
+        summary = run_stale(world.tree, world.pipelines)
+        get_run_logger().info("world %d: %s", seed, summary.line())
+        seconds = {time.stage: time.seconds for time in summary.stage_times.stages if time.stage in summary.failed}
+        diverged = diverged_stages(summary.failed, summary.skipped, seconds)
+        if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
+            raise RunFailed(f"world {seed}: {summary.line()}. " + "; ".join(problems))
+        record = world_record(world, registration, commit, diverged, pilot=pilot)
         if not pilot:
             refuse_uncommitted_code(root)  # a change while it trained
         write_record(root, record)
@@ -71,62 +77,42 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
     return file
 
 
-def _train(world: WorldTree, registration: Registration, commit: str, *, pilot: bool) -> dict[str, Any]:
-    """Trains a world; returns its record. A row that diverged is recorded with its last evaluation before it did, if it
-    had one.
-
-    Raises:
-        RunFailed: a stage failed for a reason other than divergence.
-    """
-    summary = run_stale(world.tree, world.pipelines)
-    get_run_logger().info("world %d: %s", world.seed, summary.line())
-    seconds = {time.stage: time.seconds for time in summary.stage_times.stages if time.stage in summary.failed}
-    diverged = diverged_stages(summary.failed, summary.skipped, seconds)
-    if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
-        raise RunFailed(f"world {world.seed}: {summary.line()}. " + "; ".join(problems))
-    return world_record(world, registration, commit, diverged, pilot=pilot)
+@flow(name="study", flow_run_name="study {registration.study}", persist_result=False, validate_parameters=False)
+def train_worlds(
+    root: Path, file: Path, registration: Registration, spec: StudySpec, seeds: Sequence[int], pilot: bool, keep: bool
+) -> list[Path]:
+    """Trains the worlds of some seeds; returns the files of their records."""
+    written = []
+    for seed in seeds:
+        if registration_of(root, file).digest != registration.digest:
+            raise RecipeError(f"studies/{registration.study}.yaml was changed since this command began; start it again")
+        written.append(run_world(root, registration, spec, seed, pilot=pilot, keep=keep))
+    return written
 
 
-@flow(
-    name="study",
-    description="Trains the next worlds of a registered study.",
-    flow_run_name="study {name}",
-    persist_result=False,
-)
-def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: bool = False, root: str = ".") -> str:
-    """Trains the next worlds of a study.
+def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: bool = False) -> str:
+    """Trains the next worlds of a study; returns a line on their records.
 
     Args:
         name: of the study, studies/<name>.yaml.
         worlds: how many of the worlds that have no record.
         pilots: tuning seeds to run as pilots instead (`--pilot`).
         keep: keep the worlds' trees in .work/studies/, with weights.
-        root: the repository.
     """
-    folder = Path(root).resolve()
-    file = study_file(folder, name)
-    spec, registration = read_study(file), registration_of(folder, file)
+    root = Path.cwd()
+    file = study_file(root, name)
+    spec, registration = read_study(file), registration_of(root, file)
     if pilots:  # `write_tree` checks their rows and settings
         for seed in pilots:
             check_tuning_seed(seed)
     else:
-        refuse_uncommitted_code(folder)
-        check_study(folder, name, spec)
+        refuse_uncommitted_code(root)
+        check_study(root, name, spec)
     every = pilots or [registration.world_seed(index) for index in range(spec.worlds)]
-    seeds = [
-        seed for seed in every if not (folder / record_file(registration.study, seed, pilot=bool(pilots))).exists()
-    ]
-    if not seeds:
+    without = [s for s in every if not (root / record_file(registration.study, s, pilot=bool(pilots))).exists()]
+    if not without:
         return f"{registration.study}: {'these pilots have their records' if pilots else 'every world has its record'}"
-    now, written = seeds if pilots else seeds[:worlds], []
-    for seed in now:
-        if registration_of(folder, file).digest != registration.digest:
-            raise RecipeError(f"studies/{registration.study}.yaml was changed since this command began; start it again")
-        written.append(run_world(folder, registration, spec, seed, pilot=bool(pilots), keep=keep))
-    return records_written(registration.study, written, without_record=len(seeds) - len(now), worlds=spec.worlds)
-
-
-def records_written(study: str, files: Sequence[Path], *, without_record: int, worlds: int) -> str:
-    """Returns the line that says which records were written, and how many of a study's worlds are left."""
-    text = f"{study}: wrote {', '.join(map(str, files))}; commit them: git add reference/studies"
-    return f"{text}; {without_record} of {worlds} worlds left" if without_record else text
+    now = without if pilots else without[:worlds]
+    written = train_worlds(root, file, registration, spec, now, bool(pilots), keep)
+    left = f"; {len(without) - len(now)} of {spec.worlds} worlds left" if len(without) > len(now) else ""
+    return f"{registration.study}: wrote {', '.join(map(str, written))}; commit them: git add reference/studies{left}"

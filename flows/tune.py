@@ -12,13 +12,13 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger
 
-from flows.scheduler import RunFailed, RunSummary, run_stale
+from flows.scheduler import RunFailed, run_stale
 from tasks.commands.study import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
 from tasks.studies.registration import check_tuning_seed, refuse_if_started
 from tasks.studies.tree import Trial, WorldTree, write_tree
-from tasks.studies.tuned import read_tuning, tuned_rows, tuning_file, write_overrides
+from tasks.studies.tuned import read_tuning, tuned_rows, write_overrides
 from tasks.studies.tuning import (
     Record,
     TuningPlan,
@@ -40,11 +40,20 @@ TRIALS, SEEDS = 16, (100,)
 TRIALS_PER_ROUND = 4
 
 
-def write_trial_world(root: Path, plan: TuningPlan, seed: int, trials: Sequence[Trial]) -> WorldTree:
-    """Writes the tree of some trials in the world of a seed, over the tree of other trials, whose results stay."""
+def write_trials(
+    root: Path, plan: TuningPlan, record: Record, seed: int, trials: Sequence[Trial]
+) -> tuple[WorldTree, dict[tuple[Trial, str], str]]:
+    """Writes the tree of some trials in the world of a seed, over the tree of other trials, whose results stay; returns
+    it with the digests of the rows' settings.
+
+    Raises:
+        DataError: a row was changed since its first trials.
+    """
     world = WorldTree(plan.study, plan.trial_rows(trials), seed, root / WORK / plan.study / str(seed))
     write_tree(root, world)
-    return world
+    digests = settings_digests(world, plan)
+    check_digests(record, seed, digests)
+    return world, digests
 
 
 def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: Sequence[Trial]) -> None:
@@ -54,38 +63,17 @@ def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: 
         DataError: a row was changed since its first trials.
         RunFailed: a stage failed for a reason other than divergence.
     """
-    world = write_trial_world(root, plan, seed, trials)
-    digests = settings_digests(world, plan)
-    check_digests(record, seed, digests)
+    world, digests = write_trials(root, plan, record, seed, trials)
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("seed %d, trials %s: %s", seed, sorted({number for _, number in trials}), summary.line())
     diverged = {stage: one.reason for stage, one in diverged_stages(summary.failed, summary.skipped, {}).items()}
+    ended = (time for time in summary.stage_times.stages if time.stage in summary.failed)
+    core_seconds = {time.stage: round(time.seconds * time.cores, 1) for time in ended}
     without_result = {**summary.skipped, **summary.failed}
-    add_runs(record, world, digests, commit_of(root), without_result, diverged, _core_seconds_of_failed(summary))
+    add_runs(record, world, digests, commit_of(root), without_result, diverged, core_seconds)
     write_tuning(root, record)
     if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
         raise RunFailed(f"seed {seed}: {summary.line()}. " + "; ".join(problems))
-
-
-def _core_seconds_of_failed(summary: RunSummary) -> dict[str, float]:
-    """Returns the core-seconds of failed stages by address."""
-    ended = (time for time in summary.stage_times.stages if time.stage in summary.failed)
-    return {time.stage: round(time.seconds * time.cores, 1) for time in ended}
-
-
-def plan_and_record(root: Path, name: str, trials_per_row: int, seeds: Sequence[int]) -> tuple[TuningPlan, Record]:
-    """Returns the plan of a study's trials, which includes the recorded ones, and their record.
-
-    Raises:
-        DataError: recorded trials are of other rows, cells or points.
-        RecipeError: an unknown study, or a seed that is not of tuning.
-    """
-    for seed in seeds:
-        check_tuning_seed(seed)
-    file = study_file(root, name)
-    known = trials_of(read_tuning(root, file.stem))
-    plan = tuning_plan(root, file.stem, read_study(file), max(trials_per_row, known))
-    return plan, record_to_continue(root, plan, seeds)
 
 
 def missing_trials(record: Record) -> list[tuple[int, list[Trial]]]:
@@ -96,82 +84,23 @@ def missing_trials(record: Record) -> list[tuple[int, list[Trial]]]:
     return [(seed, trials) for seed, trials in found if trials]
 
 
-@flow(
-    name="tune",
-    description="Tunes the rows of a study on tuning seeds.",
-    flow_run_name="tune {name}",
-    persist_result=False,
-)
-def tune(name: str, trials: int = TRIALS, seeds: tuple[int, ...] = SEEDS, keep: bool = False, root: str = ".") -> str:
-    """Runs the trials of a study that have not run.
-
-    Args:
-        name: of the study, studies/<name>.yaml.
-        trials: number of points that each row is tried at.
-        seeds: tuning seeds; each trial runs with each of them.
-        keep: keep the worlds' trees in .work/tuning/, weights included.
-        root: the repository.
-    """
-    folder = Path(root).resolve()
-    plan, record = plan_and_record(folder, name, trials, seeds)
-    refuse_if_started(folder, plan.study)
+@flow(name="tune", flow_run_name="tune {name}", persist_result=False, validate_parameters=False)
+def tune(name: str, plan: TuningPlan, record: Record, root: Path) -> None:
+    """Runs the trials of a study that have not run, and adds them to the record."""
     for seed, missing in missing_trials(record):
-        run_trials(folder, plan, record, seed, missing)
-    _tidy(folder, plan, keep)
-    trials_of_rows = f"{trials_of(record)} trials of each of {len(plan.optimisers)} rows"
-    return f"{plan.study}: {trials_of_rows} are in {tuning_file(plan.study)}"
+        run_trials(root, plan, record, seed, missing)
 
 
-def take_over_trials(root: Path, name: str, other: str) -> Record:
-    """Writes the trials that another study has of rows of the same names, settings and cells as a study's own; returns
-    the record.
-
-    Raises:
-        DataError: there are none, the study has trials of its own, or theirs are of other settings.
-    """
-    file = study_file(root, name)
-    refuse_if_started(root, file.stem)
-    theirs = read_tuning(root, other)
-    plan = tuning_plan(root, file.stem, read_study(file), max(1, trials_of(theirs)))
-    record = taken_over(root, plan, other)
-    try:
-        _check_settings(root, plan, record)
-    finally:
-        _tidy(root, plan, keep=False)
-    write_tuning(root, record)
-    return record
-
-
-def tune_study(root: Path, name: str, trials_per_row: int, seeds: Sequence[int], *, keep: bool = False) -> Record:
-    """Runs the trials of a study that have not run; returns the record of all trials.
-
-    Raises:
-        RewardsmithError: a seed that is not of tuning, a study that was started, or one that was changed since its
-            first trials.
-        RunFailed: a stage failed.
-    """
-    plan, record = plan_and_record(root, name, trials_per_row, seeds)
-    if missing_trials(record):
-        tune(name, trials_per_row, tuple(seeds), keep, str(root))
-        return record_to_continue(root, plan, seeds)
-    _check_settings(root, plan, record)
-    _tidy(root, plan, keep)
-    return record
-
-
-def _check_settings(root: Path, plan: TuningPlan, record: Record) -> None:
+def check_settings(root: Path, plan: TuningPlan, record: Record) -> None:
     """Refuses recorded trials of other settings. A digest leaves out the trial's point, so one trial of each row shows
     whether the row's other settings are as they were."""
-    first_trials = [(row, 0) for row in record["rows"]]
     for seed in record["seeds"]:
-        world = write_trial_world(root, plan, seed, first_trials)
-        check_digests(record, seed, settings_digests(world, plan))
+        write_trials(root, plan, record, seed, [(row, 0) for row in record["rows"]])
 
 
-def _tidy(root: Path, plan: TuningPlan, keep: bool) -> None:
-    """Removes the worlds' trees, unless they are to be kept."""
-    if not keep:
-        shutil.rmtree(root / WORK / plan.study, ignore_errors=True)
+def remove_trees(root: Path, study: str) -> None:
+    """Removes the trees of a study's trials."""
+    shutil.rmtree(root / WORK / study, ignore_errors=True)
 
 
 def tune_rows(
@@ -182,20 +111,49 @@ def tune_rows(
     write: bool = False,
     keep: bool = False,
 ) -> str | None:
-    """Tunes from the command line and prints the trials; see `tune`.
+    """Runs the trials of a study that have not run, and prints all.
 
     Args:
+        name: of the study, studies/<name>.yaml.
+        trials: number of points that each row is tried at.
+        seeds: tuning seeds; each trial runs with each of them.
         other: the study whose trials of the same rows are taken over first.
         write: put each row's best settings into the study's file.
+        keep: keep the worlds' trees in .work/tuning/, weights included.
+
+    Raises:
+        RewardsmithError: an unknown study, one that was started or changed since its first trials, a seed that is not
+            of tuning, or trials of `other` of other settings.
+        RunFailed: a stage failed.
     """
-    root, taken = Path.cwd(), None if other is None else take_over_trials(Path.cwd(), name, other)
-    trials = trials or (TRIALS if taken is None else trials_of(taken))
-    seeds = seeds or (SEEDS if taken is None else taken["seeds"])
-    record = tune_study(root, name, trials, seeds, keep=keep)
+    root = Path.cwd()
+    file = study_file(root, name)
+    theirs = None if other is None else read_tuning(root, other)
+    known = trials_of(theirs or read_tuning(root, file.stem))
+    plan = tuning_plan(root, file.stem, read_study(file), max(trials or (known if theirs else TRIALS), known, 1))
+    if other is not None:
+        refuse_if_started(root, file.stem)
+        record = taken_over(root, plan, other)
+        try:
+            check_settings(root, plan, record)
+        finally:
+            remove_trees(root, plan.study)
+        write_tuning(root, record)
+        seeds = seeds or record["seeds"]
+    seeds = seeds or SEEDS
+    for seed in seeds:
+        check_tuning_seed(seed)
+    record = record_to_continue(root, plan, seeds)
+    if missing_trials(record):
+        refuse_if_started(root, plan.study)
+        tune(plan.study, plan, record, root)
+    else:
+        check_settings(root, plan, record)
+    if not keep:
+        remove_trees(root, plan.study)
     rows = tuned_rows(record)
     print_tuning(rows, record)
     if not write:
         return None
-    file = study_file(root, name)
     write_overrides(root, file, rows)
     return f"wrote each row's best settings into {file.name}"

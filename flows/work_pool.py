@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,20 +22,15 @@ from typing import Any, TypeVar
 import httpx
 from prefect.deployments import run_deployment
 
-from flows.flow_runs import BEATING, BEGIN_SECONDS, PASSING, crash_silent_runs
+from flows.flow_runs import BEATING, PASSING, crash_silent_runs
 from flows.slots import Grant, Slots
-from flows.stage import SameCode, require_prefect_server, stage
-from flows.stage_run import (
-    RunningStages,
-    StageDone,
-    StageFailed,
-    failure_note,
-    write_failure,
-)
+from flows.stage import code_of, queue_of, require_prefect_server, stage
+from flows.stage_run import RunningStages, StageDone, StageFailed
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.remote import RemoteFailed
 from tasks.dvc.stage_results import RAN, StageResults
 from tasks.graph.stages import Stage
+from tasks.running.commit import commit_of
 
 Answer = TypeVar("Answer")
 #: Seconds between looks at a stage's flow run.
@@ -55,19 +49,18 @@ ALL_GPUS = {"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}
 
 
 def job_variables(kind: str, needs: Mapping[str, float], commit: str) -> dict[str, Any]:
-    """Returns a stage's resources in the variables of a pool's template: ours for processes, else `infra/prefect/`.
+    """Returns a stage's resources in the variables of a pool's template, `infra/prefect/`; a process takes its own
+    from the machine's slots.
 
     A container makes its own clone at the run's commit, from the image that REWARDSMITH_IMAGE names, if it is set.
 
     Args:
         kind: type of the pool: process, docker or kubernetes.
-        needs: cores, gpus and memory_gb.
-        commit: of the run.
     """
     cores, gpus = int(needs.get("cores", 1)), int(needs.get("gpus", 0))
     memory = max(1, round(needs.get("memory_gb", 1)))
     if kind == PROCESS:
-        return {"env": {**BEATING}, "cores": cores, "gpus": gpus, "memory_gb": memory}
+        return {"env": {**BEATING}}
     made: dict[str, Any] = {"env": BEATING | {"REWARDSMITH_COMMIT": commit}}
     if image := os.environ.get("REWARDSMITH_IMAGE"):
         made["image"] = image
@@ -105,11 +98,10 @@ class WorkPool:
         from prefect.client.orchestration import get_client
 
         require_prefect_server()
-        self.root, self.name, self.stages = root, name, stages
-        self.code = SameCode.of(root)
+        self.root, self.name, self.code, self.commit = root, name, code_of(root), commit_of(root)
         self.client = get_client(sync_client=True)
-        self.kind, self.places = self._find()
-        self.slots = PoolSlots(self.places)
+        self.kind, places = self._find()
+        self.slots = PoolSlots(places)
         self._check_workers([s for s in stages.values() if s.state == "run"])
         self.results = StageResults(root, stages, remote)
         try:
@@ -136,32 +128,13 @@ class WorkPool:
             running: says when the coordinator ends; the flow run goes on then.
 
         Raises:
-            StageFailed: the stage failed or its worker died, or the server or the remote is silent for LOST_SECONDS; it
-                is noted in this clone as a stage of this machine is.
+            StageFailed: the stage failed or its worker died, or the server or the remote is silent for LOST_SECONDS.
         """
-        try:
-            done = self._result(stage.address, running, log)
-        except StageFailed as failure:
-            if not running.cancelled:
-                given = {"address": stage.address, "out": stage.out, "log": self.log_of(stage)}
-                try:
-                    write_failure(self.root, stage.file_name, **given, failure=failure)
-                except OSError as error:
-                    log.warning("the failure of %s cannot be noted: %s", stage.address, error)
-            raise
-        failure_note(self.root, stage.file_name).unlink(missing_ok=True)
-        return done
-
-    def log_of(self, stage: Stage) -> str:
-        """Returns where the log of a stage is, in words."""
-        return f"the flow run of {stage.address} in pool '{self.name}'"
-
-    def _result(self, address: str, running: RunningStages, log: Any) -> StageDone:
-        """Brings one stage's result here."""
+        address = stage.address
         if known := self._patiently(running, lambda: self.results.restored(address)):
             self._patiently(running, lambda: self.results.push([address]))
             return StageDone(address, known, 0.0)
-        run = self._flow_run(address, log)
+        run = self._flow_run(stage, log)
         while not (run.state and run.state.is_final()):
             if running.cancelled:
                 raise StageFailed(f"stage {address} goes on in pool '{self.name}'", exit_code=1, retry=False)
@@ -178,36 +151,31 @@ class WorkPool:
         lost = f"stage {address} was {'cancelled' if state.is_cancelled() else 'lost'}: {where}: {state.message}"
         raise StageFailed(lost, exit_code=1, retry=not state.is_cancelled())
 
-    def _flow_run(self, address: str, log: Any) -> Any:
+    def log_of(self, stage: Stage) -> str:
+        """Returns where the log of a stage is, in words."""
+        return f"the flow run of {stage.address} in pool '{self.name}'"
+
+    def _flow_run(self, one: Stage, log: Any) -> Any:
         """Returns the flow run of a stage: the one that is not over, else a new one."""
         from prefect.client.schemas.filters import FlowRunFilter
 
-        key = self.results.key(address)
+        key = self.results.key(one.address)
         tag = f"{KEY}{key[:32]}"
         found = self.client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [tag]}}))
         for run in found:
             if run.state is not None and not run.state.is_final():
-                log.info("%s is %s already: flow run %s", address, str(run.state.name).lower(), run.name)
+                log.info("%s is %s already: flow run %s", one.address, str(run.state.name).lower(), run.name)
                 return run
-        one = self.stages[address]
+        needs = {"address": one.address, "name": one.file_name, "needs": dict(one.needs), "remote": self.remote}
         return run_deployment(
             self.deployment,
-            parameters={
-                "address": address,
-                "name": one.file_name,
-                "out": one.out,
-                "needs": dict(one.needs),
-                "remote": self.remote,
-                "given": {above: self.results.entry(above) for above in one.upstream},
-                "key": key,
-                "code": asdict(self.code),
-            },
-            flow_run_name=address,
+            parameters={**needs, "given": {above: self.results.entry(above) for above in one.upstream}, "key": key},
+            flow_run_name=one.address,
             timeout=0,
-            tags=[tag, f"commit:{self.code.commit[:10]}"],
+            tags=[tag, f"commit:{self.commit[:10]}"],
             idempotency_key=f"{key}-{len(found)}",
             work_queue_name=self._queue(one),
-            job_variables=job_variables(self.kind, one.needs, self.code.commit),
+            job_variables=job_variables(self.kind, one.needs, self.commit),
         )
 
     def _patiently(self, running: RunningStages, ask: Callable[[], Answer]) -> Answer:
@@ -229,7 +197,7 @@ class WorkPool:
         """Returns the pool's type and its places.
 
         Raises:
-            RewardsmithError: there is no such pool, or its template would drop a stage's resources.
+            RewardsmithError: there is no such pool, or it never starts a stage.
         """
         from prefect.exceptions import ObjectNotFound
 
@@ -240,18 +208,13 @@ class WorkPool:
                 f"the Prefect server has no work pool '{self.name}'. `rewardsmith worker --pool {self.name}` on each "
                 "machine makes it and serves it"
             ) from None
-        asked = set() if pool.type == PROCESS else job_variables(pool.type, {}, "").keys()
-        if missing := sorted(asked - pool.base_job_template.get("variables", {}).get("properties", {}).keys()):
-            raise RewardsmithError(
-                f"the job template of work pool '{self.name}' has no variable {', '.join(missing)}, so no stage would "
-                f"get what it needs: `prefect work-pool update {self.name} --base-job-template infra/prefect/TYPE.json`"
-            )
-        limit = pool.concurrency_limit
-        return pool.type, IN_FLIGHT if limit is None else limit
+        if pool.concurrency_limit == 0:
+            raise RewardsmithError(f"work pool '{self.name}' has the concurrency limit 0: nothing would ever start")
+        return pool.type, IN_FLIGHT if pool.concurrency_limit is None else pool.concurrency_limit
 
     def _queue(self, one: Stage) -> str | None:
         """Returns the queue for a stage; containers take their code from the image and their GPUs from the job."""
-        return self.code.queue(int(one.needs.get("gpus", 0))) if self.kind == PROCESS else None
+        return queue_of(self.code, int(one.needs.get("gpus", 0))) if self.kind == PROCESS else None
 
     def _check_workers(self, stale: list[Stage]) -> None:
         """Refuses a run of which no worker would take a stage.
@@ -261,19 +224,16 @@ class WorkPool:
         """
         from prefect.client.schemas.objects import WorkQueueStatus
 
-        if self.places == 0:
-            raise RewardsmithError(f"work pool '{self.name}' has the concurrency limit 0: nothing would ever start")
         queues = self.client.read_work_queues(work_pool_name=self.name)
         ready = {queue.name: queue.description or "" for queue in queues if queue.status == WorkQueueStatus.READY}
         for one in stale:
-            wanted = self._queue(one)
-            if wanted is None and not ready:
+            if (wanted := self._queue(one)) is None and not ready:
                 raise RewardsmithError(f"no worker serves the work pool '{self.name}'; start one (docs/containers.md)")
             if wanted is not None and wanted not in ready:
-                others = sorted({text for name, text in ready.items() if text})
                 raise RewardsmithError(
-                    f"no worker of pool '{self.name}' can run stage {one.address}: it needs {self.code.words()} and "
-                    f"{int(one.needs.get('gpus', 0))} GPU(s). Workers are at: {'; '.join(others) or 'none'}. Start "
+                    f"no worker of pool '{self.name}' can run stage {one.address}: it needs {self.code} and "
+                    f"{int(one.needs.get('gpus', 0))} GPU(s). Workers are at: "
+                    f"{'; '.join(sorted({*filter(None, ready.values())})) or 'none'}. Start "
                     f"`rewardsmith worker --pool {self.name}` in a clone at that commit, on a machine with the GPUs"
                 )
 
@@ -293,6 +253,6 @@ class WorkPool:
             enforce_parameter_schema=True,
             tags=["stage"],
         )
-        begin = BEGIN_SECONDS if self.kind == PROCESS else 10 * BEGIN_SECONDS  # containers pull images first
+        begin = self.kind == PROCESS  # containers pull images first
         crash_silent_runs(self.client, f"stages in {self.name}", deployment=made, begin=begin)
         return made

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.slots import make_limits
-from flows.stage import TREE, SameCode, require_prefect_server
+from flows.stage import TREE, code_of, queue_of, require_prefect_server
 from flows.work_pool import PROCESS
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
@@ -26,25 +26,18 @@ from tasks.running.exclusive import only_scheduler
 LOOK_SECONDS = "3"
 
 
-def register(client: Any, pool: str, code: SameCode) -> list[str]:
+def register(client: Any, pool: str, code: str) -> list[str]:
     """Makes the pool if there is none, this machine's limits, and the queues of its code, whose names it returns.
 
     Raises:
         RewardsmithError: the pool is of containers, whose workers are Prefect's own.
     """
     from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-    from prefect.workers.process import ProcessWorker
+    from prefect.exceptions import ObjectAlreadyExists
 
-    try:
-        found = client.read_work_pool(pool)
-    except ObjectNotFound:
-        template = ProcessWorker.get_default_base_job_template()
-        for name in ("cores", "gpus", "memory_gb"):
-            template["variables"]["properties"][name] = {"type": "integer", "title": name}
-        with suppress(ObjectAlreadyExists):  # another worker has just made it
-            client.create_work_pool(WorkPoolCreate(name=pool, type=PROCESS, base_job_template=template))
-        found = client.read_work_pool(pool)
+    with suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=pool, type=PROCESS))
+    found = client.read_work_pool(pool)
     if found.type != PROCESS:
         raise RewardsmithError(
             f"work pool '{pool}' is of type {found.type}; its workers are Prefect's: `prefect worker start --pool "
@@ -53,9 +46,9 @@ def register(client: Any, pool: str, code: SameCode) -> list[str]:
     make_limits(client, os.environ["REWARDSMITH_SLOTS"])
     queues = []
     for gpus in range(len(machine.gpus()) + 1):
-        queues.append(code.queue(gpus))
+        queues.append(queue_of(code, gpus))
         with suppress(ObjectAlreadyExists):
-            client.create_work_queue(queues[-1], description=f"{code.words()}, {gpus} GPU(s)", work_pool_name=pool)
+            client.create_work_queue(queues[-1], description=f"{code}, {gpus} GPU(s)", work_pool_name=pool)
     return queues
 
 
@@ -76,7 +69,7 @@ def serve(pool: str, limit: int | None = None) -> None:
     os.environ.setdefault("PREFECT_WORKER_ENABLE_CANCELLATION", "true")
     require_prefect_server()
     root = Path.cwd().resolve()
-    code = SameCode.of(root)
+    code = code_of(root)
     os.environ.setdefault("REWARDSMITH_SLOTS", socket.gethostname())
     os.environ[TREE] = str(root)
     with only_scheduler(root):

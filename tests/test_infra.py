@@ -11,9 +11,7 @@ import json
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,13 +104,6 @@ def test_the_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user() -> Non
     assert not [name for name in stated if SECRET.search(name)]
 
 
-@pytest.mark.parametrize("name", ["mlflow-server", "own-clone", "prepare-tree", "create-databases.sh"])
-def test_scripts_are_valid_shell_and_executable(name: str) -> None:
-    path = INFRA / "docker" / name
-    assert path.stat().st_mode & 0o111
-    subprocess.run(["sh", "-n", str(path)], check=True)
-
-
 def test_a_stages_container_has_a_clone_of_its_own_with_the_runs_commit_remote_and_checkpoints(tmp_path: Path) -> None:
     first = small_repository.create(tmp_path / "first", demo=("bandit",), seeds=(0,))
     commit = command("git", "rev-parse", "HEAD", root=first).stdout.strip()
@@ -167,22 +158,6 @@ def test_compose_services_refer_to_what_is_declared() -> None:
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
-def test_every_server_keeps_its_leases_on_a_volume() -> None:
-    """Slots that a killed worker held when its server was killed, too, come free again."""
-    own = COMPOSE["services"]["prefect"]
-    (pod,) = (one["spec"]["template"]["spec"] for _, one in MANIFESTS
-              if one["kind"] == "Deployment" and one["metadata"]["name"] == "prefect")  # fmt: skip
-    (container,) = pod["containers"]
-    for given in (own["environment"], {one["name"]: one.get("value") for one in container["env"]}):
-        storage = given["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]
-        assert storage.endswith(".filesystem")
-        assert hasattr(import_module(storage), "ConcurrencyLeaseStorage")
-    home = re.search(r"PREFECT_HOME=(\S+)", (INFRA / "docker" / "Dockerfile").read_text())
-    assert home is not None
-    assert own["volumes"] == [f"leases:{home[1]}"]
-    assert container["volumeMounts"] == [{"name": "leases", "mountPath": home[1]}]
-
-
 def test_compose_takes_secrets_from_the_environment_alone() -> None:
     needed = set()
     for service in COMPOSE["services"].values():
@@ -215,49 +190,6 @@ def test_manifests_hold_only_fields_that_kubernetes_knows(document: dict[str, An
         assert document["spec"]["type"] == "ClusterIP", "reachable from inside alone"
     for container in (c for containers in found(document, "containers") for c in containers):
         assert {"requests", "limits"} <= set(container["resources"]), container["name"]
-
-
-def test_manifests_refer_to_what_is_declared() -> None:
-    documents = [document for _, document in MANIFESTS]
-    named = {(d["kind"], d["metadata"]["name"]) for d in documents}
-    jobs = [TEMPLATES["kubernetes"]["job_configuration"]["job_manifest"]]
-    for claim in found([*documents, *jobs], "claimName"):
-        assert ("PersistentVolumeClaim", claim) in named
-    for reference in found([*documents, *jobs], "configMapRef"):
-        assert ("ConfigMap", reference["name"]) in named
-    for account in found(documents, "serviceAccountName"):
-        assert ("ServiceAccount", account) in named
-    for service in (d for d in documents if d["kind"] == "Service"):
-        pods = [d["spec"]["template"]["metadata"]["labels"] for d in documents if "selector" in d.get("spec", {})
-                and d["kind"] != "Service"]  # fmt: skip
-        assert service["spec"]["selector"] in pods
-
-
-def test_overlays_name_what_exists_and_the_projects_images_are_named_once() -> None:
-    overlays = [folder for folder in KUSTOMIZATIONS if folder.parent.name == "overlays"]
-    assert len(overlays) > 1
-    for folder, one in KUSTOMIZATIONS.items():
-        assert set(one) <= {"apiVersion", "kind", "resources", "images", "replacements", "patches"}
-        for resource in one["resources"]:
-            assert (folder / resource).is_file() or (folder / resource).resolve() in KUSTOMIZATIONS, resource
-        assert ("images" in one) == (folder == BASE)
-    used = {image for image in found([document for _, document in MANIFESTS], "image") if ":" not in image}
-    assert used == {one["name"] for one in KUSTOMIZATIONS[BASE]["images"]}
-
-
-def found_containers(documents: Any) -> Iterator[dict[str, Any]]:
-    return (one for some in found(documents, "containers") for one in some)
-
-
-def test_the_worker_of_kubernetes_makes_the_pool_from_the_template_in_its_image() -> None:
-    (worker,) = (c for c in found_containers([d for _, d in MANIFESTS]) if c["name"] == "worker")
-    template = worker["args"][worker["args"].index("--base-job-template") + 1]
-    assert (INFRA / "prefect" / Path(template).name).exists()
-    text = (INFRA / "docker" / "Dockerfile").read_text(encoding="utf-8")
-    assert f"COPY infra/prefect {Path(template).parent}\n" in text
-    options = command("prefect", "worker", "start", "--help", root=ROOT).stdout
-    for word in worker["args"]:
-        assert not word.startswith("--") or word in options, word
 
 
 def test_kubernetes_takes_secrets_from_secrets_that_the_page_makes() -> None:

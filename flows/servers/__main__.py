@@ -2,7 +2,6 @@
 
 python -m flows.servers up      starts what is not running, repairs what killed processes left
 python -m flows.servers down    stops it: worker first
-python -m flows.servers status  says what runs
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import httpx
 
 from flows.deployments import reevaluation_settings
 from flows.servers import processes, stores
-from flows.servers.settings import HOST, POOL, PORTS, Settings, load, slots_name
+from flows.servers.settings import POOL, PORTS, STORES, Settings, load, slots_name
 from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
@@ -43,43 +42,45 @@ def _ports(settings: Settings, running: Mapping[str, int], asked: Mapping[str, i
 
 
 def up(root: Path, asked: Mapping[str, int | None]) -> None:
-    """Starts what is not running and repairs what killed processes left.
+    """Starts what is not running, everything if stores or host are others than before, and repairs what killed
+    processes left.
+
+    Args:
+        asked: port of each server, None for any.
 
     Raises:
         RewardsmithError: a port is taken; a database, a server or params/reevaluation.yaml cannot be used.
     """
     began = time.monotonic()
     reevaluation_settings(root)
-    settings = load(root, PORTS)
-    stores.refuse_others(settings)
-    stores.refuse_full_disk(settings)
+    folder = (root / FOLDER).resolve()
+    settings = load(root, {**PORTS, **processes.read_state(folder)["ports"]})
+    machine.refuse_unusable_disk(root)
     stores.check_artifacts(settings)
-    folder = settings.folder
-    state = processes.read_state(folder)
-    settings = replace(settings, ports={**PORTS, **state["ports"]})
-    running = {name: settings.ports[name] for name in PORTS if is_up(folder, name)}
-    for name, port in running.items():
-        if asked.get(name) not in (None, port):
-            raise RewardsmithError(f"{name} runs on port {port}; `rewardsmith down` first, then choose another")
+    same = read_private(folder / STORES) in ({}, settings.variables)
+    kept = {
+        name: port
+        for name, port in settings.ports.items()
+        if same and asked.get(name) in (None, port) and is_up(folder, name) and processes.answers(settings, name, 10)
+    }
     stores.create_missing(settings)
-    missing = [name for name in PORTS if name not in running or not processes.answers(settings, name, timeout=10)]
+    missing = [name for name in PORTS if name not in kept]
     for name in missing:
         processes.stop(folder, name)  # also what outlived a killed server and holds its port
-    kept = {name: port for name, port in running.items() if name not in missing}
     settings = replace(settings, ports=_ports(settings, kept, asked))
     write_private(folder / STATE, {**processes.read_state(folder), "ports": dict(settings.ports)})
     write_private(folder / CLIENT, settings.client())
     stores.write_auth_file(settings)
     if missing and stores.prepare(settings):
         print(f"prepared MLflow's databases: {settings.shown_database('mlflow')}, {settings.shown_database('auth')}")
-    stores.remember(settings)
+    write_private(folder / STORES, settings.variables)
     started = {name: processes.start(settings, name) for name in missing}
     os.environ.update(settings.client())
-    worker_alive = is_up(folder, "worker")
-    if "prefect" in missing or not worker_alive:
+    if "prefect" in missing:
         processes.stop(folder, "worker")  # it still asks the server that died
-        worker_alive = False
-    _import_prefect()
+    import prefect.client.orchestration
+    import prefect.flows  # noqa: F401  (imported while the servers start)
+
     processes.wait_until_ready(settings, started)
     try:
         done = _update_platform(settings)
@@ -91,19 +92,13 @@ def up(root: Path, asked: Mapping[str, int | None]) -> None:
         ) from None
     for line in done:
         print(line)
-    if not worker_alive:
+    if not is_up(folder, "worker"):
         start = datetime.now(UTC)
         processes.start(settings, "worker")
         _wait_for_worker(settings, start)
     print(f"page     {settings.url('page')}   ({folder / 'credentials.json'} holds user and password)")
     print(f"Prefect  {settings.url('prefect')}\nMLflow   {settings.url('mlflow')}")
     print(f"up in {time.monotonic() - began:.1f} s")
-
-
-def _import_prefect() -> None:
-    """Imports what is needed below while the servers start."""
-    import prefect.client.orchestration
-    import prefect.flows  # noqa: F401
 
 
 def _update_platform(settings: Settings) -> list[str]:
@@ -118,7 +113,7 @@ def _update_platform(settings: Settings) -> list[str]:
     with get_client(sync_client=True) as client:
         make_pool(client)
         make_limits(client, slots_name())
-        crash_silent_runs(client, "runs", dead=600, begin=600)  # they go on while the server is away
+        crash_silent_runs(client, "runs", seconds=600)  # they go on while the server is away
         done = crash_dead_runs(client, settings.folder, POOL) + end_orphans(settings.root)
         apply(settings.root, client)
     return done
@@ -134,15 +129,13 @@ def _wait_for_worker(settings: Settings, start: datetime) -> None:
 
     until = time.monotonic() + processes.START_SECONDS
     with get_client(sync_client=True) as client:
-        while time.monotonic() < until:
+        while time.monotonic() < until and is_up(settings.folder, "worker"):
             workers = client._client.post(f"/work_pools/{POOL}/workers/filter", json={}).json()
             beats = [one["last_heartbeat_time"] for one in workers if one["name"] == settings.worker]
             if any(beat and datetime.fromisoformat(beat) >= start for beat in beats):  # one just killed looks online
                 return
-            if not is_up(settings.folder, "worker"):
-                raise RewardsmithError(f"the worker ended: {processes.last_line(settings, 'worker')}")
             time.sleep(0.3)
-    raise RewardsmithError(f"the worker does not report: {processes.last_line(settings, 'worker')}")
+    raise RewardsmithError(f"the worker ended or does not report: {processes.last_line(settings, 'worker')}")
 
 
 def down(root: Path) -> None:
@@ -152,23 +145,9 @@ def down(root: Path) -> None:
     folder = root / FOLDER
     stopped = ["worker"] if processes.stop(folder, "worker") else []
     stopped += end_runs(folder) + [line.removeprefix("ended ") for line in end_orphans(root)]
-    stopped += [name for name in processes.STOPPING[1:] if processes.stop(folder, name)]
+    stopped += [name for name in reversed(PORTS) if processes.stop(folder, name)]
     (folder / CLIENT).unlink(missing_ok=True)
-    stores.forget_host(folder)
     print(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
-
-
-def status(root: Path) -> int:
-    """Prints what runs; returns 0 when all of it does."""
-    state = processes.read_state(root / FOLDER)
-    settings = load(root, {**PORTS, **state["ports"]})
-    settings = replace(settings, host=read_private(settings.folder / stores.NOTE).get(HOST, settings.host))
-    there = {name: is_up(settings.folder, name) for name in reversed(processes.STOPPING)}
-    for name, lives in there.items():
-        print(
-            f"{name:8} {'up' if lives else 'down':5} {settings.url(name) if lives and name in PORTS else ''}".rstrip()
-        )
-    return int(not all(there.values()))
 
 
 def port(text: str) -> int:
@@ -180,14 +159,12 @@ def port(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.servers", description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("up", "down", "status"))
+    parser.add_argument("what", choices=("up", "down"))
     for name in PORTS:
         parser.add_argument(f"--{name}-port", type=port, metavar="N", help=f"port of {name}")
     options = parser.parse_args(arguments)
     root = Path.cwd().resolve()
     try:
-        if options.what == "status":
-            return status(root)
         with in_turn(root / FOLDER / "lock", "another `rewardsmith up` or `down` runs here"):
             if options.what == "up":
                 up(root, {name: getattr(options, f"{name}_port") for name in PORTS})

@@ -1,12 +1,13 @@
-"""One page that links the platform's servers and the report, and says which of them answer.
+"""One page that links the platform's servers and the report, whose files it serves.
 
     python -m flows.servers.page ROOT
 
-It asks for the platform's user and password, binds where the servers do, and serves the folder report/ of the tree.
+It asks for the platform's user and password, and binds where the servers do.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
 import html
 import http.server
@@ -15,50 +16,26 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from flows.servers.processes import answers, authorization, read_state
+from flows.servers.processes import read_state
 from flows.servers.settings import USER, Settings, load
-from tasks.running.platform_state import FOLDER, is_up
+from tasks.running.platform_state import FOLDER
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; script-src 'unsafe-inline'"
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 3rem auto; max-width: 46rem; padding: 0 1rem; color: #222 }
-h1 { font-weight: 600 } table { border-collapse: collapse; width: 100% } td { padding: .7rem .5rem; vertical-align: top;
-border-top: 1px solid #ddd } a { color: #0b5cad } .up { color: #1a7f37 } .down { color: #b42318 } small { color: #666 }
-@media (max-width: 34rem) { body { margin: 1rem auto } td { display: block; border: 0; padding: .2rem .5rem } }
-"""
-
-
-def states(settings: Settings) -> list[tuple[str, str, str, bool]]:
-    """Returns (name, address, what it is, whether it answers) of everything that the page links."""
-    report = (settings.root / "report" / "index.html").exists()
-    login = f"the login asks for {USER}:password in one field"
-    runs = "runs to compare, models with aliases; choose Model training at the top left"
-    return [
-        ("Prefect", settings.url("prefect"), f"flows, schedules, logs, slots; {login}", answers(settings, "prefect")),
-        ("MLflow", settings.url("mlflow"), runs, answers(settings, "mlflow")),
-        ("Report", "/report/index.html" if report else "", "published and measured side by side", report),
-        ("Worker", "", "runs what the deployments schedule, on this machine", is_up(settings.folder, "worker")),
-    ]
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Rewardsmith</title>
+<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,"><style>
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 46rem; padding: 0 1rem; color: #222 }}
+</style></head><body><h1>Rewardsmith</h1><p>The working tree {tree}</p><ul>
+<li><a href="{prefect}">Prefect</a>: flows, schedules, logs, slots; log in with {user}:password in one field</li>
+<li><a href="{mlflow}">MLflow</a>: runs to compare, models with aliases</li>
+<li><a href="/report/index.html">Report</a>: published and measured side by side; <code>rewardsmith report</code></li>
+</ul><p>User and password: {credentials} in the repository.</p></body></html>"""
 
 
 def render(settings: Settings) -> str:
     """Returns the page."""
-    rows = []
-    for name, address, what, up in states(settings):
-        link = f'<a href="{html.escape(address)}">{html.escape(name)}</a>' if address else html.escape(name)
-        absent = "not written yet: rewardsmith report" if name == "Report" else "down: rewardsmith up"
-        word = (
-            f'<span class="{"up" if up else "down"}">{("there" if name == "Report" else "up") if up else absent}</span>'
-        )
-        rows.append(f"<tr><td>{link}</td><td>{html.escape(what)}</td><td>{word}</td></tr>")
-    credentials = html.escape(str(FOLDER / "credentials.json"))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Rewardsmith</title>'
-        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
-        f"<style>{STYLE}</style></head><body>"
-        f"<h1>Rewardsmith</h1><p>The working tree {html.escape(settings.root.name)}</p><table>{''.join(rows)}</table>"
-        f"<p><small>User and password: {credentials} in the repository.</small></p></body></html>"
-    )
+    shown = {"tree": settings.root.name, "prefect": settings.url("prefect"), "mlflow": settings.url("mlflow")}
+    shown |= {"user": USER, "credentials": str(FOLDER / "credentials.json")}
+    return PAGE.format(**{name: html.escape(text) for name, text in shown.items()})
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -68,10 +45,10 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        expected = authorization(self.settings)["Authorization"]
+        login = b"Basic " + base64.b64encode(f"{USER}:{self.settings.password}".encode())
         if path == "/health":
             self.answer(200, "text/plain", b"ok")
-        elif not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected.encode()):
+        elif not hmac.compare_digest(self.headers.get("Authorization", "").encode(), login):
             self.answer(401, "text/plain", b"user and password, please")
         elif path == "/":
             self.answer(200, "text/html; charset=utf-8", render(self.settings).encode())

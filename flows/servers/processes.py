@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import os
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 from flows.flow_runs import STARTED
-from flows.servers.settings import PORTS, USER, Settings, inherited
+from flows.servers.settings import DATABASE, PORTS, USER, Settings
 from flows.working_tree import end_processes
 from rlhf_core.errors import RewardsmithError
 from tasks.running.fork_server import PROJECT
@@ -40,8 +38,8 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     """Starts one process and notes it."""
     log = settings.folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**inherited(name, os.environ), **settings.environment(name)}
-    environment.pop("REWARDSMITH_DATABASE", None)  # its password is in what the servers get
+    environment = {**os.environ, **settings.environment(name)}
+    environment.pop(DATABASE, None)  # its password is in what the servers get
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment |= {"PYTHONSAFEPATH": "1", SERVER: name}  # the project's packages, whatever is in the tree
     if name == "prefect":
@@ -77,18 +75,11 @@ def stop(folder: Path, name: str) -> bool:
 
 def answers(settings: Settings, name: str, timeout: float = 2.0) -> bool:
     """Returns whether a server's health page answers."""
-    request = urllib.request.Request(settings.url(name) + HEALTH[name], headers=authorization(settings))
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError, ValueError):
+        address = settings.url(name) + HEALTH[name]
+        return httpx.get(address, auth=(USER, settings.password), timeout=timeout).is_success
+    except httpx.HTTPError:
         return False
-
-
-def authorization(settings: Settings) -> dict[str, str]:
-    """Returns the header of basic authentication."""
-    word = base64.b64encode(f"{USER}:{settings.password}".encode()).decode()
-    return {"Authorization": f"Basic {word}"}
 
 
 def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[bytes]]) -> None:
@@ -117,25 +108,6 @@ def last_line(settings: Settings, name: str) -> str:
     return f"{lines[-1] if lines else 'no output'} (log: {path})"
 
 
-def is_free(host: str, port: int) -> bool:
-    """Returns whether a server could bind the port.
-
-    Raises:
-        RewardsmithError: no server of this user's could bind it on this host, whoever else may have it.
-    """
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, port))
-        except PermissionError:
-            raise RewardsmithError(f"port {port} is for administrators; choose one above 1023") from None
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise RewardsmithError(f"REWARDSMITH_HOST is {host}, which is not an address of this machine") from None
-            return False
-    return True
-
-
 def choose_port(host: str, name: str, asked: int | None, before: int | None, others: Collection[int] = ()) -> int:
     """Returns the port asked for, else the one used before, else the usual one, else a free one.
 
@@ -143,14 +115,22 @@ def choose_port(host: str, name: str, asked: int | None, before: int | None, oth
         others: ports of the other servers, which may not be bound yet.
 
     Raises:
-        RewardsmithError: the port asked for is taken.
+        RewardsmithError: the port asked for is taken or for administrators, or the host is not this machine's.
     """
-    for port in (asked, before, PORTS[name]):
-        if port and port not in others and is_free(host, port):
-            return port
+    for port in (asked, before, PORTS[name], 0):
+        while port is not None and port not in others:
+            with socket.socket() as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    tried.bind((host, port))
+                except OSError as error:
+                    if error.errno == errno.EADDRNOTAVAIL:
+                        raise RewardsmithError(
+                            f"REWARDSMITH_HOST is {host}, which is not an address of this machine"
+                        ) from None
+                    break
+                if (found := int(tried.getsockname()[1])) not in others:
+                    return found
         if port and port == asked:
-            raise RewardsmithError(f"port {port} for {name} is taken. Choose another: --{name}-port N")
-    with socket.socket() as tried:
-        tried.bind((host, 0))
-        port = int(tried.getsockname()[1])
-    return choose_port(host, name, None, None, others) if port in others else port
+            raise RewardsmithError(f"port {port} for {name} is taken or not allowed. Choose another: --{name}-port N")
+    raise AssertionError("a free port is found at last")

@@ -1,6 +1,6 @@
 """Settings of the platform: stores, ports and credentials.
 
-Variables (none is needed):
+Variables (none is needed; what the last `up` was given holds while they are not set):
     REWARDSMITH_DATABASE    postgresql://user:password@host:5432/rewardsmith: PostgreSQL instead of SQLite. The
                             databases rewardsmith_prefect, rewardsmith_mlflow and rewardsmith_auth are created there
     REWARDSMITH_ARTIFACTS   s3://bucket/prefix: where MLflow puts artifacts, instead of the folder mlruns/. Its key
@@ -32,9 +32,8 @@ DATABASE, ARTIFACTS, HOST = "REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS", "RE
 PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
 #: Address of a PostgreSQL server; its reserved characters are escaped in user and password.
 ADDRESS = re.compile(r"postgresql://[^:/@#?]+(:[^:/@#?]*)?@(\[[\w:]+\]|[^:/@#?]+)(:[1-9]\d*)?(/[^:@#]*)?(\?[^@#]*)?")
-#: Names of variables that hold a secret, and those among them that a server needs; the worker's stages may need any.
-SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
-NEEDED = {"prefect": re.compile("PREFECT_.*|PGPASSWORD"), "mlflow": re.compile("AWS_.*|MLFLOW_.*|PGPASSWORD")}
+#: The variables of the last `up`.
+STORES = "stores.json"
 LOOPBACK = "127.0.0.1"
 #: Binds every address of the machine; clients cannot connect to it.
 EVERYWHERE = "0.0.0.0"
@@ -51,6 +50,7 @@ class Settings:
         password, secret: generated; the second signs MLflow's sessions.
         database: base URL of a PostgreSQL server, None for SQLite.
         artifacts: where MLflow puts artifacts.
+        variables: the three variables as given; empty where one is not set.
     """
 
     root: Path
@@ -60,6 +60,7 @@ class Settings:
     secret: str
     database: str | None
     artifacts: str
+    variables: Mapping[str, str]
 
     @property
     def folder(self) -> Path:
@@ -90,13 +91,8 @@ class Settings:
             return self.database_of(name).removeprefix("sqlite:///")
         return self.database_of(name).partition("@")[2].partition("?")[0]
 
-    def places(self) -> dict[str, str]:
-        """Returns the stores and the host by variable, without user and password."""
-        database = self.shown_database("mlflow").removesuffix("_mlflow") if self.database else "SQLite"
-        return {DATABASE: database, ARTIFACTS: self.artifacts, HOST: self.host}
-
     def prefect_database(self) -> str:
-        """Returns the same as Prefect's asynchronous drivers want it."""
+        """Returns the URL of Prefect's database as its asynchronous drivers want it."""
         url = self.database_of("prefect")
         if url.startswith("sqlite"):
             return url.replace("sqlite://", "sqlite+aiosqlite://", 1)
@@ -116,11 +112,10 @@ class Settings:
             "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
             "REWARDSMITH_PLATFORM": str(self.folder),
             "REWARDSMITH_SLOTS": slots_name(),
-            "REWARDSMITH_PAGE": self.url("page"),
         }
 
     def environment(self, name: str) -> dict[str, str]:
-        """Returns the environment of a process of the platform: each gets the secrets that it needs, and no others."""
+        """Returns the environment of a process of the platform."""
         common = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "true"}
         common |= {"MLFLOW_DISABLE_TELEMETRY": "true", "PREFECT_LOGGING_LEVEL": "WARNING"}
         own = {
@@ -171,18 +166,6 @@ class Settings:
         }
 
 
-def inherited(name: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the caller's environment for a process of the platform, with only the secrets that it needs."""
-    if name == "worker":
-        return dict(environment)
-    needed = NEEDED.get(name)
-    return {
-        key: value
-        for key, value in environment.items()
-        if not SECRETS.fullmatch(key) or (needed is not None and needed.fullmatch(key))
-    }
-
-
 def slots_name() -> str:
     """Returns the prefix of the names of this machine's limits."""
     return socket.gethostname()
@@ -200,20 +183,21 @@ def credentials(folder: Path) -> dict[str, str]:
 
 
 def load(root: Path, ports: Mapping[str, int]) -> Settings:
-    """Returns the settings of a tree's platform on given ports. A variable that is set to nothing is not set.
+    """Returns the settings of a tree's platform on given ports.
 
     Raises:
         RecipeError: a variable that names no database, place or host that this platform knows.
     """
     root = root.resolve()
-    database, artifacts = (os.environ.get(name) or None for name in (DATABASE, ARTIFACTS))
-    host = os.environ.get(HOST) or LOOPBACK
+    kept = read_private(root / FOLDER / STORES)
+    given = {name: os.environ.get(name) or str(kept.get(name, "")) for name in (DATABASE, ARTIFACTS, HOST)}
+    database, artifacts, host = given[DATABASE], given[ARTIFACTS], given[HOST] or LOOPBACK
     try:
         socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise RecipeError(
             f"{HOST} is {host}, which is neither an IPv4 address nor the name of a host with one ({error}). Set it to "
-            f"an address of this machine or to {EVERYWHERE} for all of them, or unset it for {LOOPBACK}"
+            f"an address of this machine, to {EVERYWHERE} for all of them, or to {LOOPBACK}"
         ) from None
     if database and not ADDRESS.fullmatch(database):  # tools would read another form differently
         raise RecipeError(
@@ -224,4 +208,4 @@ def load(root: Path, ports: Mapping[str, int]) -> Settings:
         raise RecipeError(f"{ARTIFACTS} is {artifacts}; it must be s3://bucket/prefix, or not set")
     known = credentials(root / FOLDER)
     place = artifacts or (root / "mlruns").as_uri()
-    return Settings(root, host, dict(ports), known["password"], known["secret"], database, place)
+    return Settings(root, host, dict(ports), known["password"], known["secret"], database or None, place, given)

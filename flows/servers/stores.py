@@ -1,4 +1,4 @@
-"""Stores of the platform, checked before anything starts: the disk, the object store and the databases.
+"""Stores of the platform, checked before anything starts: the object store and the databases.
 
 MLflow's two databases are brought to the installed version here, in one process: several first writers of one database
 crash. Prefect's has a single opener, its server, which prepares it while it starts.
@@ -7,72 +7,26 @@ crash. Prefect's has a single opener, its server, which prepares it while it sta
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy.engine import make_url
 
-from flows.servers.settings import HOST, USER, Settings
+from flows.servers.settings import USER, Settings
 from rlhf_core.errors import RewardsmithError
-from tasks.running import machine
 from tasks.running.platform_state import read_private, write_private
 from tasks.tracking.databases import mark_of, upgrade
 
-#: Databases and logs need this much to begin with.
-FREE_MB = 256
-#: Stores and host of the last start; and the versions that MLflow's databases were prepared for.
-NOTE, PREPARED = "stores.json", "databases.json"
+#: The versions that MLflow's databases were prepared for.
+PREPARED = "databases.json"
 DATABASES = ("prefect", "mlflow", "auth")
 #: Written to see whether the key may write, and removed; one name, so that at most one object ever stays.
 CHECK = "rewardsmith-check"
 
 
-def refuse_others(settings: Settings) -> None:
-    """Refuses stores and a host other than the last time's: a variable that is not set would hide all that there is,
-    or make servers that run look as if they did not answer.
-
-    Raises:
-        RewardsmithError: with both values.
-    """
-    before = read_private(settings.folder / NOTE)
-    for variable, now in settings.places().items():
-        if before.get(variable, now) != now:
-            raise RewardsmithError(
-                f"{variable} was {before[variable]} when this platform was started, and is {now} now. Set it as it was "
-                f"(not set for SQLite, mlruns/ and 127.0.0.1); to use {now}, run `rewardsmith down`"
-                + ("" if variable == HOST else f" and remove {settings.folder / NOTE}")
-            )
-
-
-def remember(settings: Settings) -> None:
-    """Notes the stores and the host in use."""
-    write_private(settings.folder / NOTE, settings.places())
-
-
-def forget_host(folder: Path) -> None:
-    """Lets the next start bind another address: nothing is bound any more."""
-    note = read_private(folder / NOTE)
-    if note.pop(HOST, None) is not None:
-        write_private(folder / NOTE, note)
-
-
-def refuse_full_disk(settings: Settings) -> None:
-    """Refuses to start servers on a disk that is about to be full.
-
-    Raises:
-        RewardsmithError: with what is free.
-    """
-    free = machine.free_disk_gb(settings.root) * 1024
-    if free < FREE_MB:
-        text = f"{settings.root} has {free:.0f} MiB free, and the platform needs {FREE_MB} to begin with"
-        raise RewardsmithError(machine.full_disk(text))
-
-
 def check_artifacts(settings: Settings) -> None:
-    """Writes, reads, lists and deletes in the object store, as MLflow will.
+    """Writes and deletes in the object store, as MLflow will.
 
     Raises:
         RewardsmithError: it does not answer, lacks the bucket, or refuses the key.
@@ -83,45 +37,18 @@ def check_artifacts(settings: Settings) -> None:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    parts = urlsplit(settings.artifacts)
-    bucket, key = parts.netloc, "/".join(filter(None, [parts.path.strip("/"), CHECK]))
-    address = os.environ.get("MLFLOW_S3_ENDPOINT_URL")
+    address, parts = os.environ.get("MLFLOW_S3_ENDPOINT_URL"), urlsplit(settings.artifacts)
+    place = {"Bucket": parts.netloc, "Key": f"{parts.path}/{CHECK}".lstrip("/")}
     limits = Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 2})
     try:
         client = boto3.Session().client("s3", endpoint_url=address, config=limits)
-        client.put_object(Bucket=bucket, Key=key, Body=b"")
-        client.get_object(Bucket=bucket, Key=key)
-        client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
-        client.delete_object(Bucket=bucket, Key=key)
+        client.put_object(**place, Body=b"")
+        client.delete_object(**place)
     except (BotoCoreError, ClientError, ValueError) as error:
         raise RewardsmithError(
             f"the object store {address or 'of AWS'} cannot be used for {settings.artifacts}: {error}. It needs the "
-            f"bucket {bucket}, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of a key with s3:PutObject, "
+            f"bucket {parts.netloc}, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of a key with s3:PutObject, "
             "s3:GetObject, s3:DeleteObject and s3:ListBucket; check MLFLOW_S3_ENDPOINT_URL, too"
-        ) from None
-
-
-@contextmanager
-def _server(settings: Settings) -> Iterator[Any]:
-    """Yields a cursor on the PostgreSQL server.
-
-    Raises:
-        RewardsmithError: it cannot be used.
-    """
-    import psycopg2
-
-    url = make_url(settings.database or "")
-    try:
-        address = url.set(database="postgres").render_as_string(hide_password=False)
-        with closing(psycopg2.connect(address, connect_timeout=10)) as connection:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                yield cursor
-    except psycopg2.Error as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise RewardsmithError(
-            f"the database server {url.host}:{url.port or 5432} cannot be used: {reason}. Start it, or correct "
-            "REWARDSMITH_DATABASE; nothing was changed"
         ) from None
 
 
@@ -133,23 +60,33 @@ def create_missing(settings: Settings) -> None:
     """
     if settings.database is None:
         return
+    import psycopg2
     from psycopg2 import errors, sql
 
-    with _server(settings) as cursor:
-        cursor.execute("select datname from pg_database")
-        there = {name for (name,) in cursor.fetchall()}
-        wanted = [str(make_url(settings.database_of(name)).database) for name in DATABASES]
-        missing = [name for name in wanted if name not in there]
-        try:
-            for name in missing:
-                cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-        except errors.InsufficientPrivilege:
-            user = make_url(settings.database).username
-            statements = " ".join(f'create database "{name}" owner "{user}";' for name in missing)
-            raise RewardsmithError(
-                f"the database server does not let the user {user} create databases. Its administrator can: "
-                f"{statements}"
-            ) from None
+    url, missing = make_url(settings.database), list[str]()
+    address = url.set(database="postgres").render_as_string(hide_password=False)
+    try:
+        with closing(psycopg2.connect(address, connect_timeout=10)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("select datname from pg_database")
+                there = {name for (name,) in cursor.fetchall()}
+                wanted = (str(make_url(settings.database_of(name)).database) for name in DATABASES)
+                missing += [name for name in wanted if name not in there]
+                for name in missing:
+                    cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    except errors.InsufficientPrivilege:
+        statements = " ".join(f'create database "{name}" owner "{url.username}";' for name in missing)
+        raise RewardsmithError(
+            f"the database server does not let the user {url.username} create databases. Its administrator can: "
+            f"{statements}"
+        ) from None
+    except psycopg2.Error as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RewardsmithError(
+            f"the database server {url.host}:{url.port or 5432} cannot be used: {reason}. Start it, or correct "
+            "REWARDSMITH_DATABASE; nothing was changed"
+        ) from None
 
 
 def write_auth_file(settings: Settings) -> None:

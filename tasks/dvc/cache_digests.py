@@ -95,30 +95,27 @@ def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:
 
     missing = ""
     with open_repo(root) as repo:
-        for fetched in (False, True):
-            if fetched:
-                try:
-                    repo.fetch([str(root / named)])
-                except (DvcException, RecursionError) as error:  # a list of files may be nested too deeply
-                    missing = str(error)
-            try:
-                [stage] = repo.stage.load_all(str(root / named))
-                cache, digest = repo.cache.local, stage.outs[0].hash_info
+        try:
+            [stage] = repo.stage.load_all(str(root / named))
+            cache, digest = repo.cache.local, stage.outs[0].hash_info
+            for fetched in (False, True):
+                if fetched:
+                    with suppress(DvcException, RecursionError):  # a list of files may be nested too deeply
+                        repo.fetch([str(root / named)])
                 drop_damaged_copy(Path(cache.oid_to_path(str(digest.value))))
-                copies = {
-                    "/".join(parts): Path(cache.oid_to_path(info.value)) for parts, _, info in Tree.load(cache, digest)
-                }
-            except FileNotFoundError as error:
-                missing = missing or str(error)
-                continue
-            except (DvcException, ObjectFormatError) as error:
-                raise DataError(
-                    f"DVC cannot read it ({error})", file=str(root / named), remedy=f"git checkout {named}, or dvc pull"
-                ) from None
-            for path in copies.values():
-                drop_damaged_copy(path)
-            lost = [str(path) for path in copies.values() if not path.exists()]
-            if not lost:
-                return copies
-            missing = missing or lost[0]
+                try:
+                    listed = Tree.load(cache, digest)
+                except FileNotFoundError as error:
+                    missing = str(error)
+                    continue
+                copies = {"/".join(parts): Path(cache.oid_to_path(info.value)) for parts, _, info in listed}
+                for path in copies.values():
+                    drop_damaged_copy(path)
+                if not (lost := [str(path) for path in copies.values() if not path.exists()]):
+                    return copies
+                missing = lost[0]
+        except (DvcException, ObjectFormatError) as error:
+            raise DataError(
+                f"DVC cannot read it ({error})", file=str(root / named), remedy=f"git checkout {named}, or dvc pull"
+            ) from None
     raise RewardsmithError(f"{root / named} names files that neither DVC's cache nor a remote has ({missing})")

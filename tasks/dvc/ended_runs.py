@@ -52,7 +52,7 @@ def mark_request_done(root: Path, request: RunRequest, files: Sequence[str], beg
         began: seconds of the clock when the run began, with the code of that time.
     """
     with suppress(OSError):
-        write_private(request.note(root), {**asdict(request), "files": list(files), "began": began})
+        write_private(request.note(root), {"files": list(files), "began": began})
 
 
 def nothing_to_do(root: Path, request: RunRequest) -> str | None:
@@ -67,16 +67,13 @@ def nothing_to_do(root: Path, request: RunRequest) -> str | None:
         return None
     if _newest(results) > path.stat().st_mtime or _newest(_sources(root)) > noted["began"]:
         return None
-    stages = stale.requested_stages(
-        root, request.paper, request.rows, request.seeds, scale=request.scale, full=request.full
-    )
-    if not all(stage.state == "current" for stage in stages.values()):
+    asked = (root, request.paper, request.rows, request.seeds)
+    stages = stale.requested_stages(*asked, scale=request.scale, full=request.full).values()
+    if not all(stage.state == "current" for stage in stages):
         return None
-    stops = stopped_stages(root, stages.values())
-    alarms = stages_with_alarms(root, stages.values())
+    stops, alarms = stopped_stages(root, stages), stages_with_alarms(root, stages)
     line = f"{len(stages)} current" + (f", {len(stops)} of them stopped" if stops else "")
-    line += f", {len(alarms)} with an alarm" if alarms else ""
-    return "\n".join([line, *alarm_lines(alarms)])
+    return "\n".join([line + (f", {len(alarms)} with an alarm" if alarms else ""), *alarm_lines(alarms)])
 
 
 def _sources(root: Path) -> Iterator[Path]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.params.yaml_files import nested_too_deeply, read_mapping
+from tasks.params.yaml_files import read_mapping
 
 ROOT_FILE = "dvc.yaml"
 
@@ -121,28 +121,14 @@ def readable_lock(path: Path) -> bool:
     return True
 
 
-def readable_text(path: Path) -> bool:
-    """Returns whether DVC can try to read a YAML file: it is a text in UTF-8, and not nested so deeply that the parser
-    would end this process."""
-    try:
-        return path.is_file() and not nested_too_deeply(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def refuse_unreadable_locks(root: Path, files: Sequence[str], readable: Callable[[Path], bool]) -> None:
-    """Refuses dvc.yaml files whose dvc.lock is not readable.
-
-    Args:
-        root: the repository.
-        files: the dvc.yaml files.
-        readable: `readable_text`, which is quick, or `readable_lock`.
+def refuse_unreadable_locks(root: Path, files: Sequence[str]) -> None:
+    """Refuses dvc.yaml files whose dvc.lock DVC would not read.
 
     Raises:
         RewardsmithError: names the lock file, and how it is rebuilt.
     """
     for lock in (str(Path(file).with_suffix(".lock")) for file in files):
-        if os.path.lexists(root / lock) and not readable(root / lock):
+        if os.path.lexists(root / lock) and not readable_lock(root / lock):
             raise RewardsmithError(
                 f"{lock} cannot be read as a lock file of DVC. `rewardsmith run` moves it to .work/set-aside and takes "
                 f"finished results from DVC's cache; or restore it with `git checkout {lock}`"

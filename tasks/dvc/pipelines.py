@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -81,35 +81,26 @@ def refuse_asked(
     """
     if not (root / "params.yaml").exists() or not (root / "params" / "scales" / scale).is_dir():
         return
-    chosen = asked_papers(root, paper, scale=scale, full=full)
-    refuse_rows(root, scale, {name: rows or _demo_rows(root, name, scale, full=full) for name in chosen})
-    known = (_known_seeds(root, name, rows, scale, full=full) for name in chosen)
-    refuse_unknown_seeds(rows, seeds, set().union(*known))
+    settings, chosen, known = run_settings(root), dict[str, Collection[str]](), set[int]()
+    for name in asked_papers(root, paper, scale=scale, full=full):
+        parts = _parts(root, name, scale=scale, full=full)
+        if parts:
+            field = "demo" if name in settings.demo else "demo_all"
+            refuse_unknown_rows(root, f"{field}.{name}", name, parts[0].rows)
+        chosen[name] = rows or (parts[0].rows if parts else ())
+        if parts and not rows:
+            known |= {*parts[0].seeds}
+            continue
+        known |= {*suite_seeds(settings.suite, scale, name)}
+        if scale == DEFAULT_SCALE:
+            known |= {seed for part in settings.parts(name) if {*rows} <= {*part.rows} for seed in part.seeds}
+    refuse_rows(root, scale, chosen)
+    refuse_unknown_seeds(rows, seeds, known)
 
 
-def _known_seeds(root: Path, paper: str, rows: Collection[str], scale: str, *, full: bool) -> set[int]:
-    """Returns the seeds that a run of a paper's rows may name; without rows, of those of the demo or of demo-all."""
-    settings = run_settings(root)
-    parts = () if full or scale != DEFAULT_SCALE else settings.parts(paper)
-    if parts and not rows:
-        return {*parts[0].seeds}
-    own = [seed for part in settings.parts(paper) if {*rows} <= {*part.rows} for seed in part.seeds]
-    return {*suite_seeds(settings.suite, scale, paper), *(own if scale == DEFAULT_SCALE else ())}
-
-
-def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
-    """Returns a paper's rows of the demo or of demo-all, if these are run; empty for all rows of the paper.
-
-    Raises:
-        RecipeError: params.yaml lists an unknown row.
-    """
-    settings = run_settings(root)
-    parts = () if full or scale != DEFAULT_SCALE else settings.parts(paper)
-    if not parts:
-        return ()
-    field = "demo" if paper in settings.demo else "demo_all"
-    refuse_unknown_rows(root, f"{field}.{paper}", paper, parts[0].rows)
-    return parts[0].rows
+def _parts(root: Path, paper: str, *, scale: str, full: bool) -> Sequence[RowsAndSeeds]:
+    """Returns a paper's parts of the demo and of demo-all, if a run is about these."""
+    return () if full or scale != DEFAULT_SCALE else run_settings(root).parts(paper)
 
 
 def asked_papers(root: Path, paper: str, *, scale: str, full: bool) -> tuple[str, ...]:
@@ -140,7 +131,7 @@ def asked_parts(
     """Returns the rows and seeds that a run is about, by paper."""
     settings, found = run_settings(root), {}
     for name in asked_papers(root, paper, scale=scale, full=full):
-        small = () if full or scale != DEFAULT_SCALE else settings.parts(name)
+        small = _parts(root, name, scale=scale, full=full)
         part = next((each for each in small if _within(each, rows, seeds)), None)
         chosen = rows or (row_addresses(root, name) if part is None else part.rows)
         own = seeds or (suite_seeds(settings.suite, scale, name) if part is None else part.seeds)

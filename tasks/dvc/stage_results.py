@@ -19,23 +19,10 @@ from rlhf_core.errors import DataError, RewardsmithError
 from tasks.dvc.cache_digests import damaged_outputs, drop_damaged_copy, remove_with_cache
 from tasks.dvc.internals import ROOT_FILE, open_repo, run_key, save_run
 from tasks.dvc.remote import Remote
-from tasks.dvc.stale import Look
+from tasks.dvc.stale import Inspection
 
 #: Ends of a stage.
 RAN, RESTORED, UNCHANGED = "ran", "restored", "unchanged"
-
-
-class DvcFailed(RewardsmithError):
-    """A refusal of DVC.
-
-    Args:
-        message: DVC's own words, with the cause.
-        busy: whether another process of DVC had what was needed, so that another try may succeed.
-    """
-
-    def __init__(self, message: str, *, busy: bool) -> None:
-        super().__init__(message)
-        self.busy = busy
 
 
 class StageResults:
@@ -100,38 +87,32 @@ class StageResults:
         the outputs are committed at the block's end.
 
         Raises:
-            DvcFailed: an input or an output is missing, or another process of DVC works on them.
-            RewardsmithError: an input changed while the command ran; nothing is committed.
+            RewardsmithError: an input or an output is missing, another process of DVC works on them, or an input
+                changed while the command ran; nothing is committed.
         """
         from dvc.exceptions import DvcException
-        from dvc.lock import LockError
 
+        stage = self._stages[address]
         try:
-            with self._result(address) as outcome:
-                yield outcome
+            if (found := self.restored(address)) is not None:
+                yield found
+                return
+            with ExitStack() as held:
+                with self._turn, self.repo.lock:
+                    stage.save_deps()
+                    inputs = [(dep, dep.hash_info) for dep in stage.deps]
+                    held.enter_context(self._locked(stage))
+                yield RAN
+                with self._turn, self.repo.lock:
+                    if changed := [str(dep) for dep, before in inputs if dep.get_hash() != before]:
+                        raise RewardsmithError(
+                            f"{', '.join(changed[:3])} changed while stage {address} ran, so its result has no known "
+                            "inputs and is not committed. Run the same command again"
+                        )
+                    self._commit(stage)
         except DvcException as error:
             cause = f": {error.__cause__}" if error.__cause__ else ""
-            raise DvcFailed(f"{error}{cause}", busy=isinstance(error, LockError)) from error
-
-    @contextmanager
-    def _result(self, address: str) -> Iterator[str]:
-        stage = self._stages[address]
-        if (found := self.restored(address)) is not None:
-            yield found
-            return
-        with ExitStack() as held:
-            with self._turn, self.repo.lock:
-                stage.save_deps()
-                inputs = [(dep, dep.hash_info) for dep in stage.deps]
-                held.enter_context(self._locked(stage))
-            yield RAN
-            with self._turn, self.repo.lock:
-                if changed := [str(dep) for dep, before in inputs if dep.get_hash() != before]:
-                    raise RewardsmithError(
-                        f"{', '.join(changed[:3])} changed while stage {address} ran, so its result has no known "
-                        "inputs and is not committed. Run the same command again"
-                    )
-                self._commit(stage)
+            raise RewardsmithError(f"{error}{cause}") from error
 
     def restored(self, address: str) -> str | None:
         """Returns UNCHANGED for a current stage and RESTORED for one whose result was taken from DVC's cache or the
@@ -146,7 +127,7 @@ class StageResults:
         with self._turn, self.repo.lock:
             if not stage.changed():
                 return UNCHANGED
-            if Look(self.repo).restorable(stage, self.remote):
+            if Inspection(self.repo).restorable(stage, self.remote):
                 try:
                     stage.remove_outs()
                     stage.checkout(force=True)

@@ -12,15 +12,7 @@ from typing import Any
 
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.cache_digests import is_damaged
-from tasks.dvc.internals import (
-    ROOT_FILE,
-    newest_run,
-    open_repo,
-    readable_lock,
-    readable_text,
-    refuse_unreadable_locks,
-    run_key,
-)
+from tasks.dvc.internals import ROOT_FILE, newest_run, open_repo, refuse_unreadable_locks, run_key
 from tasks.dvc.pipelines import asked_files, asked_papers
 from tasks.dvc.remote import Remote
 from tasks.graph.dvc_files import CPU
@@ -59,7 +51,6 @@ def read_state(
     from dvc.exceptions import DvcException
 
     declared = {file: declared_stages(root / file) for file in files}
-    refuse_unreadable_locks(root, files, readable_text)
     loaded_seeds = seeds if set(seeds) <= seeds_of(declared.values(), papers) else ()  # `select` says what is wrong
     try:
         with open_repo(root) as repo, repo.lock:
@@ -73,8 +64,8 @@ def read_state(
             facts = {name: declared[file][str(loaded[name].name)] for name, file in origin.items()}
             stages = _stages(root, loaded, facts)
             return _with_states(repo, loaded, select(stages, rows, seeds, papers))
-    except DvcException as error:
-        refuse_unreadable_locks(root, files, readable_lock)
+    except (DvcException, OSError, ValueError) as error:
+        refuse_unreadable_locks(root, files)
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
 
 
@@ -114,7 +105,7 @@ def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stag
 
     The result of a check is constant: what reads it does not run because the check does.
     """
-    look, states = Look(repo), dict[str, Stage]()
+    look, states = Inspection(repo), dict[str, Stage]()
     for name, item in chosen.items():
         above = [a for a in item.upstream if states[a].state != "current" and states[a].kind != "check"]
         state, reasons = look.state(loaded[name], above, constant=item.kind == "check")
@@ -122,7 +113,7 @@ def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stag
     return states
 
 
-class Look:
+class Inspection:
     """One look at a locked repository: a file that many stages read is hashed once, and settings that many stages read
     are compared once with those that they ran with.
 

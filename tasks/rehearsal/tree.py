@@ -202,7 +202,7 @@ def _has_all_errors(row: Mapping[str, Any]) -> bool:
 
 def environment(tree: Path, served: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a rehearsal's flow: its own servers and data, no network, no server of others."""
-    outside = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "REWARDSMITH_PAGE")
+    outside = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
     several = ("REWARDSMITH_PROCESSES", "REWARDSMITH_DEEPSPEED", "ACCELERATE_DEEPSPEED_CONFIG_FILE")
     kept = {name: value for name, value in os.environ.items() if name not in (*outside, *several)}
     own = {"REWARDSMITH_DATA": str(tree / "rows"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,37 +11,16 @@ from rlhf_core import distributed
 
 Row = TypeVar("Row")
 
-_NOTES: ContextVar[list[str] | None] = ContextVar("notes", default=None)
-
-
-@contextmanager
-def collect_amount_warnings() -> Iterator[list[str]]:
-    """Yields the list that `first_rows` adds to in this block."""
-    notes: list[str] = []
-    token = _NOTES.set(notes)
-    try:
-        yield notes
-    finally:
-        _NOTES.reset(token)
+#: The warnings of this process's present stage, for its record.
+fewer_rows: list[str] = []
 
 
 def warn_too_few_rows(asked: int | None, exist: int, field: str, file: Path | str) -> None:
-    """Prints and records a warning where a setting asks for more rows than a file has; None asks for all.
-
-    Args:
-        asked: value of the setting.
-        exist: rows of the file.
-        field: name of the setting.
-        file: the file.
-    """
-    if asked is None or asked <= exist:
-        return
+    """Prints and records a warning where a setting (`field`) asks for more rows than a file has; None asks for all."""
     text = f"{field} is {asked}, but {file} has {exist} rows; all of them are used"
-    notes = _NOTES.get()
-    if notes is not None and text in notes:
+    if asked is None or asked <= exist or text in fewer_rows:
         return
-    if notes is not None:
-        notes.append(text)
+    fewer_rows.append(text)
     if not distributed.rank():
         print(f"warning: {text}", file=sys.stderr, flush=True)
 

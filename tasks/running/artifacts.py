@@ -8,7 +8,6 @@ stages read. `<out>/record/` says how it was made (seconds, memory, versions, co
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
@@ -34,7 +33,7 @@ from rlhf_core.models.sampling import used_engines
 from rlhf_core.models.vllm.environment import deaths, installed
 from tasks.graph.results import HEADLINE_FILE, HEADLINES, STOPPED_FILE, write_headlines
 from tasks.params.pages import Address, settings_digest
-from tasks.running.amounts import collect_amount_warnings
+from tasks.running.amounts import fewer_rows
 from tasks.running.commit import changed_since, commit_of
 from tasks.running.result_digests import check_content, combined_digest, digests_of, file_digest, file_digests
 from tasks.running.variables import arithmetic
@@ -50,14 +49,12 @@ def digest(path: Path | str) -> str:
     return file_digest(path) if path.is_file() else combined_digest(file_digests(path))
 
 
-def _content(path: Path) -> str:
-    """Returns the text of an artifact file.
+def _content(path: Path) -> bytes:
+    """Returns the content of an artifact file.
 
     Raises:
-        DataError: it does not exist, is not a file, is not UTF-8, or is not what its stage's record says.
+        DataError: it cannot be read, or is not what its stage's record says.
     """
-    if path.exists() and not path.is_file():
-        raise DataError("is not a file", file=str(path), remedy="Re-run its stage")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -65,13 +62,10 @@ def _content(path: Path) -> str:
     except OSError as error:
         raise path_error(error) from None
     check_content(path, content)
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
+    return content
 
 
-def _parsed(text: str, path: Path | str, row: int | None = None) -> Any:
+def _parsed(text: bytes, path: Path | str, row: int | None = None) -> Any:
     """Returns the value of a JSON text of a file.
 
     Raises:
@@ -145,19 +139,14 @@ def read_jsonl(path: Path | str) -> list[Any]:
 
     `tasks.running.result_rows` has their types.
     """
-    lines = io.StringIO(_content(Path(path)))
-    return [_parsed(line, path, number) for number, line in enumerate(lines, start=1)]
+    return [_parsed(line, path, number) for number, line in enumerate(_content(Path(path)).splitlines(), start=1)]
 
 
 def read_tensors(path: Path, names: Iterable[str] = ()) -> dict[str, Any]:
     """Returns tensors of an artifact file by name.
 
-    Args:
-        path: of the file.
-        names: tensors that it must have.
-
     Raises:
-        DataError: the file is missing or damaged, or lacks one of these tensors.
+        DataError: the file is missing or damaged, or lacks a tensor of `names`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -174,7 +163,7 @@ def read_tensors(path: Path, names: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def source_digest() -> str:
-    """Returns the digest of the project's own imported sources, so that a record tells which code made it."""
+    """Returns the digest of the project's own sources, so that a record tells which code made it."""
     total = hashlib.sha256()
     for package in ("rlhf_core", "tasks"):
         for file in sorted((PROJECT / package).rglob("*.py")):
@@ -340,7 +329,7 @@ def stage_output(
             raise found
         return
     out = Path(out)
-    for noted in (used_engines, deaths, resolved):
+    for noted in (used_engines, deaths, resolved, fewer_rows):
         noted.clear()  # of another stage of this process
     started, clock = time.time(), time.monotonic()
     startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs
@@ -353,8 +342,7 @@ def stage_output(
     (partial / "record").mkdir()
     try:
         try:
-            with collect_amount_warnings() as notes:
-                yield partial / "result"
+            yield partial / "result"
         except Stopped as error:
             found = error
             shutil.rmtree(partial / "result")
@@ -362,7 +350,7 @@ def stage_output(
             write_json(partial / "result" / STOPPED_FILE, {"reason": str(error), "metrics": error.metrics})
         seconds = time.monotonic() - clock + seconds_before()
         record = _record(stage, version, out, read.digests, started, startup, seconds)
-        record |= {"fewer_rows": notes} if notes else {}
+        record |= {"fewer_rows": [*fewer_rows]} if fewer_rows else {}
         record |= {"resolved": dict(resolved)} if resolved else {}
         record |= digests_of(partial / "result")
         write_json(partial / "record" / "record.json", record)

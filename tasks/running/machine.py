@@ -21,40 +21,22 @@ LEAST_MB = 64
 CGROUP, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 
-def control_groups(controller: str, root: Path = CGROUP, proc: Path = PROC) -> list[Path]:
-    """Folders of this process's control group and of those above it that have a controller, its own first.
+def granted(file: str, root: Path = CGROUP, proc: Path = PROC) -> list[list[str]]:
+    """Returns the words of a file of this process's control group (version 2) and of those above it.
 
-    A group of version 1 has a tree of its own for each controller. In a container that sees the host's path of its
-    group the tree begins with the group itself.
+    In a container that sees the host's path of its group the tree begins with the group itself.
     """
-    try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    paths = {name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")}
-    base = root / controller if controller in paths else root
-    path = Path(paths.get(controller, paths.get("", "/")).lstrip("/"))
-    inside = [path, *path.parents] if ".." not in path.parts else [Path()]
-    return [base / part for part in inside if (base / part).is_dir()]
+    own = next((line[3:] for line in _text(proc / "self" / "cgroup").splitlines() if line.startswith("0::")), "/")
+    path = Path("" if ".." in own else own.lstrip("/"))
+    return [words for group in (path, *path.parents) if (words := _text(root / group / file).split())]
 
 
 def _text(path: Path) -> str:
     """Returns the content of a system file; empty if the file is missing."""
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def cgroup_cores(root: Path = CGROUP, proc: Path = PROC) -> float | None:
-    """Returns the cores that control groups (version 2 or 1) grant, None without a quota."""
-    quotas = []
-    for group in control_groups("cpu", root, proc):
-        one = [_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")]
-        quota, period = _text(group / "cpu.max").split() or one
-        if quota not in ("", "max", "-1"):
-            quotas.append(int(quota) / int(period))
-    return min(quotas, default=None)
 
 
 def cores(root: Path = CGROUP, proc: Path = PROC) -> int:
@@ -63,8 +45,8 @@ def cores(root: Path = CGROUP, proc: Path = PROC) -> int:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         count = os.cpu_count() or 1
-    quota = cgroup_cores(root, proc)
-    return max(1, min(count, int(quota) if quota is not None else count))
+    quotas = [int(quota) / int(period) for quota, period in granted("cpu.max", root, proc) if quota != "max"]
+    return max(1, int(min([count, *quotas])))
 
 
 def gpus() -> list[str]:
@@ -90,9 +72,7 @@ def gpus() -> list[str]:
 def memory_gb(root: Path = CGROUP, proc: Path = PROC) -> float:
     """Returns the memory this process may use in GiB: the machine's, or what the least of its control groups grants."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    groups = control_groups("memory", root, proc)
-    limits = [_text(group / "memory.max") or _text(group / "memory.limit_in_bytes") for group in groups]
-    return min([total, *(int(limit) for limit in limits if limit not in ("", "max"))]) / 2**30
+    return min([total, *(int(limit) for (limit,) in granted("memory.max", root, proc) if limit != "max")]) / 2**30
 
 
 def free_disk_gb(path: Path) -> float:
@@ -127,22 +107,18 @@ def unusable_disk(root: Path, least_mb: float = 0) -> str | None:
         root: the working tree; the folder of temporary files is tried, too.
         least_mb: what must be free in both.
     """
+    folder = root
     try:
-        temporary = Path(tempfile.gettempdir())
-    except FileNotFoundError:  # tempfile tried to write in every place that it knows
-        return "no folder for temporary files can be written. Free some space in /tmp, or set TMPDIR to another folder"
-    for folder in (root, temporary):
-        try:
+        for folder in (root, Path(tempfile.gettempdir())):
             with tempfile.NamedTemporaryFile(dir=folder) as probe:
                 probe.write(bytes(4096))
                 probe.flush()
-        except OSError as error:
-            error.filename = folder
-            refused = f"{folder} cannot be written ({error.strerror}). Check its permissions"
-            return disk_problem(error, folder) or refused
-        free = free_disk_gb(folder) * 1024
-        if free < least_mb:
-            return full_disk(f"{folder} has {free:.1f} MiB free, and a run needs {least_mb:g} to begin with")
+            free = free_disk_gb(folder) * 1024
+            if free < least_mb:
+                return full_disk(f"{folder} has {free:.1f} MiB free, and a run needs {least_mb:g} to begin with")
+    except OSError as error:  # its file name is that of the probe
+        refused = f"{folder} cannot be written ({error.strerror}). Check its permissions, or set TMPDIR"
+        return disk_problem(OSError(error.errno, error.strerror), folder) or refused
     return None
 
 

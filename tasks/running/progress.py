@@ -1,4 +1,4 @@
-"""Progress of a stage while it runs: a bar, plain lines where the output is no terminal, and a training's history.
+"""Progress of a stage while it runs: some lines, and a training's history.
 
 MLflow shows the history (`tasks.tracking.live`). Its folder in `.work/checkpoints/` has history.jsonl, the first rows
 of the file that the result will have.
@@ -25,30 +25,16 @@ FILE = "history.jsonl"
 @contextmanager
 def progress(label: str, steps: int, done: int = 0) -> Iterator[Callable[..., None]]:
     """Yields `advance(**figures)`, to be called once a step; `done` steps are behind a resumed run."""
-    if distributed.rank():
-        yield lambda **figures: None
-        return
-    if sys.stderr.isatty():
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
-        with Progress(*columns, TimeRemainingColumn()) as bar:
-            task = bar.add_task(label, total=steps, completed=done, figures="")
-            yield lambda **figures: bar.update(task, advance=1, figures=_text(figures))
-        return
     started = time.monotonic()
 
     def advance(**figures: float) -> None:
         nonlocal done
         done += 1
-        if done == steps or done % max(1, steps // LINES) == 0:
-            print(f"{label}: {done}/{steps} {_text(figures)} {time.monotonic() - started:.0f} s", file=sys.stderr)
+        if not distributed.rank() and (done == steps or done % max(1, steps // LINES) == 0):
+            text = " ".join(f"{name} {value:.3f}" for name, value in figures.items())
+            print(f"{label}: {done}/{steps} {text} {time.monotonic() - started:.0f} s", file=sys.stderr)
 
     yield advance
-
-
-def _text(figures: dict[str, float]) -> str:
-    return " ".join(f"{name} {value:.3f}" for name, value in figures.items())
 
 
 def run_folder(stage: str, out: Path | str) -> str:

@@ -50,13 +50,12 @@ def check_content(path: Path, content: bytes) -> None:
     """Compares the content of a file, read from a result, with the result's record.
 
     Raises:
-        DataError: the file, or the files of its result, are not those that the stage wrote; or a damaged record.
+        DataError: it is not what the stage wrote; or a damaged record.
     """
     result = _result_of(path)
     files = None if result is None else recorded_digests(result)
     if result is None or files is None:
         return
-    _refuse_lost(result, files)
     name = path.relative_to(result).as_posix()
     if name not in files:
         raise DataError("its stage did not write this file", file=str(path), remedy=f"Remove it. {REMEDY}")
@@ -65,15 +64,15 @@ def check_content(path: Path, content: bytes) -> None:
 
 
 def exists_or_raise_if_lost(path: Path) -> bool:
-    """Returns whether a file of a result exists, as `Path.exists` does, but refuses a result that lost a file.
+    """Returns whether a file of a result exists, as `Path.exists` does, but refuses one that was lost.
 
     Raises:
         DataError: the file is not there although the result's record names it; or a damaged record.
     """
     there = path.exists()
     result = None if there else _result_of(path)
-    if result is not None and result.is_dir():
-        _refuse_lost(result, recorded_digests(result) or {})
+    if result is not None and path.relative_to(result).as_posix() in (recorded_digests(result) or {}):
+        raise DataError("its stage wrote this file, and it is not there", file=str(path), remedy=REMEDY)
     return there
 
 
@@ -90,7 +89,8 @@ def check_result(result: Path, *, weights: bool = True) -> None:
     files = recorded_digests(result)
     if files is None:
         return
-    _refuse_lost(result, files)
+    for name in files:
+        exists_or_raise_if_lost(result / name)
     for file in sorted(result.rglob("*")):
         looked_at = file.is_file() and (weights or file.suffix != ".safetensors")
         if looked_at and files.get(file.relative_to(result).as_posix()) != file_digest(file):
@@ -126,12 +126,6 @@ def _result_of(path: Path) -> Path | None:
         if folder.name == RESULT and (folder.parent / RECORD).is_file():
             return folder
     return None
-
-
-def _refuse_lost(result: Path, files: Mapping[str, str]) -> None:
-    for name in files:
-        if not (result / name).is_file():
-            raise DataError("its stage wrote this file, and it is not there", file=str(result / name), remedy=REMEDY)
 
 
 def _changed(path: Path) -> DataError:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import (
     PATH_ERRORS,
@@ -172,19 +172,24 @@ def command_line(
     entries = _entries(function)
 
     def main(arguments: list[str] | None = None) -> None:
+        from tasks.graph.declared import check_declared
+
         given = vars(argument_parser(function).parse_args(arguments))
         requested = given.pop("stage_version")
         hide_gpus(given["out"])
-        above = stopped_inputs(given)
         settings = [str(value) for value in given.values() if isinstance(value, Address)]
         try:
-            _refuse_other_inputs(given)
+            named = {name.removesuffix("_path"): value for name, value in given.items() if value is not None}
+            check_declared(Path(), given["out"], {name: value for name, value in named.items() if name != "out"})
             if requested is not None:
                 check_version(*_stage(function), requested)
-            if above:
-                stop_as_well(function, above, given)
-            if models:
-                _prepare(several_processes=several_processes)
+            _stop_as_well(function, given)
+            if models and several_processes:
+                from tasks.running.launch import prepare_process_group
+
+                prepare_process_group()
+            elif models:
+                prepare_process()
             values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
             values |= {name: read_spec(kind, given[name]) for name, kind in entries.items()}
             with _output(function, given) as parts:
@@ -209,8 +214,7 @@ def _output(function: Callable[..., None], given: Mapping[str, Any]) -> Iterator
         yield {}
         return
     (name, version), out = _stage(function), given["out"]
-    several = (value if isinstance(value, list) else [value] for key, value in given.items() if key != "out")
-    inputs = [value for values in several for value in values if isinstance(value, Path | Address)]
+    inputs = _files(given)
     if "checkpoints" in wanted:
         from tasks.running.checkpoints import resumable_output
 
@@ -219,16 +223,6 @@ def _output(function: Callable[..., None], given: Mapping[str, Any]) -> Iterator
     else:
         with stage_output(out, stage=name, version=version, inputs=inputs) as result:
             yield {"result": result}
-
-
-def _prepare(*, several_processes: bool) -> None:
-    """Prepares this process for a stage with models."""
-    if several_processes:
-        from tasks.running.launch import prepare_process_group
-
-        prepare_process_group()
-    else:
-        prepare_process()
 
 
 def read_spec(kind: type[Spec], address: Address) -> Spec:
@@ -246,31 +240,22 @@ def hide_gpus(out: Path) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
-    """Refuses inputs that the graph does not give to the stage of this output, such as those of a row before a change.
-
-    Raises:
-        RecipeError: names the argument.
-    """
-    from tasks.graph.declared import check_declared
-
-    named = {name.removesuffix("_path"): value for name, value in given.items() if value is not None}
-    check_declared(Path(), given["out"], {n: v for n, v in named.items() if n != "out"})
+def _files(given: Mapping[str, Any]) -> list[Path | Address]:
+    """Returns the inputs among the arguments of a command line."""
+    several = (value if isinstance(value, list) else [value] for name, value in given.items() if name != "out")
+    return [value for values in several for value in values if isinstance(value, Path | Address)]
 
 
-def stopped_inputs(given: Mapping[str, Any]) -> dict[Path, str]:
-    """Returns the results among a command line's arguments whose stages stopped, and why."""
-    values = (value if isinstance(value, list) else [value] for value in given.values())
-    found = {path: stopped(path) for several in values for path in several if isinstance(path, Path)}
-    return {path: reason for path, reason in found.items() if reason is not None}
-
-
-def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given: Mapping[str, Any]) -> NoReturn:
+def _stop_as_well(function: Callable[..., None], given: Mapping[str, Any]) -> None:
     """Leaves the result of a stage that reads from stages that stopped.
 
     Raises:
-        Stopped: with their reasons.
+        Stopped: with their reasons, if there are any.
     """
+    found = {path: stopped(path) for path in _files(given) if isinstance(path, Path)}
+    above = {path: reason for path, reason in found.items() if reason is not None}
+    if not above:
+        return
     reason, (name, version) = "; ".join(dict.fromkeys(above.values())), _stage(function)
     if whole_number("RANK", "0", least=0):  # of several processes the first one writes
         raise Stopped(reason)
@@ -279,10 +264,8 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
 
 
 def prepare_process() -> None:
-    """Prepares this process for a stage that runs in one; a stage of several calls `prepare_process_group` instead.
-
-    Sets its threads: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage. Models that are loaded
-    from here on suit the stage's device.
+    """Prepares this process for a stage that runs in one: threads (REWARDSMITH_THREADS, else 1, so that results agree
+    whoever starts a stage), and the device for which models are loaded.
 
     Raises:
         RecipeError: several processes were started for a stage that runs in one, or REWARDSMITH_THREADS is not a
@@ -322,10 +305,6 @@ def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool
 
     An error raised by a function of the user's own is printed with its traceback and exits with FUNCTION_FAILED: it may
     be transient.
-
-    Args:
-        main: takes the command line.
-        several_processes: whether the stage runs in REWARDSMITH_PROCESSES processes where that is set.
     """
     unset_misleading_variables()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

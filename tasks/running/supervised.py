@@ -18,7 +18,7 @@ from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import Objective, sft_loss
-from rlhf_core.supervised.training import Loss, train
+from rlhf_core.supervised.training import train
 from rlhf_core.training_state import State, restoring
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_supervised_device_settings
@@ -94,44 +94,37 @@ def fit(
         sides: sequences of a row: 2 of a pair, which are padded alike.
         frozen: models that are held beside it.
     """
-    batches = LengthBucketedBatches(target.lengths, seed=seed, rows_per_batch=config.batch)
     apply_supervised_device_settings(model, config, sides * max(target.lengths), frozen)
-    with name_file_in_numeric_errors(file), shared or nullcontext() as shared_checkpoints:
+    with name_file_in_numeric_errors(file), shared or nullcontext() as reused:
         return train_resumably(
-            model, target.loss, batches, config.steps(len(target.lengths)), config, target.weight,
-            checkpoints=checkpoints, label=label, history_every=target.every, measured=measured,
-            shared_checkpoints=shared_checkpoints,
-        )  # fmt: skip
+            model, target, config, seed=seed, checkpoints=checkpoints, label=label, measured=measured, shared=reused
+        )
 
 
 def train_resumably(
     model: nn.Module,
-    loss: Loss,
-    batches: LengthBucketedBatches,
-    steps: int,
+    target: Objective,
     config: TrainingConfig,
-    weight: Callable[[Sequence[int]], float],
     *,
+    seed: int,
     checkpoints: RunCheckpoints,
     label: str,
-    history_every: int,
     measured: Callable[[int], Mapping[str, float]] = lambda step: {},
-    shared_checkpoints: RunCheckpoints | None = None,
+    shared: RunCheckpoints | None = None,
 ) -> list[dict[str, float]]:
     """Trains from the start or from the last checkpoint; returns the history.
 
     Args:
-        model, loss, batches, steps, config, weight: as for `rlhf_core.supervised.training.train`.
         checkpoints: of this run.
         label: for people.
-        history_every: steps from one row of the history to the next; the last step has one too.
         measured: what else a step's row of the history holds; a step that it measures has a row.
-        shared_checkpoints: where stages of a study with equal inputs find and leave the finished training
-            (`reuse_training`); None outside a study.
+        shared: where stages of a study with equal inputs find and leave the finished training (`reuse_training`).
     """
+    batches = LengthBucketedBatches(target.lengths, seed=seed, rows_per_batch=config.batch)
+    steps = config.steps(len(target.lengths))
     saved = checkpoints.resume(label)
-    if saved is None and shared_checkpoints is not None:
-        saved = shared_checkpoints.resume(f"{label}, trained by another stage")
+    if saved is None and shared is not None:
+        saved = shared.resume(f"{label}, trained by another stage")
     with restoring():
         history: list[dict[str, float]] = [] if saved is None else saved["history"]
         resume: State | None = None if saved is None else saved["training"]
@@ -143,14 +136,17 @@ def train_resumably(
             model.eval()
             further = measured(step)
             model.train()
-            if further or step % history_every == 0 or step == steps:
+            if further or step % target.every == 0 or step == steps:
                 history.append({"step": step, **metrics, **further})
                 checkpoints.note(history)
 
         def on_checkpoint(step: int, training: Callable[[], State]) -> None:
-            for store in (checkpoints, shared_checkpoints) if step == steps else (checkpoints,):
+            for store in (checkpoints, shared) if step == steps else (checkpoints,):
                 if store is not None:
                     store.offer(step, lambda: {"training": training(), "history": history})
 
-        train(model, loss, batches, steps, config, on_step, weight, resume=resume, on_checkpoint=on_checkpoint)
+        train(
+            model, target.loss, batches, steps, config, on_step, target.weight, resume=resume,
+            on_checkpoint=on_checkpoint,
+        )  # fmt: skip
     return history

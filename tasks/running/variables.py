@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.running.machine import refuse_unusable_disk
 
 #: Most threads, processes or ranks: with far more the libraries crash.
 MOST = 1024
@@ -23,12 +21,8 @@ OF_ARITHMETIC = (
     "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
     "DNNL_DEFAULT_FPMATH_MODE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
-#: Seconds that the Hugging Face hub reads while it is imported.
-OF_THE_HUB = ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
 #: Seconds that a server may take to answer.
 PATIENCE = 20
-#: Fewest columns of a terminal in which tables keep their text.
-LEAST_COLUMNS = 40
 
 
 def whole_number(variable: str, default: str, least: int = 1) -> int:
@@ -38,7 +32,7 @@ def whole_number(variable: str, default: str, least: int = 1) -> int:
         RecipeError: it is not a whole number from `least` to MOST.
     """
     text = os.environ.get(variable, default)
-    if not (text.isascii() and text.isdigit() and least <= int(text[:9]) <= MOST and len(text) < 9):
+    if not (re.fullmatch("[0-9]{1,9}", text) and least <= int(text) <= MOST):
         bound = f"at least {least}" if least else "0 or more"
         raise RecipeError(f"{variable} is '{text[:40]}'; it must be a whole number, {bound} and at most {MOST}")
     return int(text)
@@ -77,7 +71,7 @@ def refuse_bad_address(variable: str) -> None:
 
 
 def refuse_unusable_prefect() -> None:
-    """Refuses a run whose Prefect server does not answer, or whose Prefect files cannot be written.
+    """Refuses a run whose Prefect server does not answer.
 
     Raises:
         RewardsmithError: names the variable.
@@ -86,15 +80,6 @@ def refuse_unusable_prefect() -> None:
 
     address = os.environ.get("PREFECT_API_URL", "")
     if not address:
-        if home := os.environ.get("PREFECT_HOME"):
-            try:
-                Path(home).mkdir(parents=True, exist_ok=True, mode=0o700)
-            except OSError as error:
-                raise RewardsmithError(
-                    f"PREFECT_HOME is {home}, which cannot be made ({error.strerror}); set it to a folder that can be "
-                    "written, or unset it"
-                ) from None
-            refuse_unusable_disk(Path(home))
         return
     refuse_bad_address("PREFECT_API_URL")
     shown = re.sub(r"//[^/]*@", "//", address)
@@ -113,31 +98,22 @@ def arithmetic() -> list[str]:
 
 
 def unset_misleading_variables() -> None:
-    """Unsets variables of another repository, and a terminal's width in which nothing can be read.
-
-    Git and DVC take the repository from the working directory alone.
-    """
+    """Unsets variables of another repository: Git and DVC take it from the working directory alone."""
     for name in OF_ANOTHER_REPOSITORY:
         os.environ.pop(name, None)
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns[:9]) < LEAST_COLUMNS:
-        os.environ["COLUMNS"] = str(LEAST_COLUMNS)
 
 
 def refuse_bad_environment() -> None:
     """Refuses what no process of the project can run with.
 
     Raises:
-        RecipeError: names the variable, its value and what would be right.
+        RecipeError: names the variable and what would be right.
     """
     if sys.flags.optimize:
         raise RecipeError(
             "Python runs with -O or PYTHONOPTIMIZE, which removes checks and texts that libraries, rewards of your own "
             "and commands need; unset PYTHONOPTIMIZE"
         )
-    for name in OF_THE_HUB:
-        if name in os.environ:
-            whole_number(name, "")
 
 
 def refuse_bad_ranks() -> None:

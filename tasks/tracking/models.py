@@ -160,17 +160,3 @@ class Registry:
         found = self.resolve(name, f"seed-{seed}")
         self.client.set_registered_model_alias(name, alias, found.version)
         return found
-
-    def tag(self, model: Registered, values: Mapping[str, str]) -> None:
-        """Tags a version.
-
-        Raises:
-            RewardsmithError: MLflow refuses, or cannot be reached.
-        """
-        from mlflow.exceptions import MlflowException
-
-        try:
-            for key, value in values.items():
-                self.client.set_model_version_tag(model.name, model.version, key, value)
-        except MlflowException as error:
-            raise RewardsmithError(f"version {model.version} of {model.name} cannot be tagged: {error}") from None

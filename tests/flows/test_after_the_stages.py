@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,17 +54,12 @@ def test_a_finished_tables_stage_is_enough(root: Path, summary: RunSummary) -> N
 )
 def test_only_papers_with_a_page_have_one_and_no_folder_named_like_a_module(paper: str, modules: list[str]) -> None:
     request = RunRequest(paper, "testbed", full=False, rows=(), seeds=(), report=True, sync=False)
-    calls = report_page_calls(request, logging.getLogger("test"))
-    assert [module for module, _ in calls] == modules
+    assert [module for module, _ in report_page_calls(request)] == modules
 
 
 def test_a_folder_that_is_none_of_the_five_papers_has_no_tables(tmp_path: Path) -> None:
     (tmp_path / "results/testbed/mixed/policy/segment-par/0/result").mkdir(parents=True)
     assert tables_calls(tmp_path, "testbed", "mixed", RunSummary()) == []
-
-
-def test_nothing_makes_no_tables(tmp_path: Path) -> None:
-    assert tables_calls(tmp_path, "testbed", "segment", RunSummary()) == []
 
 
 def test_a_link_of_any_paper_has_a_key_that_prefect_takes(tmp_path: Path) -> None:
@@ -98,15 +92,3 @@ def test_the_report_is_written_beside_the_mirror_once_the_experiment_is_noted(
     )
     together = [["tasks.tracking.mirror", "tasks.report"]]
     assert asked == [["tasks.tables"], *(together if live else [["tasks.tracking.mirror"], ["tasks.report"]])]
-
-
-@pytest.mark.parametrize("made", without_stages.FLOWS)
-def test_tables_come_before_the_report(root: Path, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
-    asked: list[str] = []
-
-    def follow_ups(_root: Path, *calls: tuple[str, Sequence[str]]) -> list[str]:
-        asked.extend(module for module, _ in calls)
-        return []
-
-    without_stages.run(monkeypatch, made, root, follow_ups, full=True, seeds=(0,))
-    assert asked == ["tasks.tables", "tasks.tracking.mirror", "tasks.report"]

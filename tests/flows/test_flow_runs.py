@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,10 +60,8 @@ def test_up_crashes_the_runs_whose_process_is_gone(
     assert client.set == becomes
 
 
-@pytest.mark.parametrize(("started", "waits"), [(False, False), (True, True)])
-def test_a_cancelled_run_ends_itself_once_a_worker_would_have_ended_it(
-    monkeypatch: pytest.MonkeyPatch, started: bool, waits: bool
-) -> None:
+@pytest.mark.parametrize("started", [False, True])
+def test_a_cancelled_run_ends_itself_unless_a_worker_ends_it(monkeypatch: pytest.MonkeyPatch, started: bool) -> None:
     client = Client(Running())
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: client)
     monkeypatch.setattr(prefect.runtime.flow_run, "id", str(uuid4()), raising=False)
@@ -76,10 +75,7 @@ def test_a_cancelled_run_ends_itself_once_a_worker_would_have_ended_it(
     client.run.state, client.away = Cancelling(), True
     watch.look()
     client.away = False
-    if waits:
-        watch.look()
-        monkeypatch.setattr(flow_runs, "WORKER_SECONDS", 0.0)
     assert client.set == []
-    with pytest.raises(Abort, match="cancelled in Prefect"):
+    with nullcontext() if started else pytest.raises(Abort, match="cancelled in Prefect"):
         watch.look()
-    assert client.set == ["Cancelled"]
+    assert client.set == ([] if started else ["Cancelled"])

@@ -59,8 +59,3 @@ def test_the_server_takes_what_is_in_a_list(given: dict[str, Any], field: str) -
     errors = validate(given, of("flows.paper.par"))
     assert bool(errors) == bool(field)
     assert all(field in str(error) for error in errors)
-
-
-def test_models_of_the_registry_have_an_example() -> None:
-    models = of("flows.reevaluate.reevaluate")["properties"]["models"]
-    assert models["anyOf"][0]["items"] == {"type": "string", "examples": ["segment-policy-segment@champion"]}

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import httpx
@@ -25,7 +24,6 @@ from prefect.client.schemas.filters import (
     LogFilter,
     LogFilterFlowRunId,
 )  # fmt: skip
-from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
@@ -99,11 +97,11 @@ def platform(root: Path) -> Platform:
 
 @pytest.fixture(scope="module", autouse=True)
 def due(platform: Platform) -> datetime:
-    """Returns when the schedule, made before the other tests, fires: a whole minute, at least two minutes ahead."""
+    """Returns when the schedule, made before the other tests, fires: a whole minute, at least one minute ahead."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import CronSchedule
 
-    at = (datetime.now(UTC) + timedelta(minutes=3)).replace(second=0, microsecond=0)
+    at = (datetime.now(UTC) + timedelta(minutes=2)).replace(second=0, microsecond=0)
     there = at.astimezone(ZoneInfo(ZONE))
     cron = CronSchedule(cron=f"{there.minute} {there.hour} {there.day} {there.month} *", timezone=ZONE)
     found = platform.client.read_deployment_by_name("recipe/try-a-recipe")
@@ -128,7 +126,7 @@ def test_servers_answer_on_this_machine_alone_to_the_generated_password_alone(ro
     prefect, user, password = environment["PREFECT_API_URL"], known["user"], known["password"]
     experiment = "api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
     pages = (f"{prefect}/admin/version", f"{environment['MLFLOW_TRACKING_URI']}/{experiment}")
-    for url in (*pages, f"{environment['REWARDSMITH_PAGE']}/"):
+    for url in (*pages, f"http://127.0.0.1:{read_private(root / FOLDER / 'state.json')['ports']['page']}/"):
         given = [httpx.get(url, auth=auth).status_code for auth in (None, (user, "wrong"), (user, password))]
         assert given == [401, 401, 200], url
     settings = httpx.get(f"{prefect.removesuffix('/api')}/ui-settings", auth=(user, password)).json()
@@ -145,14 +143,11 @@ def test_servers_answer_on_this_machine_alone_to_the_generated_password_alone(ro
 @needs_browser
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_browser_shows_the_platforms_page(root: Path, tmp_path: Path, width: int) -> None:
-    known, address = read_private(root / FOLDER / "credentials.json"), client_environment(root)["REWARDSMITH_PAGE"]
-    host = address.removeprefix("http://")
-    shown = look(f"http://{known['user']}:{known['password']}@{host}/", tmp_path, width)
+    known, port = read_private(root / FOLDER / "credentials.json"), read_private(root / FOLDER / "state.json")["ports"]
+    shown = look(f"http://{known['user']}:{known['password']}@127.0.0.1:{port['page']}/", tmp_path, width)
     assert not shown.complaints
-    assert shown.colours > 10
-    for name in ("Prefect", "MLflow", "Report", "Worker"):
+    for name in ("Prefect", "MLflow", "Report"):
         assert name in shown.dom
-    assert shown.dom.count('class="up"') >= 3
 
 
 def test_flows_are_deployed_at_the_commit_with_forms_and_limits(platform: Platform) -> None:
@@ -181,10 +176,7 @@ def test_a_run_from_the_server_streams_its_log_reaches_mlflow_and_leaves_artifac
     assert not chaos.faults_in_mlflow(platform.root)
     mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
     found = {artifact.key: artifact for artifact in platform.client.read_artifacts(artifact_filter=mine)}
-    assert "policy-segment-bandit-0" in str(found["stages"].data)
-    page, runs = platform.environment["REWARDSMITH_PAGE"], platform.environment["MLFLOW_TRACKING_URI"]
-    assert f"({page}/report/index.html)" in found["report"].data
-    assert f"({runs}/#/experiments/" in found["mlflow-segment"].data
+    assert f"({platform.environment['MLFLOW_TRACKING_URI']}/#/experiments/" in found["mlflow-segment"].data
 
 
 def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +196,7 @@ def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: p
     assert registry.resolve("segment-reward-model-bandit", "seed-0").digest
 
 
-def test_a_regression_is_an_event_a_tag_a_post_and_a_record_under_dvc(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_regression_is_an_event_a_post_and_a_record_under_dvc(platform: Platform) -> None:
     """After the test before it, which set the alias."""
     posted: list[bytes] = []
 
@@ -226,14 +216,6 @@ def test_a_regression_is_an_event_a_tag_a_post_and_a_record_under_dvc(
     assert state.is_completed(), state.message
     assert b"segment-policy-bandit lost 0.2" in posted[0]
     assert (platform.root / "reevaluations.dvc").exists()
-    for name, value in platform.environment.items():
-        monkeypatch.setenv(name, value)
-    from tasks.tracking.mirror import open_registry
-
-    registry = open_registry(platform.root)
-    model = registry.resolve("segment-policy-bandit", "champion")
-    tags = registry.client.get_model_version(model.name, model.version).tags
-    assert tags["alert"] == "segment-policy-bandit lost 0.2"
     wanted = {"filter": {"event": {"name": ["rewardsmith.regression"]}}}
     found = platform.client._client  # Prefect writes events some seconds after they are sent
     wait_for(lambda: found.post("/events/filter", json=wanted).json()["total"] == 1, 60)
@@ -272,29 +254,6 @@ def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> N
     assert platform.wait(run, 300).name == "Cancelled"
     wait_for(lambda: not chaos.stages(platform.root))
     wait_for(lambda: platform.held_slots() == 0)
-
-
-def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(platform: Platform) -> None:
-    """The page's button sets the state that is set here; the run keeps its id."""
-    chaos.forget(platform.root)
-    calls, refusal = platform.root / ".work" / "calls", platform.root / ".work" / "refuse-policy"
-    calls.unlink(missing_ok=True)
-    refusal.touch()
-    try:
-        run = platform.start("segment", report=False, sync=False)
-        state = platform.wait(run)
-        assert state.is_failed()
-        assert "field 'prompt': empty" in state.message
-    finally:
-        refusal.unlink()
-    before = [line.split()[0] for line in calls.read_text().splitlines()]
-    assert before.count("policy") == 1
-    platform.client.set_flow_run_state(UUID(run), State(type=StateType.SCHEDULED, name="AwaitingRetry"), force=True)
-    assert platform.wait(run).is_completed()
-    after = [line.split()[0] for line in calls.read_text().splitlines()]
-    assert after[len(before)] == "policy", "the first stage of the retry is the one that failed"
-    assert not set(after[len(before) :]) & (set(before) - {"policy"})
-    assert platform.client.read_flow_run(UUID(run)).run_count == 2
 
 
 def test_jobs_of_different_runs_see_disjoint_devices(platform: Platform, monkeypatch: Any) -> None:

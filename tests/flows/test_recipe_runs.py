@@ -30,7 +30,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = small_repository.create(tmp_path / "tree", demo=("bandit",), seeds=(0,))
     quiet: Any = lambda *_, **__: None  # noqa: E731
     monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=quiet))
-    for name in ("create_markdown_artifact", "create_table_artifact", "link_page_and_report"):
+    for name in ("create_markdown_artifact", "create_table_artifact"):
         monkeypatch.setattr(module, name, quiet)
     return found
 

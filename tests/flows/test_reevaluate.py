@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from mlflow.exceptions import MlflowException
 
-from flows import reevaluate
-from flows.slots import Grant, Slots
+from flows import reevaluate, slots
 from rlhf_core.errors import RewardsmithError
 from tasks.params.evaluation import ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
 from tasks.running.exclusive import only_one
-from tasks.tracking.models import Registered, Registry
+from tasks.tracking.models import Registered
 from tests.small_repository import PROJECT
 
 MODEL = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/a/result", "policy-a-0")
 
 
 class Listener:
-    """A webhook and a registry that remember what they were told."""
+    """A webhook that remembers what it was told."""
 
     def __init__(self) -> None:
         self.works = True
-        self.mlflow_works = True
         self.posted: list[tuple[str, list[str]]] = []
-        self.tags: list[str] = []
 
     def post(self, address: str, json: dict[str, Any], timeout: float) -> httpx.Response:
         request = httpx.Request("POST", address)
         if self.works:
             self.posted.append((json["version"], [one["text"] for one in json["alerts"]]))
         return httpx.Response(200 if self.works else 500, request=request)
-
-    def set_model_version_tag(self, _name: str, _version: str, _key: str, value: str) -> None:
-        if not self.mlflow_works:
-            raise MlflowException("no space left on device")
-        self.tags.append(value)
 
 
 @pytest.fixture
@@ -52,7 +42,6 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
     monkeypatch.setenv("REWARDSMITH_WEBHOOK", "http://hook")
     monkeypatch.setattr(reevaluate.httpx, "post", made.post)
     monkeypatch.setattr(reevaluate, "emit_event", lambda **_: None)
-    monkeypatch.setattr(reevaluate, "create_markdown_artifact", lambda **_: None)
     return made
 
 
@@ -65,7 +54,7 @@ def record(root: Path, number: int, *texts: str, version: str = "3") -> None:
 
 
 def send(root: Path, listener: Listener) -> tuple[int, list[str]]:
-    return reevaluate.send_pending_alerts(root, Registry(listener), MODEL)
+    return reevaluate.send_pending_alerts(root, MODEL)
 
 
 def test_a_record_of_a_run_that_died_is_sent_by_the_next_and_by_no_other(tmp_path: Path, listener: Listener) -> None:
@@ -90,21 +79,6 @@ def test_an_alert_that_the_webhook_did_not_take_is_sent_again(tmp_path: Path, li
     assert listener.posted == [("3", ["lost 0.2"]), ("3", ["lost 0.3"])]
 
 
-def test_an_alert_that_mlflow_does_not_take_reaches_the_others_and_is_sent_again(
-    tmp_path: Path, listener: Listener
-) -> None:
-    listener.mlflow_works = False
-    record(tmp_path, 1, "lost 0.2")
-    count, problems = send(tmp_path, listener)
-    assert (count, listener.posted) == (1, [("3", ["lost 0.2"])])
-    assert problems == [
-        "MLflow did not take the alert: version 3 of segment-policy-a cannot be tagged: no space left on device"
-    ]
-    listener.mlflow_works = True
-    assert send(tmp_path, listener) == (1, [])
-    assert listener.tags == ["lost 0.2"]
-
-
 def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_are_not_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +89,7 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
 
     record(tmp_path, 1)
     monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
-    for name in ("refuse_edited_tree", "link_page_and_report", "open_registry"):
+    for name in ("refuse_edited_tree", "open_registry"):
         monkeypatch.setattr(reevaluate, name, lambda *_: None)
     for name in ("evaluate", "send_pending_alerts", "track_records"):
         monkeypatch.setattr(reevaluate, name, lambda *_, name=name: done.append(name))
@@ -147,44 +121,28 @@ def test_a_second_evaluation_of_a_model_is_refused_and_names_the_first(
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
-    """Needs that slots of a machine with eight GPUs and 16 cores were asked for; its evaluations do nothing."""
-    made: list[dict[str, float]] = []
-
-    class Asked(Slots):
-        def take(self, needs: Mapping[str, float]) -> Grant | None:
-            made.append(dict(needs))
-            return super().take(needs)
-
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with eight GPUs and 16 cores, whose evaluations do nothing."""
     monkeypatch.delenv("REWARDSMITH_SLOTS", raising=False)
-    monkeypatch.setattr(reevaluate, "Slots", Asked)
-    monkeypatch.setattr(reevaluate.machine, "cores", lambda: 16)
-    monkeypatch.setattr(reevaluate.machine, "gpus", lambda: list("01234567"))
-    monkeypatch.setattr(reevaluate.machine, "memory_gb", lambda: 600.0)
-    monkeypatch.setattr(reevaluate, "_run", lambda root, settings, model, out, grant: grant.environment())
-    return made
+    monkeypatch.setattr(slots.machine, "cores", lambda: 16)
+    monkeypatch.setattr(slots.machine, "gpus", lambda: list("01234567"))
+    monkeypatch.setattr(slots.machine, "memory_gb", lambda: 600.0)
+    monkeypatch.setattr(reevaluate, "_run", lambda root, settings, model, out, grant: grant)
 
 
-def evaluated(path: str) -> dict[str, Any]:
-    """Environment in which the model of a result is evaluated, by this project's parameters."""
-    return reevaluate.evaluate.fn(PROJECT, PROJECT / "params" / "reevaluation.yaml", replace(MODEL, path=path))
+def granted(path: str) -> slots.Grant:
+    """What the model of a result is evaluated with, by this project's parameters."""
+    grant: slots.Grant = reevaluate.evaluate.fn(
+        PROJECT, PROJECT / "params" / "reevaluation.yaml", replace(MODEL, path=path)
+    )
+    return grant
 
 
-def test_a_model_is_evaluated_with_what_its_scale_declares_for_a_policy(asked: list[dict[str, float]]) -> None:
-    given = evaluated("results/paper/segment/policy/a/0/result")
-    assert asked[-1] == {"cores": 32, "gpus": 8, "memory_gb": 512}
-    assert (given["CUDA_VISIBLE_DEVICES"], given["OMP_NUM_THREADS"]) == ("0,1,2,3,4,5,6,7", "16")
-    given = evaluated("results/testbed/segment/policy/a/0/result")
-    assert asked[-1] == {"cores": 1, "gpus": 0, "memory_gb": 2}
-    assert (given["CUDA_VISIBLE_DEVICES"], given["OMP_NUM_THREADS"]) == ("", "1")
-    evaluated("results/feedback/segment/policy/a/0/result")
-    assert asked[-1] == {"cores": 1, "gpus": 0, "memory_gb": 4}, "its own resources.yaml"
-
-
-def test_a_model_that_this_machine_cannot_evaluate_is_refused_and_not_waited_for(
-    asked: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+def test_a_model_is_evaluated_with_what_its_scale_declares_for_a_policy(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reevaluate.machine, "gpus", lambda: ["0"])
+    assert granted("results/paper/segment/policy/a/0/result") == slots.Grant(16, tuple("01234567"), 512)
+    assert granted("results/testbed/segment/policy/a/0/result") == slots.Grant(1, (), 2)
+    monkeypatch.setattr(slots.machine, "gpus", lambda: ["0"])
     with pytest.raises(RewardsmithError, match=r"of segment-policy-a@champion needs 8 GPU\(s\), this machine has 1"):
-        evaluated("results/paper/segment/policy/a/0/result")
-    assert asked == []
+        granted("results/paper/segment/policy/a/0/result")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ import psutil
 import pytest
 
 from flows.scheduler import ALARM_EVENT, RunFailed
-from tasks.running.platform_state import lives
 from tests import small_repository
 from tests.chaos import stages, wait_for
-from tests.small_repository import PROJECT, change_entry, clean_environment, command, set_entry
+from tests.small_repository import PROJECT, change_entry, clean_environment, command
 
 pytestmark = pytest.mark.platform
 
@@ -173,22 +171,6 @@ def test_a_row_that_fails_alarms_or_stops_is_told_apart(tmp_path: Path) -> None:
     assert "up to date" in command("dvc", "repro", root=root).stdout
 
 
-def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = small_repository.create(tmp_path)
-    needs = {"policy": {"cores": 1, "gpus": 1}}
-    set_entry(root / "params/scales/testbed/stages.yaml", "resources", needs)
-    command("python", "-P", "-m", "tasks.command_line", "graph", root=root, PYTHONPATH=str(PROJECT))
-    monkeypatch.setenv("REWARDSMITH_GPUS", "0,1")
-    monkeypatch.setenv("STAND_IN_SECONDS", "1")
-    run_flow(root)
-    policies = [line for line in calls(root) if line[0] == "policy"]
-    assert {line[3] for line in policies} <= {"0", "1"}
-    assert {line[3] for line in calls(root) if line[0] != "policy"} == {""}
-    starts = sorted((float(line[4]), line[3]) for line in policies)
-    for (first, device), (second, other) in pairwise(starts):
-        assert device != other or second - first >= 1, "two stages on one device"
-
-
 def test_a_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, tmp_path: Path) -> None:
     root = small_repository.create(tmp_path / "tree", seeds=(0,))
     environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
@@ -218,17 +200,6 @@ def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     assert "up to date" in command("dvc", "status", "dvc.yaml", root=finished).stdout
 
 
-def test_terminating_ends_the_stages_too(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
-    process = start(root, "tasks.command_line", "run", "segment", "--no-report", "--no-sync", STAND_IN_SECONDS="60")
-    wait_for(lambda: calls(root))
-    running = stages(root)
-    process.terminate()
-    assert process.wait(timeout=180) != 0
-    assert running
-    assert not any(map(lives, running))
-
-
 def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
@@ -253,15 +224,3 @@ def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line(tmp_path: Path) -> No
     assert "Traceback" not in output
     assert len(output.splitlines()) < 10, output
     assert not psutil.wait_procs(family, timeout=30)[1]
-
-
-def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
-    from tasks.running.exclusive import only_scheduler
-
-    root = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
-    with only_scheduler(root):
-        process = start(root)
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == 2
-    assert "another run is active" in output
-    assert calls(root) == []

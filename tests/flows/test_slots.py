@@ -31,18 +31,6 @@ def test_cpu_stage_sees_no_device_and_its_threads() -> None:
     assert environment["OMP_NUM_THREADS"] == environment["REWARDSMITH_THREADS"] == "1"
 
 
-def test_more_cores_than_there_are_means_all_of_them() -> None:
-    grant = Slots(2, [], 16).take({"cores": 32})
-    assert grant is not None
-    assert grant.cores == 2
-
-
-def test_memory_is_not_given_twice() -> None:
-    slots = Slots(4, [], 16)
-    assert slots.take({"cores": 1, "memory_gb": 10}) is not None
-    assert slots.take({"cores": 1, "memory_gb": 10}) is None
-
-
 def test_a_stage_that_can_never_run_is_refused() -> None:
     with pytest.raises(RewardsmithError, match=r"needs 8 GPU\(s\), this machine has 1"):
         Slots(4, ["0"], 16).refuse_impossible("policy-segment-0", {"gpus": 8})

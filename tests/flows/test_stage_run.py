@@ -33,15 +33,6 @@ def test_message_is_the_stages_own() -> None:
     assert str(failure) == "stage policy-a-0 failed with exit code 2: file x.jsonl, row 3: empty"
 
 
-def test_exception_is_found_in_a_traceback() -> None:
-    tail = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: boom\n' + DVC.format(1)
-    assert str(explain_failure("a", 1, tail)).endswith("exit code 1: ValueError: boom")
-
-
-def test_kill_by_the_system_suggests_memory() -> None:
-    assert "out of memory?" in str(explain_failure("a", 137, DVC.format(-9)))
-
-
 @pytest.mark.parametrize(
     "line",
     [

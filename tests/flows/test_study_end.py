@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 
-from flows.study import records_written, study
+from flows.study import study, train_worlds
 from rlhf_core.errors import RecipeError
 from tests.flows.test_study import STUDY
 from tests.small_repository import command, create, write_yaml
 
 FILE = Path("reference") / "studies" / "tiny" / "pilot-100.json"
-
-
-def test_it_says_how_many_worlds_are_left() -> None:
-    line = records_written("tiny", [FILE], without_record=3, worlds=4)
-    assert line.endswith("git add reference/studies; 3 of 4 worlds left")
-    assert records_written("tiny", [FILE], without_record=0, worlds=4).endswith("git add reference/studies")
 
 
 def committed(root: Path, study_: dict[str, Any]) -> None:
@@ -41,14 +35,17 @@ def test_a_study_that_was_changed_between_two_worlds_is_refused(
         return FILE
 
     monkeypatch.setattr("flows.study.run_world", run_world)
+    monkeypatch.setattr("flows.study.train_worlds", train_worlds.fn)
+    monkeypatch.chdir(root)
     with pytest.raises(RecipeError, match=r"studies/tiny\.yaml was changed since this command began"):
-        study.fn("tiny", pilots=[100, 101], root=str(root))
+        study("tiny", pilots=[100, 101])
     assert trained == [100]
 
 
-def test_pilots_that_have_records_are_not_called_worlds(tmp_path: Path) -> None:
+def test_pilots_that_have_records_are_not_called_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = create(tmp_path / "tree")
     committed(root, STUDY)
     (root / FILE).parent.mkdir(parents=True)
     (root / FILE).write_text("{}")
-    assert study.fn("tiny", pilots=[100], root=str(root)) == "tiny: these pilots have their records"
+    monkeypatch.chdir(root)
+    assert study("tiny", pilots=[100]) == "tiny: these pilots have their records"

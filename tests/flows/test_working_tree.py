@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,17 +31,6 @@ def write_rwlock(root: Path, content: object) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
-
-
-def test_second_scheduler_is_refused_and_names_the_first(tmp_path: Path) -> None:
-    with (
-        only_scheduler(tmp_path),
-        pytest.raises(RewardsmithError, match=rf"another run .*process {os.getpid()}"),
-        only_scheduler(tmp_path),
-    ):
-        pass
-    with only_scheduler(tmp_path):
-        pass
 
 
 def test_lock_of_a_killed_scheduler_does_not_block(tmp_path: Path) -> None:
@@ -87,7 +75,7 @@ def test_rwlock_entries_of_living_dvc_stay(tmp_path: Path) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"write": {"a": 3}}', '{"read": {"a": {"pid": 1, "cmd": "x"}}}'])
+@pytest.mark.parametrize("content", ["{", "[1]"])
 def test_unreadable_rwlock_is_removed(tmp_path: Path, content: str) -> None:
     path = write_rwlock(tmp_path, content)
     assert working_tree.clear_dead_locks(tmp_path)
@@ -114,13 +102,6 @@ def test_unreadable_dvc_lock_is_set_aside(tmp_path: Path, content: str) -> None:
     assert (tmp_path / "dvc.lock").exists()
     kept = list((tmp_path / ".work" / "set-aside").iterdir())
     assert [file.read_text() for file in kept] == [content]
-
-
-@pytest.mark.parametrize("spoil", [Path.mkdir, lambda path: path.symlink_to(path.name)], ids=["folder", "looping link"])
-def test_what_is_in_the_place_of_a_dvc_lock_is_set_aside(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    spoil(tmp_path / "dvc.lock")
-    assert working_tree.set_aside_unreadable_locks(tmp_path) == [Path("dvc.lock")]
-    assert not os.path.lexists(tmp_path / "dvc.lock")
 
 
 #: A run that starts a stage, which starts a child in a group of its own; it says their ids.

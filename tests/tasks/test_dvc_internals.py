@@ -16,7 +16,6 @@ from dvc.repo import Repo
 from dvc.utils.serialize import _yaml
 
 from tasks.dvc.internals import (
-    newest_run,
     open_repo,
     run_folder,
     run_key,
@@ -81,19 +80,6 @@ def test_the_key_and_name_of_a_run_are_those_of_dvcs_run_cache(root: Path) -> No
     assert run_key({**entry(root), "cmd": "other"}) != run_key(entry(root))
 
 
-def test_the_newest_whole_run_of_a_key_is_found(root: Path) -> None:
-    """Breaks: nothing is restored in plans."""
-    key = run_key(entry(root))
-    with open_repo(root) as repo:
-        found = newest_run(repo, key)
-        assert found is not None
-        assert found["outs"] == entry(root)["outs"]
-        assert newest_run(repo, "0" * 64) is None
-        [file] = (root / ".dvc" / "cache" / run_folder(key)).iterdir()
-        file.write_text("cmd: [")
-        assert newest_run(repo, key) is None
-
-
 def test_a_run_is_saved_as_dvc_saves_it(root: Path) -> None:
     """Breaks: a result that was deleted is not restored by `dvc repro`."""
     runs = root / ".dvc" / "cache" / "runs"
@@ -124,14 +110,3 @@ def test_a_lock_file_is_rewritten_as_dvc_rewrites_it(root: Path, monkeypatch: py
         monkeypatch.setattr(dvcfile, "modify_yaml", _yaml.modify_yaml)
         stage.dump()
     assert quick == Path("dvc.lock").read_text() != before
-
-
-def test_comments_in_a_pipeline_are_kept(root: Path) -> None:
-    text = "# mine\n" + PIPELINE.format(command="true")
-    Path("dvc.yaml").write_text(text)
-    with open_repo(root) as repo:
-        (stage,) = repo.stage.collect("make")
-        stage.cmd = "cp in.txt out.txt"
-        stage.dump(update_pipeline=True)
-    assert "# mine" in Path("dvc.yaml").read_text()
-    assert "&& true" not in Path("dvc.yaml").read_text()

@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,12 +38,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_ended_well_has_nothing_to_do(tree: Path) -> None:
     assert nothing_to_do(tree, ASKED) == "2 current"
-
-
-def test_it_says_how_many_results_are_a_stop(tree: Path) -> None:
-    (tree / "results/b/result").mkdir(parents=True)
-    (tree / "results/b/result/stopped.json").write_text('{"reason": "too few are right", "metrics": {}}')
-    assert nothing_to_do(tree, ASKED) == "2 current, 1 of them stopped"
 
 
 def test_it_repeats_the_alarms(tree: Path) -> None:
@@ -88,10 +81,6 @@ def test_another_mlflow_is_looked_at(tree: Path, monkeypatch: pytest.MonkeyPatch
     assert nothing_to_do(tree, ASKED) == "2 current"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     assert nothing_to_do(tree, ASKED) is None
-
-
-def test_another_question_is_looked_at(tree: Path) -> None:
-    assert nothing_to_do(tree, replace(ASKED, seeds=(1,))) is None
 
 
 def test_a_stale_stage_is_looked_at(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

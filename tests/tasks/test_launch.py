@@ -78,14 +78,6 @@ def test_one_process_runs_sharded(pipeline: Pipeline, tmp_path: Path) -> None:
     assert (record["resolved"]["processes"], record["resolved"]["precision"]) == (1, "bf16")
 
 
-def test_an_error_of_the_caller_keeps_its_exit_code_in_two_processes(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), launch.PROCESSES_VARIABLE: "two"}
-    line = [sys.executable, "-m", "tasks.sft", "--help"]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 2
-    assert "REWARDSMITH_PROCESSES is 'two'; it must be a whole number" in done.stderr
-
-
 def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REWARDSMITH_THREADS", "4")
     assert launch.threads_per_process(cores=2) == 4, "one process may have what it likes"

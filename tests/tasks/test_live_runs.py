@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.running.checkpoints import CheckpointStore, RunCheckpoints
 from tasks.running.progress import FILE, WORK, LiveHistory, read_history, run_folder
@@ -48,18 +48,10 @@ def test_a_training_stage_has_its_history_on_disk_while_it_trains(tmp_path: Path
         seen.append(len(read_history(tmp_path / "sft-x" / FILE)))
         return {}
 
-    history = train_resumably(
-        model,
-        lambda rows: (model(data[list(rows)]).sum(), float(len(rows)), {}),
-        LengthBucketedBatches([1] * 4, seed=0, rows_per_batch=2),
-        6,
-        TrainingConfig(updates=6, batch=2, microbatch=2, learning_rate=0.1),
-        lambda rows: float(len(rows)),
-        checkpoints=checkpoints,
-        label="x",
-        history_every=2,
-        measured=measured,
-    )
+    target = SimpleNamespace(lengths=[1] * 4, every=2, weight=lambda rows: float(len(rows)))
+    target.loss = lambda rows: (model(data[list(rows)]).sum(), float(len(rows)), {})
+    config = TrainingConfig(updates=6, batch=2, microbatch=2, learning_rate=0.1)
+    history = train_resumably(model, target, config, seed=0, checkpoints=checkpoints, label="x", measured=measured)
     assert seen == [0, 0, 1, 1, 2, 2]
     assert read_history(tmp_path / "sft-x" / FILE) == history
     checkpoints.store.remove()

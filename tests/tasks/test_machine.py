@@ -12,9 +12,8 @@ import pytest
 
 from tasks.running import machine
 
-#: /proc/self/cgroup of version 2, and of version 1.
-SECOND = "0::/user.slice/job\n"
-FIRST = "9:name=systemd:/\n4:memory:/slurm/job\n1:cpu,cpuacct:/slurm/job\n0::/\n"
+#: /proc/self/cgroup.
+GROUP = "0::/user.slice/job\n"
 
 
 def group(folder: Path, **files: object) -> None:
@@ -44,15 +43,7 @@ System = Callable[[str], tuple[Path, Path]]
         ("0::/", {"": {"cpu__max": "100000 100000"}}, 1.0),
         ("0::/", {"": {"cpu__max": "max 100000"}}, None),
         ("0::/", {"": {"cpu__max": "50000 100000"}}, 0.5),
-        (SECOND, {"user.slice": {"cpu__max": "200000 100000"}, "user.slice/job": {"cpu__max": "max 100000"}}, 2.0),
-        (
-            FIRST,
-            {
-                "cpu": {"cpu__cfs_quota_us": -1, "cpu__cfs_period_us": 100000},
-                "cpu/slurm/job": {"cpu__cfs_quota_us": 150000, "cpu__cfs_period_us": 100000},
-            },
-            1.5,
-        ),
+        (GROUP, {"user.slice": {"cpu__max": "200000 100000"}, "user.slice/job": {"cpu__max": "max 100000"}}, 2.0),
     ],
 )
 def test_the_least_quota_of_a_process_and_above_it_limits_the_cores(
@@ -61,7 +52,6 @@ def test_the_least_quota_of_a_process_and_above_it_limits_the_cores(
     root, proc = system(groups)
     for folder, content in files.items():
         group(root / folder, **content)
-    assert machine.cgroup_cores(root, proc) == found
     assert machine.cores(root, proc) == min(len(os.sched_getaffinity(0)), max(1, int(found or 1000)))
 
 
@@ -78,10 +68,7 @@ def test_declared_gpus_count_before_anything_else(monkeypatch: pytest.MonkeyPatc
     ("groups", "files", "found"),
     [
         ("0::/", {"": {"memory__max": 2**30}}, 1.0),
-        (SECOND, {"user.slice": {"memory__max": 2**29}, "user.slice/job": {"memory__max": "max"}}, 0.5),
-        # in a container with the host's path the tree begins with the group itself
-        (FIRST, {"memory": {"memory__limit_in_bytes": 2**28}}, 0.25),
-        (FIRST, {"memory/slurm/job": {"memory__limit_in_bytes": 2**28}}, 0.25),
+        (GROUP, {"user.slice": {"memory__max": 2**29}, "user.slice/job": {"memory__max": "max"}}, 0.5),
         ("0::/../../other", {"": {"memory__max": 2**28}, "../../other": {"memory__max": 1}}, 0.25),
     ],
 )
@@ -96,7 +83,7 @@ def test_the_least_memory_limit_of_a_process_and_above_it_counts(
 
 def test_a_system_without_control_groups_has_all_its_memory(tmp_path: Path) -> None:
     assert machine.memory_gb(tmp_path, tmp_path) == machine.memory_gb(tmp_path / "none", tmp_path / "none")
-    assert machine.cgroup_cores(tmp_path, tmp_path) is None
+    assert machine.cores(tmp_path, tmp_path) == len(os.sched_getaffinity(0))
 
 
 def test_a_disk_is_tried_before_a_run_starts(tmp_path: Path) -> None:

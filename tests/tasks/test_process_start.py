@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LOOK = "import gc, sys; sys.argv[0] = {argument!r}; import tasks; print(gc.get_threshold()[0])"
 STAGE = """
 import gc, sys
 sys.argv[0] = "-m"
@@ -27,11 +26,6 @@ def said(code: str) -> str:
 def usual() -> str:
     """Python's own threshold."""
     return said("import gc; print(gc.get_threshold()[0])")
-
-
-def test_only_a_process_of_its_own_puts_collections_off(usual: str) -> None:
-    assert said(LOOK.format(argument="-m")) == "100000"
-    assert said(LOOK.format(argument="-c")) == usual
 
 
 def test_they_are_as_usual_when_the_stage_begins(usual: str) -> None:

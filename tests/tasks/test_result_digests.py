@@ -39,11 +39,15 @@ def test_a_file_that_was_changed_is_refused(out: Path) -> None:
         read_jsonl(file)
 
 
-@pytest.mark.parametrize("read", [read_json, exists_or_raise_if_lost])
+def check_result_of(file: Path) -> None:
+    check_result(file.parent)
+
+
+@pytest.mark.parametrize("read", [check_result_of, exists_or_raise_if_lost])
 def test_a_file_that_is_gone_is_not_taken_for_one_never_written(out: Path, read: Callable[[Path], Any]) -> None:
     (out / "result" / "rows.jsonl").unlink()
     with pytest.raises(DataError, match=r"rows.jsonl: its stage wrote this file, and it is not there"):
-        read(out / "result" / ("metrics.json" if read is read_json else "history.jsonl"))
+        read(out / "result" / "rows.jsonl")
 
 
 def test_a_file_that_was_added_is_refused(out: Path) -> None:

@@ -159,7 +159,7 @@ def settings(tmp_path: Path) -> Callable[[str], dict[str, Path]]:
     return lambda name: {STAGES[name][0]: longer.settings(STAGES[name][1])}
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", [name for name in STAGES if name != "ppo"])  # killed in two ranks below
 def test_a_killed_stage_ends_as_one_never_killed(
     pipeline: Pipeline,
     tmp_path: Path,

@@ -6,12 +6,10 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-from tasks import aspect_model, prepare, reward_model, sft, tokenizer
+from tasks import sft
 from tasks.running.artifacts import digest
 from tasks.running.reused_training import FOLDER
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
@@ -82,92 +80,3 @@ def test_another_seed_or_other_texts_are_another_training(
     (other / "sft.jsonl").write_text("".join(lines[:-1]))
     train("sharing", "texts", "other")
     assert TAKEN not in capsys.readouterr().err
-
-
-def test_a_damaged_training_is_not_taken(
-    train: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "sharing" / FOLDER).mkdir(parents=True)
-    first = train("sharing", "first")
-    for state in (tmp_path / "sharing" / FOLDER).rglob("*.pt"):
-        state.write_bytes(state.read_bytes()[:-8] + b"changed!")
-    second = train("sharing", "second")
-    said = capsys.readouterr().err
-    assert "is damaged" in said
-    assert TAKEN not in said
-    assert digest(first) == digest(second)
-
-
-LONGFORM = {
-    "source": "testbed-longform",
-    "template": "plain",
-    "limits": {"prompt": 176, "total": 288},
-    "world_seed": 0,
-    "seed": 0,
-    "rows": {
-        "sft": 24, "sft_validation": 4, "prompts": 6, "preference_train": 24, "preference_validation": 8,
-        "preference_ood": 4, "benchmark": 2, "labelled_train": 16, "labelled_validation": 6,
-    },
-}  # fmt: skip
-LABELS: dict[str, dict[str, Any]] = {
-    "right": {"annotator": {"temperature": 0.75}},
-    "flipped": {"annotator": {"temperature": 0.75, "flipped": 0.4}},
-    "errors": {"annotator": {"temperature": 0.75}, "aspect_errors": {"factuality": 0.4, "completeness": 0.4}},
-}
-WHOLE = {"title": "Holistic", "backbone": "tiny", "segmenter": {"kind": "bandit"}, "aggregation": "mean"}
-ASPECT = {"title": "Aspect", "backbone": "tiny"}
-
-
-@pytest.fixture(scope="module")
-def longform(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    """Long-form answers in three labellings, and an SFT model of them."""
-    settings = {
-        **SETTINGS,
-        **{name: {**LONGFORM, **labels} for name, labels in LABELS.items()},
-        "holistic": {**WHOLE, "loss": "bradley_terry"},
-        "factuality": {**ASPECT, "aspect": "factuality", "density": "sentence"},
-        "completeness": {**ASPECT, "aspect": "completeness", "density": "sequence"},
-    }
-    made = Pipeline(tmp_path_factory.mktemp("longform")).write(settings)
-    for name in LABELS:
-        prepare.main(["--spec", str(made.settings(name)), "--out", str(made.out(name))])
-    line = ["--spec", made.settings("tokenizer"), "--data", made.result("right"), "--out", made.out("tokenizer")]
-    tokenizer.main([str(part) for part in line])
-    line = ["--spec", made.settings("backbone"), "--evaluation", made.settings("evaluation"), "--seed", "0"]
-    line += ["--data", made.result("right"), "--tokenizer", made.result("tokenizer"), "--out", made.out("sft")]
-    sft.main([str(part) for part in line])
-    return made
-
-
-@pytest.mark.parametrize(
-    ("stage", "spec", "same", "other"),
-    [
-        (reward_model, "holistic", "errors", "flipped"),
-        (aspect_model, "factuality", "flipped", "errors"),
-        (aspect_model, "completeness", "flipped", "errors"),
-    ],
-)
-def test_models_of_rewards_share_a_training_where_their_own_labels_are_the_same(
-    stage: ModuleType,
-    spec: str,
-    same: str,
-    other: str,
-    longform: Pipeline,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def train(tree: str, labels: str) -> Path:
-        (tmp_path / tree).mkdir(exist_ok=True)
-        monkeypatch.chdir(tmp_path / tree)
-        line = ["--spec", longform.settings(spec), "--scale", longform.settings("reward_model_scale")]
-        line += ["--data", longform.result(labels), "--sft", longform.result("sft"), "--seed", "0", "--out", labels]
-        stage.main([str(part) for part in line])
-        return tmp_path / tree / labels / "result"
-
-    alone = {labels: train("plain", labels) for labels in ("right", same, other)}
-    (tmp_path / "sharing" / FOLDER).mkdir(parents=True)
-    capsys.readouterr()
-    for labels, takes in (("right", 0), (same, 1), (other, 0)):
-        assert digest(train("sharing", labels)) == digest(alone[labels])
-        assert capsys.readouterr().err.count(TAKEN) == takes, labels

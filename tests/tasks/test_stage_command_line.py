@@ -15,7 +15,7 @@ from rlhf_core.errors import RecipeError, UserCodeError
 from tasks.graph.dvc_files import STAGES, pipeline_file
 from tasks.graph.matrix import build
 from tasks.params.pages import Address
-from tasks.running.stage import argument_parser, command_line, prepare_process, run_main
+from tasks.running.stage import argument_parser, command_line, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,13 +98,6 @@ def test_the_testbed_runs_on_the_cpu_whoever_starts_it(monkeypatch: pytest.Monke
     assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 
-@pytest.mark.parametrize("threads", ["two", "0", "-1", "1.5"])
-def test_threads_must_be_a_number(monkeypatch: pytest.MonkeyPatch, threads: str) -> None:
-    monkeypatch.setenv("REWARDSMITH_THREADS", threads)
-    with pytest.raises(RecipeError, match=f"REWARDSMITH_THREADS is '{threads}'"):
-        prepare_process()
-
-
 def test_an_error_of_a_users_function_is_one_line_after_its_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,15 +117,6 @@ def test_an_error_of_a_users_function_is_one_line_after_its_traceback(
     failure = explain_failure("policy-a-0", stopped.value.code, "\n".join([*before, last]))  # type: ignore[arg-type]
     assert str(failure).endswith(f"exit code 1: {last.removeprefix('error: ')}")
     assert failure.retry, "a server may answer again"
-
-
-def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    def stage(spec_path: Address, out: Path) -> None: ...
-
-    with pytest.raises(SystemExit) as stopped:
-        command_line(stage)(["--out", "x"])
-    assert stopped.value.code == 2
-    assert "--spec" in capsys.readouterr().err
 
 
 def lines() -> dict[str, str]:

@@ -16,8 +16,6 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.device import CPU, Device, grant
 from rlhf_core.stepper import use_deepspeed
 from rlhf_core.supervised.config import TrainingConfig
-from tasks.params.backbone import SegmenterSpec
-from tasks.params.settings import typed
 from tasks.running import device_settings, launch, stage
 from tasks.running.device_settings import apply_supervised_device_settings
 from tests.tasks.test_precision_rows import dtypes
@@ -104,29 +102,6 @@ def test_a_stage_without_padding_and_with_recomputed_layers_ends_near_the_plain_
     first, plain = (one.rows(name, "history.jsonl")[0] for one in (made, pipeline))
     for metric in {"loss", "grad_norm", "policy_loss", "critic_grad_norm"} & plain.keys():
         assert first[metric] == pytest.approx(plain[metric], rel=1e-2, abs=1e-4), metric
-
-
-def test_an_architecture_that_cannot_pack_is_padded_and_says_so(
-    pipeline: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    architecture = {
-        "model_type": "opt", "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "max_position_embeddings": 512,
-    }  # fmt: skip
-    training = {**SETTINGS["backbone"]["training"], "padding_free": True, "epochs": 0.5}
-    made = changed(pipeline, tmp_path, backbone={"architecture": architecture, "training": training})
-    shutil.rmtree(made.out("sft"))
-    made.run("sft")
-    assert not resolved(made.out("sft"))["padding_free"]
-    assert (
-        "note: opt with sdpa attention does not tell packed rows apart; batches are padded" in capsys.readouterr().err
-    )
-
-
-def test_a_segmenter_has_no_such_settings() -> None:
-    training = {"epochs": 1, "batch": 2, "microbatch": 2, "learning_rate": 1e-3, "padding_free": True}
-    with pytest.raises(RecipeError, match="padding_free is of language models"):
-        typed(SegmenterSpec, {"source": "train", "gold": "clauses", "training": training}, "x")
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,9 @@ import pytest
 
 from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
-from rlhf_core.errors import DataError
 from tasks import tables
-from tasks.commands.explain import shared_credit
 from tasks.graph import dvc_files as graph
 from tasks.graph.results import STOPPED_FILE, stopped
-from tasks.graph.stages import Stage, stopped_stages
-from tasks.graph.times import expected_bytes, expected_seconds
-from tasks.report.__main__ import write_report
 from tasks.report.paper_tables import print_table
 from tasks.running.artifacts import Stopped, read_json, stage_output, write_json
 from tasks.running.checkpoints import resumable_output
@@ -73,14 +68,6 @@ def test_what_reads_from_it_stops_without_running(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err.count(REASON) == 2
 
 
-def test_the_same_stage_runs_again_when_nothing_stops_it_any_more(tmp_path: Path) -> None:
-    run(stopping, "--out", tmp_path / "a")
-    run(reading, "--samples", tmp_path / "a/result", "--out", tmp_path / "b")
-    (tmp_path / "a/result" / STOPPED_FILE).unlink()
-    run(reading, "--samples", tmp_path / "a/result", "--out", tmp_path / "b")
-    assert [path.name for path in (tmp_path / "b/result").iterdir()] == ["metrics.json"]
-
-
 def training(out: Path, version: int | None = None) -> None:
     """Saves its state before it finds what forbids the rest."""
     with resumable_output(out, stage="training", version=VERSION, inputs=[], seed=0) as (_, checkpoints):
@@ -125,45 +112,10 @@ def test_tables_say_what_stopped_and_at_which_seeds(made_up: Path, capsys: pytes
     assert f"segment stopped at seed 1, measured at 0: {REASON} <b>." in text
 
 
-def test_the_report_says_so_too(made_up: Path, tmp_path: Path) -> None:
-    page = write_report(made_up, tmp_path)
-    html = page.read_text(encoding="utf-8").split('id="segment-table-1"')[1].split("</article>")[0]
-    assert f"token stopped at seed 0, 1: {REASON} &lt;b&gt;" in html
-    assert f"segment stopped at seed 1, measured at 0: {REASON} &lt;b&gt;" in html
-    assert html.count(">stopped<") >= 6
-    text = page.with_name("report.md").read_text(encoding="utf-8")
-    assert "token stopped at seed 0, 1:" in text
-
-
-def test_a_solution_of_a_row_that_stopped_is_not_asked_for_in_vain(made_up: Path) -> None:
-    with pytest.raises(DataError, match=r"row 'token' \(seed 0\) stopped: 0\.51"):
-        shared_credit(made_up, ["token"], 0)
-
-
 def test_the_last_line_of_a_run_counts_what_stopped() -> None:
     done = {"policy-a": StageDone("policy-a", "ran", 3.0), "policy-b": StageDone("policy-b", "restored", 1.0)}
     summary = RunSummary(current=["prepare-x"], done=done, stopped={"policy-b": REASON})
     assert summary.line() == "1 current, 1 ran, 1 restored, 1 of them stopped"
-    assert [row.get("why") for row in summary.rows()] == [None, f"stopped: {REASON}"]
-
-
-def test_what_a_stop_took_says_nothing_of_its_kind(tmp_path: Path) -> None:
-    for name, seconds in (("a", 60.0), ("b", 0.01)):
-        folder = tmp_path / "results/testbed/rlmec/policy" / name / "0"
-        (folder / "record").mkdir(parents=True)
-        (folder / "result").mkdir()
-        write_json(folder / "record/record.json", {"seconds": seconds})
-        write_json(folder / "result" / ("metrics.json" if name == "a" else STOPPED_FILE), {"reason": REASON})
-    stages = [
-        Stage(
-            name, "policy", "rlmec", name, 0, "", (f"results/testbed/rlmec/policy/{name}/0/result",), (), "run", (), {}
-        )
-        for name in "abc"
-    ]
-    assert expected_seconds(tmp_path, stages) == {"a": 60.0, "b": 60.0, "c": 60.0}
-    assert stopped_stages(tmp_path, stages) == {"b": REASON}
-    size = (tmp_path / "results/testbed/rlmec/policy/a/0/result/metrics.json").stat().st_size
-    assert expected_bytes(tmp_path, stages) == 3 * size
 
 
 def test_tracking_gets_a_failed_run_with_the_reason(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +15,8 @@ from tasks.running.variables import (
     refuse_bad_ranks,
     refuse_unusable_prefect,
     seconds,
-    unset_misleading_variables,
     whole_number,
 )
-from tasks.tracking.mirror import tracking_uri
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
@@ -92,12 +89,6 @@ def test_a_record_names_the_commit_of_its_own_tree_and_variables_of_arithmetic(t
     assert record["commit"] == command("git", "rev-parse", "HEAD", root=mine).stdout.strip()
 
 
-def test_narrow_terminals_keep_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "0")
-    unset_misleading_variables()
-    assert os.environ["COLUMNS"] == "40"
-
-
 def test_optimised_python_is_refused(tmp_path: Path) -> None:
     done = ran(tmp_path, "tasks.command_line", "graph", "--check", PYTHONOPTIMIZE="2")
     assert done.returncode == 2
@@ -112,20 +103,4 @@ def test_a_prefect_server_that_does_not_answer_is_named_without_its_password(
     monkeypatch.setenv("PREFECT_API_URL", address)
     with pytest.raises(RewardsmithError, match="PREFECT_API_URL") as refused:
         refuse_unusable_prefect()
-    assert SECRET not in str(refused.value)
-
-
-def test_a_folder_of_prefect_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setenv("PREFECT_HOME", "/proc/prefect")
-    with pytest.raises(RewardsmithError, match="PREFECT_HOME is /proc/prefect, which cannot be made"):
-        refuse_unusable_prefect()
-
-
-def test_an_address_of_mlflow_that_cannot_be_read_is_refused_without_its_password(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@[bad:9/")
-    with pytest.raises(RewardsmithError, match="MLFLOW_TRACKING_URI is not a valid address") as refused:
-        tracking_uri(Path())
     assert SECRET not in str(refused.value)
