@@ -252,7 +252,7 @@ def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
     Raises:
         RecipeError: names the argument.
     """
-    from tasks.graph.declared import check_declared
+    from tasks.graph.check import check_declared
 
     named = {name.removesuffix("_path"): value for name, value in given.items() if value is not None}
     check_declared(Path(), given["out"], {n: v for n, v in named.items() if n != "out"})
