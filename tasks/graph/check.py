@@ -1,8 +1,8 @@
 """Every setting that a stage would refuse, refused before anything runs, and without torch.
 
 A row is checked at every scale that has its backbone: each stage above it is found as the graph finds it, its
-settings are typed as the stage types them (`tasks.graph.typed_settings`), and what contradicts is refused as the stage
-would. A row that is wrong says nothing about others; what is wrong with settings that several rows read is said once.
+settings are typed, and what it needs and what contradicts is refused. A row that is wrong says nothing about others;
+what is wrong with settings that several rows read is said once.
 
     check_rows(root, "par", ["vanilla"], "testbed")     what is wrong with some rows at a scale
     check_all(root)                                     refuses every entry of every page
@@ -11,59 +11,39 @@ would. A row that is wrong says nothing about others; what is wrong with setting
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint, nearest
-from rlhf_core.typed import typed
-from tasks.graph.policy_checks import check_policy, check_selection
-from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
+from tasks.graph.contradictions import CHECKS
+from tasks.graph.items import Argument, Item
+from tasks.graph.limits import check_limits
+from tasks.graph.needs import check_needs
+from tasks.graph.rows import (
+    RowSpec,
+    load_model,
+    load_row,
+    load_selection,
+    paper_folder,
+    papers,
+    read_rows,
+    row_addresses,
+    row_named,
+)
 from tasks.graph.scale import Scale
-from tasks.graph.stage_checks import CHECKS, check_shared
-from tasks.graph.typed_settings import TYPES, Make, StageContext, by_result, stated_settings, typed_settings
-from tasks.params.evaluation import ReevaluationSettings
+from tasks.graph.typed_settings import PAPER_PAGES, SCALE_PAGES, STAGE_SETTINGS, StageContext, typed_settings
 from tasks.params.pages import entries
-from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
-from tasks.params.row_parser import parse_row
-from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_folder, scale_names
-from tasks.params.stages import RUNS, RunSettings, stage_needs
+from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names
+from tasks.params.stages import RUNS
 from tasks.params.yaml_files import folders_of
 
 #: File with the settings of re-evaluation.
 REEVALUATION = "params/reevaluation.yaml"
-#: Checks of each stage that depend on several settings.
-ALL_CHECKS: Mapping[str, Callable[[StageContext], None]] = {
-    **CHECKS,
-    "policy": check_policy,
-    "selection": check_selection,
-}
-#: Functions that type the entries of a paper's pages, by kind.
-PAPER_TYPES: Mapping[str, Make] = {
-    "rows": parse_row,
-    "reward_models": reward_model_spec,
-    "generative_reward_models": partial(typed, GenerativeModelSpec),
-    "selections": TYPES["selection", "spec"],
-    "aspect_models": TYPES["aspect_model", "spec"],
-}
-#: Functions that type the entries of a scale's pages, by kind.
-SCALE_TYPES: Mapping[str, Make] = {
-    "backbones": TYPES["sft", "spec"],
-    "data": TYPES["prepare", "spec"],
-    "tokenizers": TYPES["tokenizer", "spec"],
-    "evaluation": TYPES["sft", "evaluation"],
-    "policy": TYPES["policy", "scale"],
-    "aspects": TYPES["selection", "aspect"],
-    "segmenters": TYPES["segmenter", "spec"],
-}
-#: Functions that type a scale's settings of stages, by the stage.
-STAGE_TYPES: Mapping[str, Make] = {
-    RESOURCES: stage_needs,
-    "entropies": TYPES["entropies", "spec"],
-    "samples": TYPES["samples", "spec"],
-    "teacher": TYPES["teacher", "spec"],
-    **{module: make for (module, name), make in TYPES.items() if name == "scale" and module != "policy"},
-}
+#: Stages of a row, of a reward model, of a selection.
+OF_ROWS = ("policy", "reward_bench", "best_of_n", "second_judge")
+OF_MODELS = ("reward_model", "normaliser", "references")
+OF_SELECTIONS = ("selection",)
 
 
 class Check:
@@ -91,57 +71,40 @@ class Check:
             items = here.row(row, 0) if here.has(row) else []
         except (RecipeError, DataError) as error:
             return [str(error)]
-        above, found = by_result(items), list[str]()
+        found = list[str]()
         for item in items:
             if item.out not in self._checked:
-                self._checked[item.out] = self._problems(StageContext(item, above, self.settings))
+                self._checked[item.out] = self._problems(StageContext(item, self.settings))
             found += self._checked[item.out]
         return list(dict.fromkeys(found))
 
     def _problems(self, stage: StageContext) -> list[str]:
         """Returns what is wrong with each of a stage's settings, else what contradicts among them and those above."""
-        problems = [found for make, address in stated_settings(stage.item) if (found := self.entry(make, address))]
-        if problems:
+        problems = [found for address in stage.item.addresses if (found := self.settings.problem(address))]
+        if problems or stage.item.module == "check":
             return problems
         try:
-            check_shared(stage)
-            if (own := ALL_CHECKS.get(stage.item.module)) is not None:
+            check_needs(stage)
+            check_limits(stage)
+            if (own := CHECKS.get(stage.item.module)) is not None:
                 own(stage)
         except (RecipeError, DataError) as error:
             # settings of a stage above, which is checked itself
             return [] if str(error) in self.settings.problems else [str(error)]
         return []
 
-    def entry(self, make: Make, address: str) -> str | None:
-        """Returns the problem of the settings at an address, None if they are valid."""
-        try:
-            self.settings.get(make, address)
-        except (RecipeError, DataError) as error:
-            return str(error)
-        return None
 
-
-def _entries(root: Path) -> Iterator[tuple[Make, str]]:
-    """Yields the type and the address of each entry of every page."""
-    for paper in paper_names(root):
-        for kind in PAGES:
-            for address in entries(root, paper_folder(paper), kind).values():
-                yield PAPER_TYPES[kind], address
+def _entries(root: Path) -> Iterator[str]:
+    """Yields the address of each entry of every page."""
+    for paper in (path.name for path in folders_of(root / "params") if path.name != "scales"):
+        for kind in PAPER_PAGES:
+            yield from entries(root, paper_folder(paper), kind).values()
     for scale in scale_names(root):
-        for kind, make in SCALE_TYPES.items():
-            for address in scale_entries(root, scale, kind).values():
-                yield make, address
-        for name, address in scale_entries(root, scale, STAGES).items():
-            if (stage := name.partition("-")[0]) in STAGE_TYPES:
-                yield STAGE_TYPES[stage], address
-    for file, cls in ((REEVALUATION, ReevaluationSettings), (RUNS, RunSettings)):
-        if os.path.lexists(root / file):
-            yield partial(typed, cls), file
-
-
-def paper_names(root: Path) -> list[str]:
-    """Returns the folders of papers in params/, those without rows included."""
-    return [path.name for path in folders_of(root / "params") if path.name != "scales"]
+        for kind in SCALE_PAGES:
+            yield from scale_entries(root, scale, kind).values()
+        of_stages = scale_entries(root, scale, STAGES)
+        yield from (address for name, address in of_stages.items() if name.partition("-")[0] in STAGE_SETTINGS)
+    yield from (file for file in (REEVALUATION, RUNS) if os.path.lexists(root / file))
 
 
 def unread_stages(root: Path, scale: str, asked: Collection[str]) -> list[str]:
@@ -154,13 +117,12 @@ def unread_stages(root: Path, scale: str, asked: Collection[str]) -> list[str]:
     for name, address in entries(root, scale_folder(scale), STAGES).items():
         stage = name.partition("-")[0]
         known = sorted(one for one in asked if one.startswith(f"{stage}-"))
-        if stage not in STAGE_TYPES:
-            near = hint(name if nearest(name, STAGE_TYPES) else stage, STAGE_TYPES)
+        if stage not in STAGE_SETTINGS:
+            near = hint(name if nearest(name, STAGE_SETTINGS) else stage, STAGE_SETTINGS)
             problems.append(f"{address}: no stage '{stage}' has settings{near}")
-        elif "-" in name and not known:
-            problems.append(f"{address}: stage '{stage}' has no settings of one case; write them as '{stage}'")
         elif "-" in name and name not in known:
-            problems.append(f"{address}: nothing reads '{name}'{hint(name, known, more=3)}")
+            near = hint(name, known, more=3) if known else f"; write them as '{stage}'"
+            problems.append(f"{address}: nothing reads '{name}'{near}")
     return problems
 
 
@@ -182,7 +144,7 @@ def check_all(root: Path) -> None:
         RecipeError: every problem, one a line.
     """
     check = Check(root)
-    problems = [found for make, address in _entries(root) if (found := check.entry(make, address))]
+    problems = [found for address in _entries(root) if (found := check.settings.problem(address))]
     for paper in papers(root):
         rows, wrong = read_rows(root, paper)
         problems += wrong.values()
@@ -210,3 +172,71 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
         problems += check.named(scale, paper, dict.fromkeys(asked or row_addresses(root, paper)))
     if (error := refused(problems)) is not None:
         raise error
+
+
+# --- a stage that begins -----------------------------------------------------------------------------------------
+
+
+def declared(root: Path, out: Path) -> Item | None:
+    """Returns the stage that the graph gives for an output of this repository, None for other outputs and stages.
+
+    Args:
+        root: the repository.
+        out: `results/<scale>/<paper>/<stage>/<name>[/<seed>]`.
+    """
+    parts = out.parts
+    if len(parts) not in (5, 6) or parts[0] != "results" or not (root / "params.yaml").is_file():
+        return None
+    _, scale, paper, stage, name, *of_seed = parts
+    if not (root / "params" / "scales" / scale).is_dir() or not all(part.isdecimal() for part in of_seed):
+        return None
+    here, settings, seed = Scale(root, scale), typed_settings(root), int(of_seed[0]) if of_seed else 0
+    last: Item | None = None
+    if stage in OF_ROWS and name in (known := row_addresses(root, paper)):
+        last = here.row(load_row(settings, paper, known[name]), seed)[-1]
+    elif stage in OF_MODELS:
+        model = load_model(settings, out.as_posix(), paper, name)
+        last = here.references(model, seed) if stage == "references" else here.normaliser(model, seed)
+    elif stage in OF_SELECTIONS:
+        last = here.selection(load_selection(settings, out.as_posix(), paper, name), seed)
+    found = [] if last is None else last.with_all_above()
+    return next((item for item in found if item.out == out.as_posix()), None)
+
+
+def check_declared(root: Path, out: Path, given: Mapping[str, Any]) -> None:
+    """Refuses a stage of a row that is not valid, or whose row asks for other inputs than the stage is given: `dvc exp
+    run -S` may change the row, but not the stage.
+
+    Args:
+        root: the repository.
+        out: the stage's output.
+        given: its arguments by name, as its command line has them.
+
+    Raises:
+        RecipeError: what is wrong with the row, or the input that it asks for and the one that is given.
+    """
+    try:
+        item = declared(root, out)
+    except DataError as error:
+        raise RecipeError(str(error)) from None
+    if item is None:
+        return
+    own = check_rows(root, item.owner, [item.name], out.parts[1]) if item.module in OF_ROWS else []
+    if (refusal := refused(own)) is not None:
+        raise refusal
+    arguments = item.arguments
+    for name in {**arguments, **given}:
+        asked, has = _texts(arguments.get(name)), _texts(given.get(name))
+        if asked != has:
+            what, asks = arguments.get("row") or arguments.get("spec") or item.name, " ".join(asked) or "nothing"
+            raise RecipeError(
+                f"{what}: it asks for --{name.replace('_', '-')} {asks}, but the stage is given "
+                f"{' '.join(has) or 'nothing'}; dvc.yaml is older than params/: run `rewardsmith graph`, then the "
+                "stage again"
+            )
+
+
+def _texts(value: Argument | Path | list[Path] | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return tuple(map(str, value)) if isinstance(value, tuple | list) else (str(value),)

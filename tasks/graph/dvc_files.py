@@ -32,7 +32,7 @@ from typing import Any
 from rlhf_core.errors import DataError, RecipeError, hint
 from tasks.graph.check import check_all
 from tasks.graph.code_dependencies import Reads, reads
-from tasks.graph.items import SHARED, Graph, Item
+from tasks.graph.items import SHARED, Graph, Item, result_of
 from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.results import HEADLINE_FILE, HEADLINES
 from tasks.graph.rows import papers, read_rows
@@ -133,6 +133,7 @@ def _stage(
         words += [f"--{name.replace('_', '-')}", *values]
         if name not in NOT_PATHS:
             deps += [one for one in values if not isinstance(one, Address)]
+    after = [result_of(one) if isinstance(one, Item) else one for one in item.after]
     outs = {"outs": [f"{item.out}/result", f"{item.out}/record"]}
     if item.module in HEADLINES:
         outs["metrics"] = [f"{item.out}/{HEADLINE_FILE}"]
@@ -143,7 +144,7 @@ def _stage(
     return {
         "cmd": f"{command} # {' '.join(own.versions)}" if own.versions else command,
         **({"params": params} if params else {}),
-        "deps": [*deps, *item.after, *(file for file in own.files if file not in deps)],
+        "deps": [*deps, *after, *(file for file in own.files if file not in deps)],
         **outs,
         "meta": {name: value for name, value in meta.items() if value is not None},
     }

@@ -1,4 +1,4 @@
-"""Items: stages with their modules, arguments and outputs, and the graph that holds each of them once."""
+"""Items: stages with their modules, inputs and outputs, and the graph that holds each of them once."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Item:
     Attributes:
         module: `tasks.<module>` is run.
         name: the row, reward model, backbone, data set or tokenizer that it makes.
-        arguments: its command line, in order.
+        inputs: arguments of its command line, in order; an item stands for its result.
         out: its output directory.
         owner: the paper it belongs to, or 'shared'.
         seed: None for stages without one.
-        after: files and directories that it depends on beside its arguments.
-        reads: entries whose code and data it reads beside those of its arguments (see `tasks.graph.code_dependencies`).
+        after: items and files that it depends on beside its inputs.
+        reads: entries whose code and data it reads beside those of its inputs (see `tasks.graph.code_dependencies`).
     """
 
     module: str
     name: str
-    arguments: Mapping[str, Argument]
+    inputs: Mapping[str, Input]
     out: str
     owner: str
     seed: int | None = None
-    after: tuple[str, ...] = ()
+    after: tuple[Item | str, ...] = ()
     reads: tuple[Address, ...] = ()
 
     @property
@@ -46,10 +46,45 @@ class Item:
         return "-".join(filter(None, [self.module, owner, self.name, seed]))
 
     @property
+    def arguments(self) -> dict[str, Argument]:
+        """Returns the arguments of its command line, results by their paths."""
+        return {name: _written(value) for name, value in self.inputs.items()}
+
+    @property
     def addresses(self) -> list[Address]:
-        """Returns the entries of pages among its arguments."""
-        values = (value if isinstance(value, tuple) else (value,) for value in self.arguments.values())
-        return [one for several in values for one in several if isinstance(one, Address)]
+        """Returns the entries of pages among its inputs."""
+        return [one for name in self.inputs for one in self.several(name) if isinstance(one, Address)]
+
+    def several(self, name: str) -> tuple[Item | str | int, ...]:
+        """Returns the values of an input, none where it has no such input."""
+        value = self.inputs.get(name, ())
+        return value if isinstance(value, tuple) else (value,)
+
+    def items(self, name: str) -> list[Item]:
+        """Returns the stages whose results are given as an input; what a user gives has none."""
+        return [one for one in self.several(name) if isinstance(one, Item)]
+
+    def item(self, name: str) -> Item:
+        """Returns the stage whose result is given as an input."""
+        return self.items(name)[0]
+
+    def with_all_above(self) -> list[Item]:
+        """Returns the stage, last, after every stage that it reads from, each once."""
+        found: dict[str, Item] = {}
+
+        def visit(item: Item) -> None:
+            if item.out not in found:
+                after = [one for one in item.after if isinstance(one, Item)]
+                for one in [*(one for name in item.inputs for one in item.items(name)), *after]:
+                    visit(one)
+                found[item.out] = item
+
+        visit(self)
+        return [*found.values()]
+
+
+#: What `Item.inputs` has.
+Input = Item | str | int | tuple[Item | str, ...]
 
 
 @dataclass
@@ -68,7 +103,7 @@ class Graph:
         """
         for item in items:
             known = self.stages.setdefault(item.stage, item)
-            if known != item:
+            if known is not item and known != item:
                 raise RecipeError(f"two stages are called {item.stage}: {known.out} and {item.out}")
 
     def items(self) -> list[Item]:
@@ -80,6 +115,12 @@ class Graph:
 
 def result_of(item: Item) -> str:
     return f"{item.out}/result"
+
+
+def _written(value: Input) -> Argument:
+    if isinstance(value, tuple):
+        return tuple(result_of(one) if isinstance(one, Item) else one for one in value)
+    return result_of(value) if isinstance(value, Item) else value
 
 
 def data_name(result: Path) -> str:

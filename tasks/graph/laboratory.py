@@ -220,7 +220,7 @@ def check_words(root: Path, scale: str, own: OwnReward, seeds: Sequence[int] = (
     spec, here = read_settings(where.under(root)), Scale(root, scale)
     read = root / str(spec["given"]) / "model" / "tokenizer.json"
     for seed in seeds:
-        _, tokenizer, _ = here.backbone(str(spec["backbone"]), seed, str(where))
+        tokenizer = here.backbone(str(spec["backbone"]), seed, str(where)).item("tokenizer")
         written = root / result_of(tokenizer) / "tokenizer.json"
         if written.exists() and read.exists() and _vocabulary(written) != _vocabulary(read):
             raise RecipeError(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.published import printed_tables, row_map
-from tasks.graph.items import SHARED, Argument, Graph, Item, result_of
+from tasks.graph.items import SHARED, Graph, Input, Item, result_of
 from tasks.graph.names import DEMO, DEMO_ALL
 from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
@@ -45,7 +45,7 @@ def add_rows(
         needed |= table_inputs(stages)
     if paper not in printed_tables.PAPERS:
         return
-    arguments: dict[str, Argument] = {"results": scale.results, "paper": paper, "seeds": tuple(map(str, seeds))}
+    arguments: dict[str, Input] = {"results": scale.results, "paper": paper, "seeds": tuple(map(str, seeds))}
     arguments["rows"] = tuple(sorted(names))
     graph.tables[paper] = Item("tables", "", arguments, tables, paper, after=tuple(sorted(needed)))
 

@@ -16,9 +16,10 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.recipe import Recipe, referenced_models, reward_models
+from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_class
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
-from tasks.graph.typed_settings import TYPES, TypedSettings, typed_settings
+from tasks.graph.typed_settings import TypedSettings, typed_settings
 from tasks.params.aspects import SelectionEntry
 from tasks.params.pages import Address, entries, page_files
 from tasks.params.policy import needed_solutions
@@ -31,8 +32,6 @@ from tasks.params.yaml_files import folders_of
 
 #: Stages at which rows end: what a run is asked for, and what is reported of it.
 ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
-#: The pages of a paper, by what their entries are.
-PAGES = ("rows", "reward_models", "generative_reward_models", "selections", "aspect_models")
 
 
 @dataclass(frozen=True)
@@ -96,17 +95,19 @@ class ModelSpec(TypedEntry):
         return getattr(self.spec, "references", None)
 
     @property
-    def _trained(self) -> list[RewardModelSpec]:
-        return [one.spec for one in (self, *self.merge) if isinstance(one.spec, RewardModelSpec)]
+    def trained(self) -> RewardModelSpec | None:
+        """Returns the settings that it was trained with, an average like its first member; None for a given one."""
+        spec = self.merge[0].spec if self.merge else self.spec
+        return spec if isinstance(spec, RewardModelSpec) else None
 
     @property
     def samples(self) -> bool:
         """Returns whether it learns from pairs of sampled solutions instead of the data's preference pairs."""
-        return any(spec.pairs == SAMPLES for spec in self._trained)
+        return self.trained is not None and self.trained.pairs == SAMPLES
 
     @property
     def segmenters(self) -> list[Mapping[str, Any]]:
-        return [spec.segmenter for spec in self._trained]
+        return [] if self.trained is None else [self.trained.segmenter]
 
 
 @dataclass(frozen=True)
@@ -210,58 +211,65 @@ def backbone_names(root: Path) -> frozenset[str]:
     return typed_settings(root).backbones
 
 
-def _refuse_unknown_backbone(settings: TypedSettings, name: str, where: str, problem: str) -> None:
+def _refuse_unknown_backbone(settings: TypedSettings, name: str, where: str) -> None:
     if name not in settings.backbones:
-        raise RecipeError(f"{where}: {problem}{hint(name, sorted(settings.backbones), more=3)}")
+        near = hint(name, sorted(settings.backbones), more=3)
+        raise RecipeError(f"{where}: backbone is '{name}', which no scale has{near}")
 
 
 def load_model(
     settings: TypedSettings,
-    row: str,
+    where: str,
     paper: str,
     asked: str,
-    named_by: str = "reward_model",
-    kind: str = "reward_model",
+    field: str = "reward_model",
+    kind: str = "reward_models",
 ) -> ModelSpec:
-    """Returns the reward model that a row, or another entry, names in a field.
+    """Returns the reward model that an entry names in a field.
 
     Args:
-        kind: reward_model or generative_reward_model.
+        kind: reward_models or generative_reward_models.
 
     Raises:
         RecipeError: no such model, with the nearest known names; or models that cannot be averaged.
     """
     owner, _, name = asked.rpartition("/")
     owner = owner or paper
-    if name not in (own := settings.entries(owner, f"{kind}s")):
+    if name not in (own := settings.entries(owner, kind)):
         folders = [path.name for path in folders_of(settings.root / "params")]
-        known = {one if of == paper else f"{of}/{one}" for of in folders for one in settings.entries(of, f"{kind}s")}
-        raise RecipeError(f"{row}: {named_by} is '{asked}', which no page has{hint(asked, sorted(known), more=3)}")
-    where = own[name]
-    spec = settings.get(TYPES[kind, "spec"], where)
+        known = {one if of == paper else f"{of}/{one}" for of in folders for one in settings.entries(of, kind)}
+        raise RecipeError(f"{where}: {field} is '{asked}', which no page has{hint(asked, sorted(known), more=3)}")
+    path = own[name]
+    spec = settings.get(path)
     if not isinstance(spec, MergeSpec):
-        return ModelSpec(owner, where, spec)
-    members = tuple(
-        load_model(settings, where, owner, name, f"merge[{place}]") for place, name in enumerate(spec.merge)
-    )
+        return ModelSpec(owner, path, spec)
+    members = tuple(load_model(settings, path, owner, one, f"merge[{at}]") for at, one in enumerate(spec.merge))
+    _refuse_unlike(path, spec, members)
+    return ModelSpec(owner, path, spec, members)
+
+
+def _refuse_unlike(where: str, spec: MergeSpec, members: tuple[ModelSpec, ...]) -> None:
+    """Refuses to average models that are not trained here, or that differ in more than rates, order and seed."""
+    first = members[0]
     for member in members:
-        called = f"'{member.name}'"
         if not isinstance(member.spec, RewardModelSpec):
-            kind = "a merge itself" if member.merge else "given"
-            raise RecipeError(f"{where}: merge: {called} is {kind}; name reward models that are trained here")
-        if member.backbone != spec.backbone:
+            raise RecipeError(f"{where}: merge: '{member.name}' is not trained here; name reward models that are")
+        if (member.backbone, member.data) != (spec.backbone, spec.data):
             raise RecipeError(
-                f"{where}: backbone is '{spec.backbone}' but {called} is of '{member.backbone}'; only models of one "
-                "backbone can be averaged"
+                f"{where}: merge: '{member.name}' has backbone {member.backbone} and data {member.data or 'of it'}; "
+                f"they must be those of the average, {spec.backbone} and {spec.data or 'of it'}"
             )
-        if member.data != spec.data:
-            raise RecipeError(
-                f"{where}: data is {spec.data or 'the default'} but {called} learns from "
-                f"{member.data or 'the default'}; only models of the same data set can be averaged"
-            )
-    if len({member.samples for member in members}) > 1:
-        raise RecipeError(f"{where}: some of the models learn from pairs of samples and some do not")
-    return ModelSpec(owner, where, spec, members)
+        for part, value in _read_by(member.spec).items():
+            if value != (other := _read_by(first.spec)[part]):
+                raise RecipeError(
+                    f"{where}: merge: '{member.name}' has {part} {value} and '{first.name}' has {other}; merge reward "
+                    "models of the same segmenter, aggregation, heads, end token and pairs"
+                )
+
+
+def _read_by(spec: RewardModelSpec) -> dict[str, Any]:
+    own = {name: getattr(spec, name) for name in ("segmenter", "aggregation", "end_token", "pairs")}
+    return {**own, "heads": build_loss(spec.loss).heads}
 
 
 def load_selection(settings: TypedSettings, where: str, paper: str, name: str) -> SelectionSpec:
@@ -273,10 +281,9 @@ def load_selection(settings: TypedSettings, where: str, paper: str, name: str) -
     known = settings.entries(paper, "selections")
     if name not in known:
         raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
-    own = known[name]
-    spec: SelectionEntry = settings.get(TYPES["selection", "spec"], own)
-    _refuse_unknown_backbone(settings, spec.backbone, own, f"backbone is '{spec.backbone}', which no scale has")
-    return SelectionSpec(paper, own, spec, load_model(settings, own, paper, spec.holistic, "holistic"))
+    spec: SelectionEntry = settings.get(known[name])
+    _refuse_unknown_backbone(settings, spec.backbone, known[name])
+    return SelectionSpec(paper, known[name], spec, load_model(settings, known[name], paper, spec.holistic, "holistic"))
 
 
 def _compared(settings: TypedSettings, paper: str, where: str, row: ComparingRow) -> tuple[RowSpec, ...]:
@@ -286,10 +293,9 @@ def _compared(settings: TypedSettings, paper: str, where: str, row: ComparingRow
         if name not in known:
             near = hint(name, sorted(known), more=3)
             raise RecipeError(f"{where}: {field} names '{name}', which is not a row{near}")
-        kind = settings.get(TYPES["policy", "row"], known[name]).kind
-        if kind not in TRAINING:
-            raise RecipeError(f"{where}: {field} names '{name}', a row of kind '{kind}', which trains no policy")
         rows.append(load_row(settings, paper, known[name]))
+        if rows[-1].kind not in TRAINING:
+            raise RecipeError(f"{where}: {field} names '{name}', of kind '{rows[-1].kind}', which trains no policy")
     return tuple(rows)
 
 
@@ -303,8 +309,8 @@ def load_row(settings: TypedSettings | Path, paper: str, where: Address) -> RowS
         RecipeError: a setting that is not valid, or a name that is not known.
     """
     settings = typed_settings(settings) if isinstance(settings, Path) else settings
-    row: AnyRow = settings.get(TYPES["policy", "row"], where)
-    _refuse_unknown_backbone(settings, row.backbone, where, f"unknown backbone '{row.backbone}'")
+    row: AnyRow = settings.get(where)
+    _refuse_unknown_backbone(settings, row.backbone, where)
     if isinstance(row, MeasuringRow):
         return RowSpec(paper, where, row, (load_model(settings, where, paper, row.reward_model),))
     if isinstance(row, ComparingRow):
@@ -321,7 +327,7 @@ def load_row(settings: TypedSettings | Path, paper: str, where: Address) -> RowS
     named = [("rewrites", row.rewrites)]
     named += [("generative_reward_model", part.generative_reward_model) for part in row.components]
     generative = [
-        load_model(settings, where, paper, name, field, "generative_reward_model")
+        load_model(settings, where, paper, name, field, "generative_reward_models")
         for field, name in named
         if name is not None
     ]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.supervised.recipes import TEACHER
-from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, TypedEntry, paper_folder, read_rows
-from tasks.graph.typed_settings import TYPES, TypedSettings, typed_settings
+from tasks.graph.items import SHARED, Input, Item
+from tasks.graph.rows import ModelSpec, RowSpec, SelectionSpec, TypedEntry, paper_folder, read_rows
+from tasks.graph.typed_settings import PAPER_PAGES, TypedSettings, typed_settings
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import drawn_by_seed
 from tasks.params.pages import Address, page_files, read_settings
@@ -31,7 +31,7 @@ class Scale:
         self.root, self.name, self.settings = root, name, settings or typed_settings(root)
         self.results = f"results/{name}"
         self._entries: dict[str, dict[str, Address]] = {}
-        self._checks: dict[str, Item] = {}
+        self._items: dict[str, Item] = {}
         self.asked: set[str] = set()
 
     def _of(self, kind: str) -> dict[str, Address]:
@@ -90,25 +90,26 @@ class Scale:
             )
         return found
 
-    def _item(self, module: str, name: str, seed: int | None, owner: str = SHARED, /, **arguments: Argument) -> Item:
+    def _item(self, module: str, name: str, seed: int | None, owner: str = SHARED, /, **inputs: Input) -> Item:
+        """Returns a stage; the object of before, where it was made before."""
         kind = "data" if module == "prepare" else module
         out = f"{self.results}/{owner}/{kind}/{name}" + ("" if seed is None else f"/{seed}")
-        return Item(module, name, arguments, out, owner, seed)
+        made = Item(module, name, inputs, out, owner, seed)
+        known = self._items.setdefault(out, made)
+        return known if known == made else made
 
-    def backbone(self, name: str, seed: int, where: str) -> list[Item]:
-        """Returns the data, tokenizer and the SFT model of a backbone, which the entry at `where` names."""
+    # --- what rows share ---------------------------------------------------------------------------------------------
+
+    def backbone(self, name: str, seed: int, where: str) -> Item:
+        """Returns the SFT model of a backbone, which the entry at `where` names."""
         at = self._chosen("backbones", name, "backbone", where)
-        spec: BackboneSpec = self.settings.get(TYPES["sft", "spec"], at)
-        prepare = self._drawn(spec.data, self._chosen("data", spec.data, "data", at), seed)
-        made = {"data": result_of(prepare)}
-        of_tokenizer = self._chosen("tokenizers", spec.tokenizer, "tokenizer", at)
-        tokens = self._item("tokenizer", spec.tokenizer, prepare.seed, spec=of_tokenizer, **made)
-        made["tokenizer"] = result_of(tokens)
-        tuned = seed if spec.seed is None else spec.seed
+        spec: BackboneSpec = self.settings.get(at)
+        data = self._drawn(spec.data, self._chosen("data", spec.data, "data", at), seed)
+        words = self._chosen("tokenizers", spec.tokenizer, "tokenizer", at)
+        tokenizer = self._item("tokenizer", spec.tokenizer, data.seed, spec=words, data=data)
+        seed = seed if spec.seed is None else spec.seed
         evaluation = self._chosen("evaluation", spec.evaluation, "evaluation", at)
-        return [
-            prepare, tokens, self._item("sft", name, tuned, spec=at, evaluation=evaluation, **made, seed=tuned)
-        ]  # fmt: skip
+        return self._item("sft", name, seed, spec=at, evaluation=evaluation, data=data, tokenizer=tokenizer, seed=seed)
 
     def _drawn(self, name: str, spec: Address, seed: int) -> Item:
         """Returns a data set: of generated data the draw of a seed, of real data the one that all seeds share.
@@ -119,166 +120,191 @@ class Scale:
             return self._item("prepare", name, seed, spec=spec, world=seed)
         return self._item("prepare", name, None, spec=spec)
 
-    def entropies(self, base: list[Item], seed: int) -> Item:
-        """Returns the SFT model's entropies on the data."""
-        prepare, _, sft = base
-        spec = self.stage_settings("entropies")
-        return self._item("entropies", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft))
-
-    def segmenter(self, base: list[Item], name: str, where: str) -> Item:
-        """Returns a SaT model, with the sentences that it finds in the data."""
-        spec, data = self._chosen("segmenters", name, "segmenter.model", where), base[0]
-        return self._item("segmenter", f"{name}-{data.name}", data.seed, spec=spec, data=result_of(data))
-
-    def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
-        """Returns a reward model and its normalisers, after everything that they need."""
-        base = self.backbone(spec.backbone, seed, spec.path)
-        above = [*base, *self._own_data(spec, seed)]
-        made: dict[str, Argument] = {"data": result_of(base[0] if spec.data is None else above[-1])}
-        made["sft"] = result_of(base[2])
-        if spec.samples:
-            above += self.solution_pairs(base, seed)
-            made["data"] = result_of(above[-1])
-        if spec.entropies:
-            above.append(self.entropies(base, seed))
-            made["entropies"] = result_of(above[-1])
-        if spec.segmenter is not None:
-            above.append(self.segmenter(base, spec.segmenter, spec.path))
-            made["sentences"] = result_of(above[-1])
-        data = spec.data or base[0].name
-        members = [self._trained(member, seed, data, made) for member in spec.merge]
-        averaged: dict[str, Argument] = {"reward_model": tuple(map(result_of, members))} if members else {}
-        above += members
-        if spec.given is None:
-            above.append(self._trained(spec, seed, data, made | averaged))
-        made["reward_model"] = spec.given or result_of(above[-1])
-        calibration = self.stage_settings("normaliser")
-        fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=calibration, **made)
-        return [*above, fitted]
-
-    def _settings(self, module: str, spec: ModelSpec, data: str) -> Address:
-        """Returns training settings: of one reward model, else of a paper's on the data, of the paper, of the scale."""
-        return self.stage_settings(module, f"{spec.paper}-{spec.name}", f"{spec.paper}-{data}", spec.paper)
-
-    def _trained(self, spec: ModelSpec, seed: int, data: str, made: Mapping[str, Argument]) -> Item:
-        """Returns the stage of one reward model, from what is made for it."""
-        settings = self._settings("reward_model", spec, data)
-        given: dict[str, Argument] = {"spec": spec.path, "scale": settings, **made}
-        return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
-
-    def _own_data(self, spec: ModelSpec, seed: int) -> list[Item]:
-        """Returns the data set of a reward model that learns from other pairs than its backbone's data has."""
-        if spec.data is None:
-            return []
-        return [self._drawn(spec.data, self._chosen("data", spec.data, "data", spec.path), seed)]
-
-    def samples(self, base: list[Item], seed: int) -> Item:
-        """Returns the stage that draws solutions from the SFT model."""
-        prepare, _, sft = base
-        spec = self.stage_settings("samples")
-        return self._item("samples", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft), seed=seed)
-
-    def solution_pairs(self, base: list[Item], seed: int) -> list[Item]:
-        """Returns pairs of right and wrong solutions, after the samples."""
-        drawn = self.samples(base, seed)
-        made = {"data": result_of(base[0]), "samples": result_of(drawn)}
-        return [drawn, self._item("solution_pairs", base[2].name, seed, **made)]
-
-    def teacher(self, base: list[Item], seed: int) -> list[Item]:
-        """Returns a teacher's rewrites of wrong solutions, after the samples."""
-        prepare, _, sft = base
-        drawn, spec = self.samples(base, seed), self.stage_settings("teacher")
-        made = {"data": result_of(prepare), "sft": result_of(sft), "samples": result_of(drawn)}
-        return [drawn, self._item("teacher", sft.name, seed, spec=spec, **made)]
-
-    def generative_reward_model(self, spec: ModelSpec, base: list[Item], seed: int) -> list[Item]:
-        """Returns a generative reward model with what it says of a backbone's samples, after everything that it needs.
-
-        It starts from its own backbone and learns from the teacher of the one whose samples it scores.
-        """
-        own, taught = self.backbone(spec.backbone, seed, spec.path), self.teacher(base, seed)
-        name = spec.name if spec.backbone == base[2].name else f"{spec.name}-for-{base[2].name}"
-        made = {"data": result_of(own[0]), "sft": result_of(own[2])}
-        made |= {"samples": result_of(taught[0]), "teacher": result_of(taught[1])}
-        scale = self._settings("generative_reward_model", spec, own[0].name)
-        model = self._item(
-            "generative_reward_model", name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed
+    def entropies(self, sft: Item, seed: int) -> Item:
+        """Returns the SFT model's entropies on its data."""
+        return self._item(
+            "entropies", sft.name, seed, spec=self.stage_settings("entropies"), data=sft.item("data"), sft=sft
         )
-        return [*own, *taught, model]
 
-    def solutions(self, row: RowSpec, base: list[Item], seed: int) -> tuple[list[Item], dict[str, Argument]]:
-        """Returns the stages of the sampled solutions that a row reads, and the arguments that name their results."""
-        above: list[Item] = []
-        made: dict[str, Argument] = {}
-        if row.solutions:
-            above = self.teacher(base, seed)[: 2 if TEACHER in row.solutions else 1]
-            made = {item.module: result_of(item) for item in above}
-        if row.generative is not None:
-            above += self.generative_reward_model(row.generative, base, seed)
-            made["token_rewards"] = result_of(above[-1])
-        return above, made
+    def segmenter(self, data: Item, name: str, where: str) -> Item:
+        """Returns a SaT model, with the sentences that it finds in the data."""
+        spec = self._chosen("segmenters", name, "segmenter.model", where)
+        return self._item("segmenter", f"{name}-{data.name}", data.seed, spec=spec, data=data)
 
-    def references(self, spec: ModelSpec, seed: int) -> list[Item]:
-        """Returns the SFT model's reference responses scored by a reward model, after everything that they need."""
-        above = self.reward_model(spec, seed)
-        made: dict[str, Argument] = {"data": result_of(above[0]), "sft": result_of(above[2])}
-        made["reward_model"] = above[-1].arguments["reward_model"]
-        if spec.segmenter is not None:
-            made["sentences"] = above[-1].arguments["sentences"]
-        scale = self.stage_settings("references")
+    def pool(self, row: RowSpec, seed: int) -> Item:
+        """Returns the greedy and sampled responses of a row's backbone."""
+        sft, scale = self.backbone(row.backbone, seed, row.path), self.stage_settings("pool")
+        return self._item("pool", row.backbone, seed, scale=scale, data=sft.item("data"), sft=sft, seed=seed)
+
+    # --- reward models -----------------------------------------------------------------------------------------------
+
+    def reward_model(self, spec: ModelSpec, seed: int) -> Item | str:
+        """Returns a reward model, a user's own by its folder."""
+        if spec.given is not None:
+            return spec.given
+        made = self._material(spec, seed)
+        members = tuple(self.reward_model(member, seed) for member in spec.merge)
+        averaged: dict[str, Input] = {"reward_model": members} if members else {}
+        settings = self._training("reward_model", spec, spec.data or self._data_of(spec, seed).name)
+        return self._item(
+            "reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=settings, **made, **averaged, seed=seed
+        )
+
+    def normaliser(self, spec: ModelSpec, seed: int) -> Item:
+        """Returns the normalisers of a reward model."""
+        made, model = self._material(spec, seed), self.reward_model(spec, seed)
+        scale = self.stage_settings("normaliser")
+        return self._item("normaliser", spec.name, seed, spec.paper, scale=scale, **made, reward_model=model)
+
+    def references(self, spec: ModelSpec, seed: int) -> Item:
+        """Returns the SFT model's reference responses scored by a reward model."""
+        sft, scale = self.backbone(spec.backbone, seed, spec.path), self.stage_settings("references")
         if spec.references is not None:
             self.asked.add(f"references-{spec.references}")
             scale = self._chosen(STAGES, spec.references, "references", spec.path, prefix="references-")
-        return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
+        made: dict[str, Input] = {"data": sft.item("data"), "sft": sft, "reward_model": self.reward_model(spec, seed)}
+        if spec.segmenter is not None:
+            made["sentences"] = self.segmenter(sft.item("data"), spec.segmenter, spec.path)
+        return self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)
 
-    def measuring(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns the stage that measures a row's reward model, last, after everything that it needs.
+    def _data_of(self, spec: TypedEntry, seed: int) -> Item:
+        return self.backbone(spec.backbone, seed, spec.path).item("data")
 
-        It is a benchmark, or the best of N responses of the row's backbone.
+    def _material(self, spec: ModelSpec, seed: int) -> dict[str, Input]:
+        """Returns what a reward model learns from and what its segments are cut by."""
+        sft = self.backbone(spec.backbone, seed, spec.path)
+        made: dict[str, Input] = {"data": sft.item("data"), "sft": sft}
+        if spec.data is not None:
+            made["data"] = self._drawn(spec.data, self._chosen("data", spec.data, "data", spec.path), seed)
+        if spec.samples:
+            made["data"] = self._item(
+                "solution_pairs", sft.name, seed, data=sft.item("data"), samples=self.samples(sft, seed)
+            )
+        if spec.entropies:
+            made["entropies"] = self.entropies(sft, seed)
+        if spec.segmenter is not None:
+            made["sentences"] = self.segmenter(sft.item("data"), spec.segmenter, spec.path)
+        return made
+
+    def _training(self, stage: str, spec: ModelSpec, data: str) -> Address:
+        """Returns training settings: of one reward model, else of a paper's on the data, of the paper, of the scale."""
+        return self.stage_settings(stage, f"{spec.paper}-{spec.name}", f"{spec.paper}-{data}", spec.paper)
+
+    # --- sampled solutions -------------------------------------------------------------------------------------------
+
+    def samples(self, sft: Item, seed: int) -> Item:
+        """Returns the stage that draws solutions from an SFT model."""
+        spec = self.stage_settings("samples")
+        return self._item("samples", sft.name, seed, spec=spec, data=sft.item("data"), sft=sft, seed=seed)
+
+    def teacher(self, sft: Item, seed: int) -> Item:
+        """Returns a teacher's rewrites of an SFT model's wrong solutions."""
+        spec, drawn = self.stage_settings("teacher"), self.samples(sft, seed)
+        return self._item("teacher", sft.name, seed, spec=spec, data=sft.item("data"), sft=sft, samples=drawn)
+
+    def generative_reward_model(self, spec: ModelSpec, sft: Item, seed: int) -> Item:
+        """Returns a generative reward model with what it says of an SFT model's samples.
+
+        It starts from its own backbone and learns from the teacher of the one whose samples it scores.
         """
-        (spec,) = row.reward_models
-        settings = self.stage_settings(row.kind)
-        drawn = ROW_KINDS[row.kind].needs_pool
-        if not drawn and spec.backbone != row.backbone:
-            raise RecipeError(
-                f"{row.path}: backbone is '{row.backbone}', but reward model '{spec.name}' is of '{spec.backbone}', on "
-                "whose data it is measured; name the same backbone"
-            )
-        *above, fitted = self.reward_model(spec, seed)
-        made: dict[str, Argument] = {"scale": settings, "data": result_of(above[0]), "sft": result_of(above[2])}
-        named = ("entropies", "sentences", "reward_model")
-        made |= {name: fitted.arguments[name] for name in named if name in fitted.arguments}
-        if drawn:
-            self._check_models(row)
-            above = [*above, *self.pool(row, seed)]
-            made["pool"] = result_of(above[-1])
-        return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
+        own, taught = self.backbone(spec.backbone, seed, spec.path), self.teacher(sft, seed)
+        name = spec.name if spec.backbone == sft.name else f"{spec.name}-for-{sft.name}"
+        scale = self._training("generative_reward_model", spec, own.item("data").name)
+        made: dict[str, Input] = {"spec": spec.path, "scale": scale, "data": own.item("data"), "sft": own}
+        made |= {"samples": taught.item("samples"), "teacher": taught}
+        return self._item("generative_reward_model", name, seed, spec.paper, **made, seed=seed)
 
-    def comparing(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns the stage that compares the policies of several rows, last, after everything that it needs."""
-        judged = row.policies[0]
-        if row.backbone != judged.backbone:
-            raise RecipeError(
-                f"{row.path}: backbone is '{row.backbone}', but policy '{judged.name}' is of '{judged.backbone}'; name "
-                "the same backbone"
-            )
-        parts = [self.row(other, seed) for other in row.policies]
-        for other, items in zip(row.policies, parts, strict=True):
-            if items[0] != parts[0][0]:
-                raise RecipeError(
-                    f"{row.path}: '{other.name}' answers the prompts of data '{items[0].name}', but "
-                    f"'{row.policies[0].name}' those of '{parts[0][0].name}'; compare policies on the same data"
-                )
-        made: dict[str, Argument] = {"row": row.path, "scale": self.stage_settings(row.kind)}
-        made |= {"data": result_of(parts[0][0]), "policies": tuple(result_of(items[-1]) for items in parts)}
-        above = [item for items in parts for item in items]
-        return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
+    # --- selections --------------------------------------------------------------------------------------------------
 
-    def pool(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns the greedy and sampled responses of a row's backbone, after the backbone."""
-        base = self.backbone(row.backbone, seed, row.path)
-        made: dict[str, Argument] = {"scale": self.stage_settings("pool"), "data": result_of(base[0])}
-        return [*base, self._item("pool", row.backbone, seed, **made, sft=result_of(base[2]), seed=seed)]
+    def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
+        """Returns addresses of a selection's aspects at this scale."""
+        named = enumerate(spec.spec.aspects)
+        return tuple(self._chosen("aspects", name, f"aspects[{place}]", spec.path) for place, name in named)
+
+    def selection(self, spec: SelectionSpec, seed: int) -> Item:
+        """Returns a selection of aspects."""
+        sft, files = self.backbone(spec.backbone, seed, spec.path), self.aspects(spec)
+        data = sft.item("data")
+        made: dict[str, Input] = {
+            "spec": spec.path,
+            "scale": self.stage_settings("selection", data.name),
+            "aspect": files,
+            "data": data,
+            "sft": sft,
+            "reward_model": self.reward_model(spec.holistic, seed),
+        }
+        if models := tuple(self._aspect_model(spec.paper, file, seed) for file in files if self._model_of(file)):
+            made["aspect_model"] = models
+        return self._item("selection", spec.name, seed, spec.paper, **made, seed=seed)
+
+    def _model_of(self, aspect: Address) -> str | None:
+        name: str | None = self.settings.get(aspect).model
+        return name
+
+    def _aspect_model(self, paper: str, aspect: Address, seed: int) -> Item:
+        """Returns the trained model behind an aspect."""
+        known, name = self.settings.entries(paper, "aspect_models"), str(self._model_of(aspect))
+        if name not in known:
+            raise RecipeError(f"{aspect}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
+        sft = self.backbone(self.settings.get(known[name]).backbone, seed, known[name])
+        made: dict[str, Input] = {"spec": known[name], "scale": self.stage_settings("aspect_model")}
+        return self._item("aspect_model", name, seed, paper, **made, data=sft.item("data"), sft=sft, seed=seed)
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def row(self, row: RowSpec, seed: int) -> list[Item]:
+        """Returns a row's stage of one seed, last, and everything above it."""
+        last = _STAGES[ROW_KINDS[row.kind].work](self, row, seed)
+        if ROW_KINDS[row.kind].work != "name":
+            last = replace(last, after=(self.check(row.paper),))
+        return last.with_all_above()
+
+    def check(self, paper: str) -> Item:
+        """Returns the stage that checks every setting of a paper at this scale, and depends on all their pages."""
+        out = f"{self.results}/{paper}/check"
+        if out not in self._items:
+            rows = read_rows(self.root, paper)[0].values()
+            owners = {paper, *(model.paper for row in rows for model in row.reward_models)}
+            folders = [self.root / paper_folder(owner) for owner in sorted(owners)]
+            pages = [file for folder in folders for kind in PAPER_PAGES for file in page_files(folder, kind)]
+            after = [*(page.relative_to(self.root) for page in pages), *scale_pages(self.root, self.name)]
+            made: dict[str, Input] = {"results": self.results, "paper": paper}
+            self._items[out] = Item("check", "", made, out, paper, after=tuple(path.as_posix() for path in after))
+        return self._items[out]
+
+    def training(self, row: RowSpec, seed: int) -> Item:
+        """Returns the stage that trains a row's policy."""
+        sft = self.backbone(row.backbone, seed, row.path)
+        data = sft.item("data")
+        settings = self.policy_settings(row, data.name)
+        self._check_models(row)
+        evaluation = row.spec.evaluation and self._chosen("evaluation", row.spec.evaluation, "evaluation", row.path)
+        made: dict[str, Input] = {"row": row.path, "scale": settings}
+        made |= {"evaluation": evaluation or sft.inputs["evaluation"], "data": data, "sft": sft}
+        if row.entropies:
+            made["entropies"] = self.entropies(sft, seed)
+        if row.segmenter is not None:
+            scorer = row.reward_models[0]
+            made["sentences"] = self.segmenter(self._data_of(scorer, seed), row.segmenter, scorer.path)
+        if row.reward_models:
+            fitted = tuple(self.normaliser(spec, seed) for spec in row.reward_models)
+            made["reward_model"] = tuple(self.reward_model(spec, seed) for spec in row.reward_models)
+            made["normaliser"] = fitted
+        if row.selection is not None:
+            chosen = self.selection(row.selection, seed)
+            made |= {"selection": chosen, "holistic": chosen.inputs["reward_model"]}
+            if "aspect_model" in chosen.inputs:
+                made["aspect_model"] = chosen.inputs["aspect_model"]
+        if row.references:
+            made["references"] = tuple(self.references(spec, seed) for spec in row.references)
+        if row.solutions:
+            made["samples"] = self.samples(sft, seed)
+        if TEACHER in row.solutions:
+            made["teacher"] = self.teacher(sft, seed)
+        if row.generative is not None:
+            made["token_rewards"] = self.generative_reward_model(row.generative, sft, seed)
+        policy = self._item("policy", row.name, seed, row.paper, **made, seed=seed)
+        return policy if row.selection is None else replace(policy, reads=self.aspects(row.selection))
 
     def policy_settings(self, row: RowSpec, data: str) -> Address:
         """Returns sizes of a row's optimiser: those for one data set, else everybody's."""
@@ -287,54 +313,49 @@ class Scale:
         field_ = "optimiser.kind" if row.spec.settings is None else "settings"
         return self._chosen("policy", row.settings, field_, row.path)
 
-    def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
-        """Returns addresses of a selection's aspects at this scale."""
-        named = enumerate(spec.spec.aspects)
-        return tuple(self._chosen("aspects", name, f"aspects[{place}]", spec.path) for place, name in named)
-
-    def selection(self, spec: SelectionSpec, seed: int) -> list[Item]:
-        """Returns a selection of aspects, after everything that it needs."""
-        base = self.backbone(spec.backbone, seed, spec.path)
-        files = self.aspects(spec)
-        holistic = self.reward_model(spec.holistic, seed)
-        models = self.aspect_models(spec.paper, files, seed)
-        made: dict[str, Argument] = {
-            "spec": spec.path,
-            "scale": self.stage_settings("selection", base[0].name),
-            "aspect": files,
-            "data": result_of(base[0]),
-            "sft": result_of(base[2]),
-            "reward_model": holistic[-1].arguments["reward_model"],
-        }
-        if models:
-            made["aspect_model"] = tuple(result_of(items[-1]) for items in models)
-        above = [*base, *holistic, *(item for items in models for item in items)]
-        return [*above, self._item("selection", spec.name, seed, spec.paper, **made, seed=seed)]
-
-    def aspect_models(self, paper: str, files: tuple[Address, ...], seed: int) -> list[list[Item]]:
-        """Returns the trained models behind aspects, each after everything that it needs."""
-        known, found = self.settings.entries(paper, "aspect_models"), []
-        for file in files:
-            name = self.settings.get(TYPES["selection", "aspect"], file).model
-            if name is None:
-                continue
-            if name not in known:
-                raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
-            spec = known[name]
-            base = self.backbone(self.settings.get(TYPES["aspect_model", "spec"], spec).backbone, seed, spec)
-            made = {"data": result_of(base[0]), "sft": result_of(base[2])}
-            scale = self.stage_settings("aspect_model")
-            found.append(
-                [*base, self._item("aspect_model", name, seed, paper, spec=spec, scale=scale, **made, seed=seed)]
+    def measuring(self, row: RowSpec, seed: int) -> Item:
+        """Returns the stage that measures a row's reward model by a benchmark, or by the best of N responses of the
+        row's backbone."""
+        (spec,) = row.reward_models
+        settings = self.stage_settings(row.kind)
+        drawn = ROW_KINDS[row.kind].needs_pool
+        if not drawn and spec.backbone != row.backbone:
+            raise RecipeError(
+                f"{row.path}: backbone is '{row.backbone}', but reward model '{spec.name}' is of '{spec.backbone}', on "
+                "whose data it is measured; name the same backbone"
             )
-        return found
+        sft = self.backbone(spec.backbone, seed, spec.path)
+        made: dict[str, Input] = {"scale": settings, **self._material(spec, seed), "data": sft.item("data")}
+        made["reward_model"] = self.reward_model(spec, seed)
+        if drawn:
+            self._check_models(row)
+            made["pool"] = self.pool(row, seed)
+        return self._item(row.kind, row.name, seed, row.paper, **made)
+
+    def comparing(self, row: RowSpec, seed: int) -> Item:
+        """Returns the stage that compares the policies of several rows."""
+        judged = row.policies[0]
+        if row.backbone != judged.backbone:
+            raise RecipeError(
+                f"{row.path}: backbone is '{row.backbone}', but policy '{judged.name}' is of '{judged.backbone}'; name "
+                "the same backbone"
+            )
+        policies = tuple(self.row(other, seed)[-1] for other in row.policies)
+        data = policies[0].item("data")
+        for other in policies:
+            if other.item("data") != data:
+                raise RecipeError(
+                    f"{row.path}: '{other.name}' answers the prompts of data '{other.item('data').name}', but "
+                    f"'{judged.name}' those of '{data.name}'; compare policies on the same data"
+                )
+        made: dict[str, Input] = {"row": row.path, "scale": self.stage_settings(row.kind)}
+        return self._item(row.kind, row.name, seed, row.paper, **made, data=data, policies=policies)
 
     def _words(self, entry: TypedEntry) -> str:
         """Returns the identity of a backbone's tokenizer: the source that it is loaded from, else its name."""
         at = self._chosen("backbones", entry.backbone, "backbone", entry.path)
-        name = self.settings.get(TYPES["sft", "spec"], at).tokenizer
-        of_tokenizer = self._chosen("tokenizers", name, "tokenizer", at)
-        return str(self.settings.get(TYPES["tokenizer", "spec"], of_tokenizer).source or name)
+        name = self.settings.get(at).tokenizer
+        return str(self.settings.get(self._chosen("tokenizers", name, "tokenizer", at)).source or name)
 
     def _check_models(self, row: RowSpec) -> None:
         """Refuses reward models that do not read the row's tokens, or whose references another model wrote; a Hugging
@@ -349,73 +370,9 @@ class Scale:
             if spec in row.references and spec.backbone != row.backbone:
                 raise RecipeError(f"{other}; its shaping needs a reward model of the row's backbone")
 
-    def check(self, paper: str) -> Item:
-        """Returns the stage that checks every setting of a paper at this scale, and depends on all their pages."""
-        if paper not in self._checks:
-            rows = read_rows(self.root, paper)[0].values()
-            owners = {paper, *(model.paper for row in rows for model in row.reward_models)}
-            folders = [self.root / paper_folder(owner) for owner in sorted(owners)]
-            pages = [file for folder in folders for kind in PAGES for file in page_files(folder, kind)]
-            after = [*(page.relative_to(self.root) for page in pages), *scale_pages(self.root, self.name)]
-            made: dict[str, Argument] = {"results": self.results, "paper": paper}
-            out = f"{self.results}/{paper}/check"
-            self._checks[paper] = Item("check", "", made, out, paper, after=tuple(path.as_posix() for path in after))
-        return self._checks[paper]
 
-    def row(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns a row's stage of one seed, last, and everything above it."""
-        items = _STAGES[ROW_KINDS[row.kind].work](self, row, seed)
-        if ROW_KINDS[row.kind].work == "name":
-            return items
-        check = self.check(row.paper)
-        return [*items[:-1], check, replace(items[-1], after=(result_of(check),))]
-
-    def training(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns the stage that trains a row's policy, last, after everything that it needs."""
-        above = base = self.backbone(row.backbone, seed, row.path)
-        prepare, _, sft = base
-        settings = self.policy_settings(row, prepare.name)
-        self._check_models(row)
-        evaluation = row.spec.evaluation and self._chosen("evaluation", row.spec.evaluation, "evaluation", row.path)
-        made: dict[str, Argument] = {
-            "row": row.path,
-            "scale": settings,
-            "evaluation": evaluation or sft.arguments["evaluation"],
-            "data": result_of(prepare),
-            "sft": result_of(sft),
-        }
-        models = [self.reward_model(spec, seed) for spec in row.reward_models]
-        if row.entropies:
-            above = [*above, self.entropies(base, seed)]
-            made["entropies"] = result_of(above[-1])
-        if row.segmenter is not None:
-            scorer = row.reward_models[0]
-            scored = self.backbone(scorer.backbone, seed, scorer.path)
-            above = [*above, *scored, self.segmenter(scored, row.segmenter, row.path)]
-            made["sentences"] = result_of(above[-1])
-        if row.reward_models:
-            above = [*above, *(item for items in models for item in items)]
-            made["reward_model"] = tuple(str(items[-1].arguments["reward_model"]) for items in models)
-            made["normaliser"] = tuple(result_of(items[-1]) for items in models)
-        if row.selection is not None:
-            chosen = self.selection(row.selection, seed)
-            above = [*above, *chosen]
-            made["selection"] = result_of(chosen[-1])
-            made["holistic"] = chosen[-1].arguments["reward_model"]
-            if "aspect_model" in chosen[-1].arguments:
-                made["aspect_model"] = chosen[-1].arguments["aspect_model"]
-        if row.references:
-            centers = [self.references(spec, seed)[-1] for spec in row.references]
-            above = [*above, *centers]
-            made["references"] = tuple(map(result_of, centers))
-        further, arguments = self.solutions(row, base, seed)
-        above, made = [*above, *further], made | arguments
-        policy = self._item("policy", row.name, seed, row.paper, **made, seed=seed)
-        return [*above, policy if row.selection is None else replace(policy, reads=self.aspects(row.selection))]
-
-
-#: Stages behind a row, by the work of its kind.
-_STAGES: dict[str, Callable[[Scale, RowSpec, int], list[Item]]] = {
+#: The last stage of a row, by the work of its kind.
+_STAGES: dict[str, Callable[[Scale, RowSpec, int], Item]] = {
     "train": Scale.training,
     "measure": Scale.measuring,
     "compare": Scale.comparing,

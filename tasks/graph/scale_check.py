@@ -1,4 +1,4 @@
-"""Checks a scale without weights: shapes, trained parameters, memory per GPU, and the DeepSpeed configuration."""
+"""Checks a scale without weights: shapes, trained parameters and memory per GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import RowSpec, load_rows, papers
 from tasks.graph.scale import Scale
-from tasks.graph.typed_settings import TYPES
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
@@ -106,7 +105,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
     rows = [row for row in load_rows(root, paper).values() if row.kind == "reward"]
     here, found, data_sets = Scale(root, scale), list[StageMemory](), scale_entries(root, scale, "data")
     for name, path in sorted(scale_entries(root, scale, "backbones").items()):
-        spec: BackboneSpec = here.settings.get(TYPES["sft", "spec"], path)
+        spec: BackboneSpec = here.settings.get(path)
         own = [row for row in rows if row.backbone == name]
         if spec.source is None or not own:
             continue
@@ -119,7 +118,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
             found.append(_supervised(backbone, "sft", spec.training, pairs))
         if any(row.reward_models for row in own):
             at = here.stage_settings("reward_model", f"{paper}-{spec.data}", paper)
-            training = here.settings.get(TYPES["reward_model", "scale"], at)
+            training = here.settings.get(at)
             if isinstance(training, TrainingConfig):
                 found.append(_supervised(backbone, "reward_model", training, pairs))
         found.append(max((_policy(here, row, backbone) for row in own), key=lambda stage: stage.total))
@@ -186,7 +185,7 @@ def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     """Returns a reward row's policy by its own settings; adapters are trained where it says so."""
     config, limits, sharding, recipe = backbone.config, backbone.limits, backbone.sharding, row.spec
     where = here.policy_settings(row, backbone.spec.data)
-    scale: PolicyScale = here.settings.get(TYPES["policy", "scale"], where)
+    scale: PolicyScale = here.settings.get(where)
     settings = scale.optimiser_config(recipe.optimiser, where)
     prompt, response = scale.prompt_limit or limits.prompt, limits.total - limits.prompt
     if not settings.fixed_samples:
@@ -194,7 +193,7 @@ def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     length = prompt + response
     backbone.check_length(length)
     aspects = here.aspects(row.selection) if row.selection else ()
-    trained_aspects = [at for at in aspects if here.settings.get(TYPES["selection", "aspect"], at).model is not None]
+    trained_aspects = [at for at in aspects if here.settings.get(at).model is not None]
     policy = backbone.parameters if recipe.lora is None else backbone.adapters(recipe.lora)
     scorers = backbone.scalar * (len(row.reward_models) + len(trained_aspects))
     trained = {"policy": policy} | ({"critic": backbone.scalar} if settings.has_critic else {})
@@ -227,23 +226,6 @@ def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     return StageMemory(backbone.name, stage, trained, parts, host, work.gpu_hours(), spared)
 
 
-def check_deepspeed(config: dict[str, Any], ranks: int) -> None:
-    """Lets DeepSpeed itself read a configuration, as the stages complete it.
-
-    Raises:
-        RecipeError: what it says.
-    """
-    from rlhf_core.zero import completed, import_deepspeed
-
-    import_deepspeed()
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    try:
-        DeepSpeedConfig({**completed(config, 1.0), "train_batch_size": 1})
-    except Exception as error:
-        raise RecipeError(f"DeepSpeed refuses the configuration: {str(error).splitlines()[0]}") from None
-
-
 def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: float) -> int:
     """Prints the check; returns how many stages do not fit a GPU of `gpu_gb` GiB."""
     from rich.console import Console
@@ -252,8 +234,6 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
     from tasks.params.stages import read_deepspeed
 
     config = None if deepspeed is None else read_deepspeed(deepspeed)
-    if config is not None:
-        check_deepspeed(config, ranks)
     stages: list[tuple[str, StageMemory]] = []
     for paper in papers(root):
         try:

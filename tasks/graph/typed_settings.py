@@ -1,4 +1,4 @@
-"""Settings of each stage and of the stages above it, typed as the stages type them: `TYPES` says how."""
+"""Typed settings by their addresses: the name of a page says what its entries are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.supervised.config import TrainingConfig
-from tasks.graph.items import Argument, Item, result_of
+from tasks.graph.items import Item
 from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry, SelectionScale
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import data_spec
-from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, RewardBenchSpec, SecondJudgeSpec
-from tasks.params.pages import BASE, Address, entries, explained, read_page, read_settings
+from tasks.params.evaluation import (
+    BestOfNSpec,
+    EvaluationConfig,
+    PoolSpec,
+    ReevaluationSettings,
+    RewardBenchSpec,
+    SecondJudgeSpec,
+)
+from tasks.params.pages import BASE, Address, entries, read_page, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.questions import SamplesSpec, TeacherSpec
 from tasks.params.reward_model import (
@@ -27,8 +34,9 @@ from tasks.params.reward_model import (
     reward_model_spec,
 )
 from tasks.params.row_parser import parse_row
-from tasks.params.scales import scale_entries, scale_names
+from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
 from tasks.params.settings import typed
+from tasks.params.stages import RUNS, RunSettings, stage_needs
 
 #: Makes typed settings of a mapping; the second argument is its place, for messages.
 Make = Callable[[Mapping[str, Any], str], Any]
@@ -38,36 +46,56 @@ def _of(cls: type[Any]) -> Make:
     return partial(typed, cls)
 
 
-#: Functions that type the settings among a stage's arguments, by stage and argument.
-TYPES: Mapping[tuple[str, str], Make] = {
-    ("prepare", "spec"): data_spec,
-    ("tokenizer", "spec"): _of(TokenizerSpec),
-    ("segmenter", "spec"): _of(SegmenterSpec),
-    ("sft", "spec"): _of(BackboneSpec),
-    ("sft", "evaluation"): _of(EvaluationConfig),
-    ("entropies", "spec"): _of(EntropySpec),
-    ("samples", "spec"): _of(SamplesSpec),
-    ("teacher", "spec"): _of(TeacherSpec),
-    ("generative_reward_model", "spec"): _of(GenerativeModelSpec),
-    ("generative_reward_model", "scale"): _of(GenerativeModelScale),
-    ("reward_model", "spec"): reward_model_spec,
-    ("reward_model", "scale"): reward_model_scale,
-    ("normaliser", "scale"): _of(NormaliserSpec),
-    ("references", "scale"): _of(ReferencesSpec),
-    ("aspect_model", "spec"): _of(AspectModelSpec),
-    ("aspect_model", "scale"): _of(TrainingConfig),
-    ("selection", "spec"): _of(SelectionEntry),
-    ("selection", "scale"): _of(SelectionScale),
-    ("selection", "aspect"): _of(AspectSpec),
-    ("policy", "row"): parse_row,
-    ("policy", "scale"): _of(PolicyScale),
-    ("policy", "evaluation"): _of(EvaluationConfig),
-    ("reward_bench", "scale"): _of(RewardBenchSpec),
-    ("pool", "scale"): _of(PoolSpec),
-    ("best_of_n", "scale"): _of(BestOfNSpec),
-    ("second_judge", "row"): parse_row,
-    ("second_judge", "scale"): _of(SecondJudgeSpec),
+#: The pages of a paper, by the name of their files.
+PAPER_PAGES: Mapping[str, Make] = {
+    "rows": parse_row,
+    "reward_models": reward_model_spec,
+    "generative_reward_models": _of(GenerativeModelSpec),
+    "selections": _of(SelectionEntry),
+    "aspect_models": _of(AspectModelSpec),
 }
+#: The pages of a scale.
+SCALE_PAGES: Mapping[str, Make] = {
+    "backbones": _of(BackboneSpec),
+    "data": data_spec,
+    "tokenizers": _of(TokenizerSpec),
+    "evaluation": _of(EvaluationConfig),
+    "policy": _of(PolicyScale),
+    "aspects": _of(AspectSpec),
+    "segmenters": _of(SegmenterSpec),
+}
+PAGES = {**PAPER_PAGES, **SCALE_PAGES}
+#: Entries of a scale's stages.yaml, by the stage that their names begin with.
+STAGE_SETTINGS: Mapping[str, Make] = {
+    RESOURCES: stage_needs,
+    "entropies": _of(EntropySpec),
+    "samples": _of(SamplesSpec),
+    "teacher": _of(TeacherSpec),
+    "generative_reward_model": _of(GenerativeModelScale),
+    "reward_model": reward_model_scale,
+    "normaliser": _of(NormaliserSpec),
+    "references": _of(ReferencesSpec),
+    "aspect_model": _of(TrainingConfig),
+    "selection": _of(SelectionScale),
+    "reward_bench": _of(RewardBenchSpec),
+    "pool": _of(PoolSpec),
+    "best_of_n": _of(BestOfNSpec),
+    "second_judge": _of(SecondJudgeSpec),
+}
+#: Whole files.
+FILES: Mapping[str, Make] = {"reevaluation": _of(ReevaluationSettings), Path(RUNS).stem: _of(RunSettings)}
+
+
+def type_of(address: str) -> Make:
+    """Returns what types the settings at an address; raises KeyError for a page or stage that has none."""
+    at = Address(address)
+    stem = at.file.stem
+    if at.key is None:
+        return FILES[stem]
+    if stem.partition("_")[0] == STAGES:
+        return STAGE_SETTINGS[at.key.partition("-")[0]]
+    kinds = [kind for kind in PAGES if stem == kind or stem.startswith(f"{kind}_")]
+    return PAGES[max(kinds, key=len, default=stem)]
 
 
 class TypedSettings:
@@ -79,29 +107,36 @@ class TypedSettings:
 
     def __init__(self, root: Path) -> None:
         self.root, self.problems = root, set[str]()
-        self._made: dict[tuple[Make, str], Any] = {}
+        self._made: dict[str, Any] = {}
         self._entries: dict[tuple[str, str], dict[str, Address]] = {}
 
-    def get(self, make: Make, address: str) -> Any:
+    def get(self, address: str) -> Any:
         """Returns the typed settings at an address.
 
         Raises:
             RecipeError, DataError: they cannot be read or typed.
         """
-        key = (make, address)
-        if key not in self._made:
+        if address not in self._made:
             try:
-                self._made[key] = make(read_settings(self.root / address), address)
+                self._made[address] = type_of(address)(read_settings(self.root / address), address)
             except DataError as error:
-                self._made[key] = error
+                self._made[address] = error
             except RecipeError as error:
-                self._made[key] = RecipeError(self._explained(str(error), make, Address(address)))
-            if isinstance(self._made[key], RewardsmithError):
-                self.problems.add(str(self._made[key]))
-        found = self._made[key]
+                self._made[address] = RecipeError(self._of_the_base(str(error), Address(address)))
+            if isinstance(self._made[address], RewardsmithError):
+                self.problems.add(str(self._made[address]))
+        found = self._made[address]
         if isinstance(found, RewardsmithError):
             raise found
         return found
+
+    def problem(self, address: str) -> str | None:
+        """Returns what is wrong with the settings at an address, None if they are valid."""
+        try:
+            self.get(address)
+        except (RecipeError, DataError) as error:
+            return str(error)
+        return None
 
     def entries(self, paper: str, kind: str) -> dict[str, Address]:
         """Returns addresses of a paper's entries of a kind by name, found once."""
@@ -116,16 +151,17 @@ class TypedSettings:
         found = (scale_entries(self.root, scale, "backbones") for scale in scale_names(self.root))
         return frozenset(name for names in found for name in names)
 
-    def _explained(self, problem: str, make: Make, address: Address) -> str:
-        """Returns a problem of an entry as the base's, where the page's base alone has the same one."""
-        if address.key is not None:
-            base = Address(f"{address.file}:{BASE}")
-            try:
-                make({"title": BASE, **read_page(self.root / address.file).base}, base)
-            except RecipeError as error:
-                if str(error).removeprefix(base) == problem.removeprefix(address):
-                    return str(error)
-        return explained(problem, address.under(self.root))
+    def _of_the_base(self, problem: str, address: Address) -> str:
+        """Returns a problem of an entry as its page's base's, where the base alone has the same one."""
+        if address.key is None:
+            return problem
+        base = Address(f"{address.file}:{BASE}")
+        try:
+            type_of(address)({"title": BASE, **read_page(self.root / address.file).base}, base)
+        except RecipeError as error:
+            if str(error).removeprefix(base) == problem.removeprefix(address):
+                return str(error)
+        return problem
 
 
 def typed_settings(root: Path) -> TypedSettings:
@@ -141,61 +177,40 @@ def _typed_settings(root: Path, _: tuple[tuple[Path, int, int], ...]) -> TypedSe
 
 @dataclass(frozen=True)
 class StageContext:
-    """A stage with the stages that it reads from.
+    """A stage with the typed settings of itself and of the stages that it reads from.
 
     Attributes:
         item: the stage.
-        above: every stage above it, by its result.
         settings: of this root.
     """
 
     item: Item
-    above: Mapping[str, Item]
     settings: TypedSettings
 
     def own(self, argument: str) -> Any:
         """Returns the typed settings of one of the stage's own arguments."""
-        return self.settings.get(TYPES[self.item.module, argument], self.where(argument))
+        return self.settings.get(self.where(argument))
 
     def where(self, argument: str) -> str:
         """Returns the address of one of the stage's own settings."""
-        return str(self.item.arguments[argument])
+        return str(self.item.inputs[argument])
 
     def settings_by_address(self) -> Iterator[tuple[str, Any]]:
         """Yields the address and the typed settings of each of the stage's own arguments that has some."""
-        for make, address in stated_settings(self.item):
-            yield address, self.settings.get(make, address)
+        for address in self.item.addresses:
+            yield address, self.settings.get(address)
 
     def upstream(self, argument: str) -> list[StageContext]:
         """Returns the stages whose results are given as an argument; a given reward model has none."""
-        value: Argument = self.item.arguments.get(argument, ())
-        results = value if isinstance(value, tuple) else (str(value),)
-        return [stage for one in results if (stage := self.stage_of(one)) is not None]
-
-    def stage_of(self, result: str) -> StageContext | None:
-        """Returns the stage that makes a result; None for what is given."""
-        return StageContext(self.above[result], self.above, self.settings) if result in self.above else None
+        return [StageContext(item, self.settings) for item in self.item.items(argument)]
 
     @property
     def prepare(self) -> StageContext:
         """Returns the stage that prepares the stage's data."""
-        stage = self.upstream("data")[0] if self.item.module != "prepare" else self
+        stage = self if self.item.module == "prepare" else self.upstream("data")[0]
         return stage if stage.item.module == "prepare" else stage.prepare
 
     @property
     def data(self) -> Any:
         """Returns the typed data spec of the stage's data."""
         return self.prepare.own("spec")
-
-
-def stated_settings(item: Item) -> Iterator[tuple[Make, str]]:
-    """Yields the type and the address of each of a stage's settings."""
-    for name, value in item.arguments.items():
-        if (item.module, name) in TYPES:
-            for address in value if isinstance(value, tuple) else (str(value),):
-                yield TYPES[item.module, name], address
-
-
-def by_result(items: list[Item]) -> dict[str, Item]:
-    """Returns stages by their results."""
-    return {result_of(item): item for item in items}

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 
 from rlhf_core.aspects.aspect import SLICERS, Density
 from rlhf_core.choices import Choices
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.consistency import SelectionRule
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES
 from rlhf_core.typed import Checked, above, at_least, between, one_of
-from tasks.params.settings import Count
+from tasks.params.settings import LONG_FORM, Count, Need
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,15 @@ class AspectModelSpec(Checked):
     aspect: str
     density: Annotated[str, one_of((*(density.value for density in SLICERS), Density.SEQUENCE.value))]
     error_weight: Annotated[float, above(0)] = 1.0
+
+    def _check_together(self) -> None:
+        known = ("completeness",) if self.density == Density.SEQUENCE.value else ("relevance", "factuality")
+        if self.aspect not in known:
+            raise RecipeError(f"aspect is '{self.aspect}', of density '{self.density}'{hint(self.aspect, known)}")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(LONG_FORM, "aspect", self.aspect),)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rlhf_core.models.architecture import check_architecture
 from rlhf_core.segmentation.sat import TaggerConfig
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import Checked, Seed, at_least, between, one_of
-from tasks.params.settings import Count, Share
+from tasks.params.settings import TRUE_REWARDS, Count, Need, Share
 
 #: Number formats of a backbone's weights.
 PRECISION_NAMES = ("float32", "bf16")
@@ -152,3 +152,7 @@ class SegmenterSpec(Checked):
         for name in ("gradient_checkpointing", "padding_free"):
             if self.training is not None and getattr(self.training, name) is not None:
                 raise RecipeError(f"training.{name} is of language models; leave it out of a segmenter's training")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(TRUE_REWARDS, "gold", self.gold),) if self.gold == "clauses" else ()

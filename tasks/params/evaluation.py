@@ -17,7 +17,7 @@ from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.protocols import PAIR_TEMPLATES, PROTOCOLS
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, Temperature
 from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, one_of
-from tasks.params.settings import Count, InnerShare, Size
+from tasks.params.settings import DIALOGUES, Count, InnerShare, Need, Size, benchmark_part
 
 #: Parts of an evaluation: dialogue benchmarks, and tasks with right answers.
 PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code", "tasks")
@@ -114,6 +114,10 @@ class PoolSpec(Checked):
             raise RecipeError(f"benchmarks is {list(self.benchmarks)}; name each once")
         self.sampling.refuse_copies(self.samples, "samples")
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return tuple(Need(benchmark_part(name), "benchmarks", name) for name in self.benchmarks)
+
 
 @dataclass(frozen=True)
 class BestOfNSpec(Checked):
@@ -160,6 +164,10 @@ class RewardBenchSpec(Checked):
         if (self.source == "huggingface") != bool(self.sets):
             raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(DIALOGUES, "source", self.source),) if self.source == "testbed" else ()
+
 
 @dataclass(frozen=True)
 class SecondJudgeSpec(Checked):
@@ -174,6 +182,10 @@ class SecondJudgeSpec(Checked):
     judge: Judge
     benchmark: Annotated[str, one_of(DIALOGUE_BENCHMARKS)] = "alpaca"
     template: Annotated[str, one_of(PAIR_TEMPLATES)] = "ranking"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(benchmark_part(self.benchmark), "benchmark", self.benchmark),)
 
 
 @dataclass(frozen=True)

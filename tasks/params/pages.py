@@ -35,7 +35,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -191,29 +191,6 @@ def merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[name] = deepcopy(value)
     return merged
-
-
-def replaced(base: Mapping[str, Any], own: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, set[str]]]:
-    """Yields where an entry's `kind` replaces a mapping of the base: the place, the base's kind and the names lost."""
-    if "kind" in base and own.get("kind") is not None and not _same(own["kind"], base["kind"]):
-        yield path, base["kind"], set(base) - set(own)
-        return
-    for name, value in own.items():
-        if isinstance(value, Mapping) and isinstance(inner := base.get(name), Mapping):
-            yield from replaced(inner, value, f"{path}.{name}" if path else name)
-
-
-def explained(problem: str, address: Address) -> str:
-    """Returns a message about an entry; where a setting is missing since the entry has another `kind`, it says so."""
-    page = read_page(address.file) if address.key is not None else None
-    part = page._part(str(address.key)) if page is not None else None
-    if page is None or part is None or not problem.endswith("missing"):
-        return problem
-    for path, kind, names in replaced(page.base, page.entries[part[1]]):
-        if any(f"{name}'" in problem for name in names):
-            whose = f"the base's {path}" if path else "the base"
-            return f"{problem}; {whose} is of kind '{kind}' and does not apply to another kind"
-    return problem
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -17,7 +17,7 @@ from rlhf_core.supervised.config import DURATIONS, ImitationSettings, TrainingCo
 from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from rlhf_core.typed import Checked, check_given, init_fields, one_of
-from tasks.params.settings import Count, Size, overrides, typed
+from tasks.params.settings import Count, Need, Size, benchmark_part, overrides, typed
 
 #: Benchmarks on whose prompts a policy can be evaluated while it trains.
 CHECKPOINT_BENCHMARKS = ("alpaca", "held_out")
@@ -80,6 +80,11 @@ class PolicyScale(Checked):
         for name in self.optimiser:
             if name not in known and nearest(name, known, cutoff=0.8):
                 raise RecipeError(f"unknown setting 'optimiser.{name}'{hint(name, known)}")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        name = self.checkpoint_benchmark
+        return () if name == "alpaca" else (Need(benchmark_part(name), "checkpoint_benchmark", name),)
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
         """Returns whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""

@@ -15,7 +15,7 @@ from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
 from rlhf_core.typed import Checked, Seed, accepted_by, between, check_given, one_of, typed
-from tasks.params.settings import QUESTIONS, TESTBED_QUESTIONS, Count, Size
+from tasks.params.settings import QUESTIONS, TESTBED_QUESTIONS, Count, Need, Size
 
 #: Number of a world among many independent ones.
 WorldNumber = Annotated[int, between(0, 2**40)]
@@ -159,6 +159,10 @@ class SamplesSpec(Checked):
             raise RecipeError(f"gold is {self.gold}; it must be less than samples, {self.samples}")
         self.sampling.refuse_copies(self.samples, "samples")
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(QUESTIONS, "samples", self.samples),)
+
 
 @dataclass(frozen=True)
 class TeacherSpec(Checked):
@@ -176,3 +180,7 @@ class TeacherSpec(Checked):
 
     def _check_together(self) -> None:
         check_given(TEACHERS[self.kind], self.options, "options.", complete=True)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(TESTBED_QUESTIONS, "kind", self.kind),) if TEACHERS[self.kind].needs_testbed else ()

@@ -21,7 +21,7 @@ from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_
 from rlhf_core.shaping.choices import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import Checked, Seed, above, accepted_by, between, check_given, init_fields, one_of, typed
-from tasks.params.settings import Count, Share, overrides
+from tasks.params.settings import PAIRS, TRAINED, Count, Need, Share, overrides
 
 #: Material that a reward model learns from: pairs of the backbone's data, or of sampled solutions.
 PREFERENCE, SAMPLES = "preference", "samples"
@@ -68,6 +68,10 @@ class RewardModelSpec(Checked):
                 "backbone's data; leave 'data' out"
             )
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(PAIRS, "pairs", self.pairs),)
+
 
 @dataclass(frozen=True)
 class MergeSpec(Checked):
@@ -90,6 +94,10 @@ class MergeSpec(Checked):
     def _check_together(self) -> None:
         if len(self.merge) < 2 or len(set(self.merge)) != len(self.merge):
             raise RecipeError(f"merge is {list(self.merge)}; name at least two reward models, each once")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(TRAINED, "merge", list(self.merge)),)
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,10 @@ class ZeroShotScale(Checked):
 
     zero_shot: ZeroShotSettings
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(PAIRS, "zero_shot.model", self.zero_shot.model),)
+
 
 def reward_model_scale(values: Mapping[str, Any], where: str) -> TrainingConfig | ZeroShotScale:
     """Returns the typed settings of a scale's reward models: how they are trained, or what is asked instead."""
@@ -178,6 +190,10 @@ class NormaliserSpec(Checked):
     min_samples: Count = 2
     drawn: bool = False
     own: tuple[Annotated[str, one_of(NORMALISERS)], ...] = ()
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(PAIRS, "pairs", self.pairs),)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
@@ -26,6 +27,28 @@ QUESTIONS, TESTBED_QUESTIONS, DIALOGUES = (
     "the testbed's dialogues",
 )
 LONG_FORM, FACTS = "labelled long-form answers", "the facts of the testbed's long-form questions"
+#: Parts that a reward model may provide.
+TRAINED, TOKENS, SEGMENTS = "trained weights", "values at the policy's tokens", "rewards of segments"
+FITTED, REFERENCES = "fitted normalisers", "reference rewards"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A part that a setting needs of what its stage reads; `tasks.graph.needs` compares it with what is provided.
+
+    Attributes:
+        part: one of the words above, or `benchmark_part`.
+        field, value: the setting that needs it.
+    """
+
+    part: str
+    field: str
+    value: Any
+
+
+def benchmark_part(name: str) -> str:
+    """Returns a benchmark as a part that data may provide."""
+    return f"benchmark '{name}'"
 
 
 def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def command_line(
     entries = _entries(function)
 
     def main(arguments: list[str] | None = None) -> None:
-        from tasks.graph.declared import check_declared
+        from tasks.graph.check import check_declared
 
         given = vars(argument_parser(function).parse_args(arguments))
         requested = given.pop("stage_version")

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.typed_settings import StageContext, TypedSettings, by_result
+from tasks.graph.typed_settings import StageContext, TypedSettings
 from tasks.params.metric_names import is_metric, needed_parts
 from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
@@ -81,9 +81,9 @@ def check_study(root: Path, name: str, spec: StudySpec) -> PlannedStages:
 def _check_measured(world: WorldTree, spec: StudySpec, cell: str) -> list[str]:
     """Refuses evaluations of a cell's rows that leave out, by `only`, what the study's metric is measured on, or that
     do not sample at temperature 1 where a hypothesis compares rows at a KL; returns notes on other such rows."""
-    above, settings, found = by_result(world.items(cell)), TypedSettings(world.tree), []
+    settings, found = TypedSettings(world.tree), []
     for row, item in world.stages(cell).items():
-        stage = StageContext(item, above, settings)
+        stage = StageContext(item, settings)
         if "evaluation" not in item.arguments:
             continue
         config, where = stage.own("evaluation"), f"{stage.where('evaluation')} of row '{row}'"

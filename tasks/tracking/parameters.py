@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.recipe import Recipe
-from tasks.graph.typed_settings import TYPES
+from tasks.graph.typed_settings import type_of
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale, reward_training
 from tasks.params.settings import DEFAULT_SCALE
@@ -69,10 +69,9 @@ def _settings(root: Path, stage: Mapping[str, Any]) -> dict[str, tuple[Any, Any]
     """Returns the settings of a stage by argument, as its settings page states them and typed."""
     found = {}
     for argument, values in _arguments(stage).items():
-        make = TYPES.get((stage["meta"]["module"], argument))
-        if make is not None and len(values) == 1:
+        if len(values) == 1 and Address(values[0]).key is not None:
             stated = read_settings(Address(values[0]).under(root))
-            found[argument] = stated, make(stated, values[0])
+            found[argument] = stated, type_of(values[0])(stated, values[0])
     return found
 
 

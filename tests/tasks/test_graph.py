@@ -225,7 +225,7 @@ def without(name: str) -> dict[str, Any]:
         (without("reward_model"), "a component needs one of 'reward_model'"),
         (reward_row("segment", optimiser="ppo"), "optimiser is 'ppo'; it must be a mapping"),
         (reward_row("segment", settings="huge"), "settings is 'huge', which no scale has"),
-        (reward_row("segment", backbone="phi4"), "unknown backbone 'phi4'"),
+        (reward_row("segment", backbone="phi4"), "backbone is 'phi4', which no scale has"),
     ],
 )
 def test_bad_rows_are_refused(root: Path, row: dict[str, object], message: str) -> None:

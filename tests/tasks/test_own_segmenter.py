@@ -46,7 +46,8 @@ def test_a_plan_knows_its_stages_and_refuses_a_cutoff_that_the_scale_lacks(tmp_p
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     assert load_rows(tmp_path, "segment")["bandit"].reward_models[0].entropies
     said = "\n".join(check_rows(tmp_path, "segment", ["bandit"], "testbed"))
-    assert "segmenter.high is '2.01', which needs 2.01, but params/scales/testbed/stages.yaml:entropies has" in said
+    assert "segmenter.high is '2.01', which needs entropy cutoff '2.01', but its inputs (" in said
+    assert "did you mean \"entropy cutoff '2.0'\"?" in said
     assert "segmenter.low" not in said
 
 

@@ -26,7 +26,7 @@ from rlhf_core.recipe import parse_recipe
 from tasks.graph.items import Item
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
-from tasks.graph.typed_settings import TYPES
+from tasks.graph.typed_settings import type_of
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale, reward_training
 from tasks.params.yaml_files import read_mapping
@@ -70,7 +70,9 @@ class PaperScale:
         stage, name = cell.get("stage", "policy"), str(cell.get("row") or cell["backbone"])
         if name not in self._items:
             row = cell.get("row")
-            self._items[name] = self.scale.row(self.rows[name], 0) if row else self.scale.backbone(name, 0, self.paper)
+            self._items[name] = (
+                self.scale.row(self.rows[name], 0) if row else self.scale.backbone(name, 0, self.paper).with_all_above()
+            )
         item = [one for one in self._items[name] if one.module == stage and cell.get("name") in (None, one.name)][-1]
         found = self._settings(item, cell.get("argument") or ARGUMENTS.get(stage, "scale"))
         if "passes" in cell:
@@ -90,7 +92,7 @@ class PaperScale:
         address = next(Address(one) for one in several if not name or Address(one).name == name).under(ROOT)
         if item.module == "policy" and kind == "row":
             return parse_recipe(read_settings(address), str(address))
-        found = TYPES[(item.module, kind)](read_settings(address), str(address))
+        found = type_of(address)(read_settings(address), str(address))
         if not isinstance(found, PolicyScale):
             return found
         recipe = parse_recipe(read_settings(Address(str(item.arguments["row"])).under(ROOT)), item.name)

@@ -62,5 +62,5 @@ def test_what_needs_a_trained_model_is_refused_before_anything_runs(tmp_path: Pa
     page = tmp_path / "params" / "scales" / "testbed" / "stages.yaml"
     set_entry(page, "reward_model-par", {"zero_shot": {"model": str(model)}})
     found = "\n".join(check_rows(tmp_path, "par", ["vanilla"], "testbed"))
-    assert "stages.yaml:reward_model-par: stage 'references' reads a reward model, which needs trained weights" in found
-    assert "but zero_shot reward model 'standard' has none" in found
+    assert "stage references-par-standard-0: its stage is 'references', which needs trained weights, but" in found
+    assert "zero_shot, params/scales/testbed/stages.yaml:reward_model-par" in found

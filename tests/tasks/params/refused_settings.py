@@ -100,12 +100,12 @@ ONE_FIELD: list[Case] = [
      ("generative_reward_models.yaml:qa: ", "'training.epoch'", "'epochs'?")),
     (DATA, "flattery.padding", {"flatery": 0.4}, "hackability/flattery-vanilla", (DATA, "'flatery'", "'flattery'?")),
     (ROWS, "vanilla.components", [], "par/vanilla", (VANILLA, "'components'", "'credit'")),
-    (ROWS, "vanilla.kind", "best_of_n", "par/vanilla", (VANILLA, "'backbone' and 'reward_model' are missing", "base")),
+    (ROWS, "vanilla.kind", "best_of_n", "par/vanilla", (VANILLA, "'backbone' and 'reward_model' are missing")),
 ]  # fmt: skip
 
 #: Values that contradict those of other entries, names that nothing has, and what a stage needs that its inputs lack.
 ACROSS: list[Case] = [
-    (ROWS, "vanilla.backbone", "gemma2-2bb", "par/vanilla", (VANILLA, "unknown backbone 'gemma2-2bb'", "'gemma2-2b'")),
+    (ROWS, "vanilla.backbone", "gemma2-2bb", "par/vanilla", (VANILLA, "backbone is 'gemma2-2bb'", "'gemma2-2b'")),
     (ROWS, "vanilla.reward_model", "standrd", "par/vanilla", (VANILLA, "'standrd'", "'standard'")),
     (ROWS, "vanilla.settings", "par_pp", "par/vanilla", (VANILLA, "settings is 'par_pp'", "'par_ppo'")),
     (ROWS, "vanilla.evaluation", "dialog", "par/vanilla", (VANILLA, "evaluation is 'dialog'", "'dialogue'")),
@@ -167,7 +167,7 @@ ACROSS: list[Case] = [
      ("par/rows.yaml:zz: ", "name the same backbone")),
     ("rlmec/rows_zz.yaml", "zz",
      {"title": "zz", "kind": "supervised", "backbone": "rlmec-qa", "optimiser": {"kind": "dpo"}}, "rlmec/zz",
-     ("rlmec/rows_zz.yaml:zz: optimiser is 'dpo', which needs preference pairs", "set pairs: samples")),
+     ("rlmec/rows_zz.yaml:zz: optimiser is 'dpo', which needs preference pairs", "change optimiser")),
 ]  # fmt: skip
 
 #: Numbers above what exists.

@@ -15,15 +15,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.typed import typed
-from tasks.graph.check import PAPER_TYPES, SCALE_TYPES
 from tasks.graph.dvc_files import pipeline_file
 from tasks.graph.matrix import build
-from tasks.graph.typed_settings import TYPES
-from tasks.params.evaluation import ReevaluationSettings
-from tasks.params.pages import entries, read_settings
+from tasks.graph.typed_settings import PAPER_PAGES, SCALE_PAGES, type_of
+from tasks.params.pages import Address, entries, read_settings
 from tasks.params.scales import STAGES, scale_entries, scale_names
-from tasks.params.stages import RUNS, RunSettings, stage_needs
+from tasks.params.stages import RUNS
 from tasks.params.studies import FOLDER, read_study
 from tasks.params.tuning import tuning_spec
 from tasks.params.yaml_files import yaml_text
@@ -53,30 +50,24 @@ def typed_entries() -> dict[str, Any]:
     """Returns every typed entry of params/ and studies/, by its address and the argument that it is typed as."""
     found: dict[str, Any] = {}
     for paper in sorted(path.name for path in (ROOT / "params").glob("*/") if path.name != "scales"):
-        for kind, make in PAPER_TYPES.items():
+        for kind in PAPER_PAGES:
             for address in entries(ROOT, f"params/{paper}", kind).values():
-                found[address] = make(read_settings(address.under(ROOT)), address)
+                found[address] = typed_at(address)
     for scale in scale_names(ROOT):
-        for kind, make in SCALE_TYPES.items():
+        for kind in SCALE_PAGES:
             for address in scale_entries(ROOT, scale, kind).values():
-                found[f"{scale} {address}"] = make(read_settings(address.under(ROOT)), address)
+                found[f"{scale} {address}"] = typed_at(address)
         for name, address in scale_entries(ROOT, scale, STAGES).items():
-            stage, values = name.partition("-")[0], read_settings(address.under(ROOT))
-            if name == "resources":
-                found[f"{scale} {address}"] = stage_needs(values, address)
-            for argument in ("spec", "scale"):
-                if (stage, argument) in TYPES and (stage, argument) not in _OF_PAPERS_PAGES:
-                    found[f"{scale} {address} {argument}"] = TYPES[stage, argument](values, address)
-    found["reevaluation"] = typed(ReevaluationSettings, read_settings(ROOT / "params/reevaluation.yaml"), "")
-    found[RUNS] = typed(RunSettings, read_settings(ROOT / RUNS), RUNS)
+            argument = " spec" if name.partition("-")[0] in ("entropies", "samples", "teacher") else " scale"
+            found[f"{scale} {address}{'' if name == 'resources' else argument}"] = typed_at(address)
+    found["reevaluation"] = typed_at(Address("params/reevaluation.yaml"))
+    found[RUNS] = typed_at(Address(RUNS))
     found["tuning"] = tuning_spec(ROOT)
     return found | {f"studies/{file.name}": read_study(file) for file in sorted((ROOT / FOLDER).glob("*.yaml"))}
 
 
-#: Settings of stages that are entries of papers' pages, not of a scale's.
-_OF_PAPERS_PAGES = {
-    (stage, "spec") for stage in ("reward_model", "generative_reward_model", "selection", "aspect_model")
-}
+def typed_at(address: Address) -> Any:
+    return type_of(address)(read_settings(address.under(ROOT)), address)
 
 
 def pinned_now() -> dict[str, dict[str, str]]:

@@ -12,8 +12,7 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError, hint
 from tasks import check
-from tasks.graph.check import check_all, check_rows, refuse_rows
-from tasks.graph.declared import check_declared
+from tasks.graph.check import check_all, check_declared, check_rows, refuse_rows
 from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
@@ -126,8 +125,8 @@ def test_what_no_row_reads_is_refused_by_the_check_of_all(tree: Path, set_value:
         check_all(tree)
     for part in (
         "nothing reads 'reward_model-prr'; did you mean 'reward_",
-        "stage 'entropies' has no settings of one case; write them as 'entropies'",
-        "stage 'pool' has no settings of one case; write them as 'pool'",
+        "nothing reads 'entropies-phi3-mni'; write them as 'entropies'",
+        "nothing reads 'pool-par'; write them as 'pool'",
         "no stage 'rewardmodel' has settings; did you mean 'reward_model'",
         "aspect_models.yaml:factuality: density is 'sentences'; did you mean 'sentence'?",
     ):

@@ -1,10 +1,10 @@
-"""Refusals of a policy stage that need its row beside reward models, selection, data and scale."""
+"""Refusals of settings that contradict others of their stage or of stages above it, by kind of stage."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlhf_core.aspects.aspect import SIGNALS, Density
@@ -12,8 +12,9 @@ from rlhf_core.aspects.choices import ASPECTS, build_aspect
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
-from rlhf_core.models.folders import is_hub_classifier
+from rlhf_core.models.folders import check_given_reward_model
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED
@@ -25,31 +26,65 @@ from rlhf_core.shaping.choices import references_needed
 from rlhf_core.signals import Tokens
 from rlhf_core.supervised.recipes import PREFERENCE
 from rlhf_core.typed import checked_arguments
-from tasks.graph.stage_checks import (
-    FITTED,
-    REFERENCES,
-    SEGMENTS,
-    TOKENS,
-    check_amount,
-    model_provides,
-    require,
-    require_benchmark,
-    require_of_data,
-    require_of_models,
-    require_pairs,
-    trained_spec,
-)
-from tasks.graph.typed_settings import TYPES, StageContext
+from tasks.graph.items import Item
+from tasks.graph.limits import check_amount, check_positions
+from tasks.graph.needs import match, model_provides, trained_spec
+from tasks.graph.typed_settings import StageContext
 from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry
-from tasks.params.data import rows_of
-from tasks.params.evaluation import EvaluationConfig
+from tasks.params.data import RealSpec, rows_of
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
 from tasks.params.questions import QuestionsSpec
-from tasks.params.reward_model import check_whole_responses
-from tasks.params.settings import FACTS, TRUE_REWARDS
+from tasks.params.reward_model import GivenSpec, MergeSpec, ZeroShotScale, check_whole_responses
+from tasks.params.settings import FACTS, FITTED, PAIRS, REFERENCES, SEGMENTS, TOKENS, TRUE_REWARDS, Need
 
 #: The highest rank of adapters where a model's width is not known before it is loaded.
 MOST_RANK = 16384
+
+
+def check_prepare(stage: StageContext) -> None:
+    """Refuses a task that the harness does not have."""
+    spec = stage.own("spec")
+    for column, choice in spec.tasks.items() if isinstance(spec, RealSpec) else ():
+        check_task(choice.task, f"{stage.where('spec')}.tasks.{column}")
+
+
+def check_reward_model(stage: StageContext) -> None:
+    """Refuses rows that are too long, and fewer pairs a microbatch than the loss compares."""
+    spec, scale = stage.own("spec"), stage.own("scale")
+    if isinstance(spec, MergeSpec | GivenSpec) or isinstance(scale, ZeroShotScale):
+        return
+    check_positions(stage)
+    if scale.microbatch < (least := build_loss(spec.loss).minimum_pairs):
+        raise RecipeError(
+            f"{stage.where('scale')}: microbatch is {scale.microbatch}, but the loss of {stage.where('spec')} compares "
+            f"the responses of one microbatch with each other; it needs at least {least} pairs"
+        )
+
+
+def check_normaliser(stage: StageContext) -> None:
+    """Refuses a given folder that is no reward model."""
+    if not stage.upstream("reward_model"):
+        check_given_reward_model(stage.settings.root / stage.where("reward_model"))
+
+
+def check_generative_reward_model(stage: StageContext) -> None:
+    """Refuses training settings that a model changes wrongly, and rows that are too long."""
+    scale, where = stage.own("scale"), stage.where("scale")
+    scale.training_config(stage.own("spec"), f"{where}, {stage.where('spec')}")
+    check_positions(stage, scale.limits.total, f"rows of {where}, by its limits.total,")
+
+
+def check_best_of_n(stage: StageContext) -> None:
+    """Refuses more responses than the pool has."""
+    sizes, (pool,) = stage.own("scale").sizes, stage.upstream("pool")
+    if max(sizes) > (drawn := pool.own("scale").samples):
+        raise RecipeError(
+            f"{stage.where('scale')}: sizes is {list(sizes)}; each must be at most the pool of {drawn} in "
+            f"{pool.where('scale')}"
+        )
+
+
+# --- policies ----------------------------------------------------------------------------------------------------
 
 
 def check_policy(stage: StageContext) -> None:
@@ -58,23 +93,23 @@ def check_policy(stage: StageContext) -> None:
     Raises:
         RecipeError: names the setting, and what would be right.
     """
-    recipe, scale = stage.own("row"), stage.own("scale")
-    row = stage.where("row")
+    recipe, scale, row = stage.own("row"), stage.own("scale"), stage.where("row")
     where = f"{row} on {stage.where('scale')}"
     _check_adapters(stage, recipe)
     _check_evaluations(stage, scale)
     if recipe.kind == "supervised":
         _, learned = scale.supervised_config(recipe.optimiser, where)
         if PREFERENCE in learned.needs:
-            require_pairs(stage, row, f"optimiser is '{recipe.optimiser['kind']}'")
+            of = f"the data ({stage.prepare.where('spec')})"
+            match([Need(PAIRS, "optimiser", recipe.optimiser["kind"])], stage.data.provides, row, of)
         return
     training = reward_training(recipe, scale, where)
     optimiser, engine = training.optimiser, training.sampling.engine
-    provided = _provided(stage, recipe)
+    models = dict(zip(reward_models(recipe), stage.item.several("reward_model"), strict=True))
     if CRITICS[optimiser.critic].of_reward_model:
-        name, stated = next(iter(reward_models(recipe))), f"optimiser.critic is '{optimiser.critic}'"
-        require_of_models(stage, TOKENS, stated)
-        require(TOKENS, provided[name], where, stated, f"reward model '{name}'", "set optimiser.critic: sft in the row")
+        name, model = next(iter(models.items()))
+        needs = [Need(TOKENS, "optimiser.critic", optimiser.critic)]
+        match(needs, model_provides(model, stage), where, f"reward model '{name}'")
     if optimiser.fixed_samples != recipe.fixed_samples:
         raise RecipeError(
             f"{stage.where('scale')}: optimiser.source is '{optimiser.source}', but the optimiser of {row} learns from "
@@ -88,15 +123,22 @@ def check_policy(stage: StageContext) -> None:
     _check_measuring(stage, scale, training, where)
     _check_referenced(stage, recipe, scale)
     for part in recipe.components:
-        _check_component(stage, part, provided)
+        at = f"{row}: component '{part.name}'"
+        if part.aspect is not None:
+            _check_aspect(stage, part, at)
+            continue
+        _check_pure_samples(stage, part, at)
+        if part.function is not None:
+            check_function(stage.settings.root, part.function, at)
+        if part.reward_model is not None:
+            _check_read(stage, part, models[part.reward_model], at)
 
 
 def _check_adapters(stage: StageContext, recipe: Recipe) -> None:
     """Refuses adapters of a higher rank than the model's layers have, or of layers that it does not have or shares."""
     lora, where = recipe.lora, stage.where("row")
-    if lora is None:
-        return
-    for sft in stage.upstream("sft"):
+    for sft in stage.upstream("sft") if lora is not None else ():
+        assert lora is not None
         spec, of = sft.own("spec"), f"the model of {sft.where('spec')}"
         sizes = architecture_of(spec.source, spec.architecture)
         width, layers = field(sizes, WIDTH) or MOST_RANK, linear_layers(sizes)
@@ -115,28 +157,24 @@ def _check_adapters(stage: StageContext, recipe: Recipe) -> None:
 
 
 def _check_evaluations(stage: StageContext, scale: PolicyScale) -> None:
-    """Refuses evaluations while training on prompts that the data, or the evaluation, does not have."""
-    where, data, asked = stage.where("scale"), stage.data, scale.checkpoint_prompts
+    """Refuses evaluations while training on more prompts than the data, or the evaluation, has."""
+    where, data, asked, name = stage.where("scale"), stage.data, scale.checkpoint_prompts, scale.checkpoint_benchmark
+    spec = stage.prepare.where("spec")
     if isinstance(data, QuestionsSpec):
-        of = f"training questions ({stage.prepare.where('spec')}, rows.questions)"
+        of = f"training questions ({spec}, rows.questions)"
         check_amount(asked, rows_of(data, "questions"), where, "checkpoint_prompts", of)
         return
-    name = scale.checkpoint_benchmark
-    if name != "alpaca":
-        require_benchmark(name, stage, where, f"checkpoint_benchmark is '{name}'")
     exist = data.held_out if name == "held_out" else rows_of(data, "benchmark")
-    of = f"prompts in the benchmark '{name}' ({stage.prepare.where('spec')})"
-    check_amount(asked, exist, where, "checkpoint_prompts", of)
+    check_amount(asked, exist, where, "checkpoint_prompts", f"prompts in the benchmark '{name}' ({spec})")
     of = f"items of each benchmark ({stage.where('evaluation')}, rows)"
     check_amount(asked, stage.own("evaluation").rows, where, "checkpoint_prompts", of)
 
 
 def _check_measuring(stage: StageContext, scale: PolicyScale, training: RewardTraining, where: str) -> None:
     """Refuses more evaluations than iterations, and what compares answers where nothing judges them."""
-    evaluation: EvaluationConfig = stage.own("evaluation")
-    own, steps = stage.where("scale"), training.optimiser.iterations
-    of = f"iterations (optimiser.iterations of {where})"
+    evaluation, own, steps = stage.own("evaluation"), stage.where("scale"), training.optimiser.iterations
     for name in ("checkpoint_every", "checkpoints") if scale.checkpoint_prompts else ():
+        of = f"iterations (optimiser.iterations of {where})"
         check_amount(getattr(scale, name) or 1, steps, own, name, of)
     compared = TRUE_REWARDS in stage.data.provides or (evaluation.judge is not None and evaluation.judge_checkpoints)
     evaluated = any(scale.evaluated(step, steps, last=True) for step in range(1, steps + 1))
@@ -154,30 +192,9 @@ def _check_measuring(stage: StageContext, scale: PolicyScale, training: RewardTr
             )
 
 
-def _provided(stage: StageContext, recipe: Recipe) -> dict[str, list[str]]:
-    """Returns what the reward models of a recipe provide, by their names there.
-
-    A Hugging Face classifier rewards responses, and reads other tokens than the policy writes.
-    """
-    found = {}
-    for name, result in _results(stage, recipe).items():
-        model = stage.stage_of(result)
-        given = [FITTED, REFERENCES]
-        if not is_hub_classifier(stage.settings.root / result):
-            given += [TOKENS, SEGMENTS]
-        found[name] = given if model is None else model_provides(model)
-    return found
-
-
-def _results(stage: StageContext, recipe: Recipe) -> dict[str, str]:
-    """Returns the results of reward models by the names that a recipe's components have for them."""
-    results = stage.item.arguments.get("reward_model", ())
-    return dict(zip(reward_models(recipe), results if isinstance(results, tuple) else (str(results),), strict=False))
-
-
 def _check_referenced(stage: StageContext, recipe: Recipe, scale: PolicyScale) -> None:
     """Refuses more training prompts than have reference rewards, and more reference rewards than a prompt has."""
-    drawn = dict(zip(referenced_models(recipe), stage.upstream("references"), strict=False))
+    drawn = dict(zip(referenced_models(recipe), stage.upstream("references"), strict=True))
     for part in recipe.components:
         if part.reward_model in drawn and part.shaping is not None:
             references = drawn[part.reward_model]
@@ -189,7 +206,7 @@ def _check_referenced(stage: StageContext, recipe: Recipe, scale: PolicyScale) -
                     f"shaping's 'references' to at most {made}, or raise 'responses' there"
                 )
     used = min((n for n in (scale.prompts, rows_of(stage.data, "prompts")) if n is not None), default=None)
-    for references in stage.upstream("references"):
+    for references in drawn.values():
         cached = references.own("scale").prompts
         if cached is not None and used is not None and used > cached:
             raise RecipeError(
@@ -198,61 +215,39 @@ def _check_referenced(stage: StageContext, recipe: Recipe, scale: PolicyScale) -
             )
 
 
-def _check_component(stage: StageContext, part: ComponentRecipe, provided: Mapping[str, list[str]]) -> None:
-    where = f"{stage.where('row')}: component '{part.name}'"
-    if part.aspect is not None:
-        _check_aspect(stage, part, where)
-        return
-    _check_pure_samples(stage, part, where)
-    if part.function is not None:
-        check_function(stage.settings.root, part.function, where)
-    if part.readout is None or part.reward_model is None:
-        return
+def _check_read(stage: StageContext, part: ComponentRecipe, model: Item | str | int, where: str) -> None:
+    """Refuses to read of a reward model what it does not provide, or what its normaliser is not fitted to."""
     readout, normaliser = part.readout, NORMALISERS[part.normaliser]
-    has, of = provided[part.reward_model], f"reward model '{part.reward_model}'"
-    model = stage.stage_of(_results(stage, stage.own("row"))[part.reward_model])
-    if model is None and SEGMENTS not in has:
-        check_whole_responses(readout, where, part.reward_model)
-    elif model is not None and SEGMENTS not in has:
-        of += f", which is zero_shot ({model.where('scale')}),"
-    fitted, stated = part.normaliser != "none" and not normaliser.of_selection, f"normaliser is '{part.normaliser}'"
-    if part.needs_references:
-        require(REFERENCES, has, where, f"shaping is {part.shaping}", of, "use another shaping")
-    if fitted:
-        require(FITTED, has, where, stated, of, "use 'pure_samples' or 'none'")
-        _check_fitted(stage, part, where)
-    if readout.read != "aggregate" and model is not None:
-        require(SEGMENTS, has, where, f"readout.read is '{readout.read}'", of, "use 'aggregate'")
-    spec = None if model is None or SEGMENTS not in has else trained_spec(model)
+    assert readout is not None
+    provided, of = model_provides(model, stage), f"reward model '{part.reward_model}'"
+    if not isinstance(model, Item) and SEGMENTS not in provided:
+        check_whole_responses(readout, where, str(part.reward_model))
+    fitted = part.normaliser != "none" and not normaliser.of_selection
+    needs = [Need(REFERENCES, "shaping", part.shaping)] if part.needs_references else []
+    needs += [Need(FITTED, "normaliser", part.normaliser)] if fitted else []
+    needs += [Need(SEGMENTS, "readout.read", readout.read)] if readout.read != "aggregate" else []
+    spec = (
+        trained_spec(StageContext(model, stage.settings)) if isinstance(model, Item) and SEGMENTS in provided else None
+    )
+    needs += [Need(f"head '{readout.head}'", "readout.head", readout.head)] if spec is not None else []
+    match(needs, provided, where, of)
+    if fitted and part.normaliser not in NORMALISERS and normaliser.fit is not None:
+        for fitting in stage.upstream("normaliser"):
+            own, at = [str(one) for one in fitting.own("scale").own], f"'own' of {fitting.where('scale')}"
+            match([Need(part.normaliser, "normaliser", part.normaliser)], own, where, at)
     if spec is None:
         return
-    heads = build_loss(spec.loss).heads
-    if readout.head not in heads:
+    if part.normaliser != "none" and readout.head != (first := build_loss(spec.loss).heads[0]):
         raise RecipeError(
-            f"{where}: readout.head is '{readout.head}', but {of} has {', '.join(heads)}{hint(readout.head, heads)}"
-        )
-    if part.normaliser != "none" and readout.head != heads[0]:
-        raise RecipeError(
-            f"{where}: {stated}, which is fitted to the head '{heads[0]}', but the readout "
+            f"{where}: normaliser is '{part.normaliser}', which is fitted to the head '{first}', but the readout "
             f"reads '{readout.head}'; use normaliser 'none'"
         )
     if normaliser.of_segments and dict(spec.segmenter) != dict(readout.segmenter):
         raise RecipeError(
-            f"{where}: {stated}, which is fitted to segments of {of}, cut by "
+            f"{where}: normaliser is '{part.normaliser}', which is fitted to segments of {of}, cut by "
             f"{dict(spec.segmenter)}, but the read-out cuts by {dict(readout.segmenter)}; state the model's segmenter "
             "in 'readout', or use the normaliser 'sequence' or 'none'"
         )
-
-
-def _check_fitted(stage: StageContext, part: ComponentRecipe, where: str) -> None:
-    """Refuses a normaliser of the user's own that the normaliser stage is not told to fit."""
-    if part.normaliser not in NORMALISERS and NORMALISERS[part.normaliser].fit is not None:
-        for fitting in stage.upstream("normaliser"):
-            at, stated = fitting.where("scale"), f"normaliser is '{part.normaliser}'"
-            fitted = fitting.own("scale").own
-            require(
-                part.normaliser, fitted, where, stated, f"'own' of {at}", f"add it there: own: ['{part.normaliser}']"
-            )
 
 
 def check_function(root: Path, name: str, where: str) -> None:
@@ -263,10 +258,9 @@ def check_function(root: Path, name: str, where: str) -> None:
     module, _, attribute = name.partition(":")
     place = root.joinpath(*module.split("."))
     file = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
-    text = "" if file is None else file.read_text(encoding="utf-8")
     if file is None and importlib.util.find_spec(module.partition(".")[0]) is None:
         raise RecipeError(f"{where}: function is '{name}', but there is no module '{module}' here or installed")
-    if file is not None and attribute not in text:
+    if file is not None and attribute not in (text := file.read_text(encoding="utf-8")):
         defined = [one.name for one in ast.parse(text).body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
         raise RecipeError(
             f"{where}: function is '{name}', but {file.name} has no '{attribute}'{hint(attribute, defined)}"
@@ -284,37 +278,47 @@ def _check_pure_samples(stage: StageContext, part: ComponentRecipe, where: str) 
             )
 
 
+# --- aspects -----------------------------------------------------------------------------------------------------
+
+
 def _check_aspect(stage: StageContext, part: ComponentRecipe, where: str) -> None:
     """Refuses an aspect that the selection does not compare, or a credit or shaping that does not take its signal."""
     for selection in stage.upstream("selection"):
-        chosen: SelectionEntry = selection.own("spec")
-        if part.aspect != SELECTED and part.aspect not in chosen.aspects:
+        densities = _densities(selection)
+        if part.aspect != SELECTED and part.aspect not in densities:
             raise RecipeError(
                 f"{where}: aspect is '{part.aspect}', which {selection.where('spec')} does not compare"
-                f"{hint(part.aspect, chosen.aspects)}"
+                f"{hint(part.aspect, densities)}"
             )
-        for name, density in aspect_densities(selection).items():
-            if part.aspect not in (SELECTED, name):
-                continue
-            signal, usual = SIGNALS[density]
-            takes = CREDITS[part.credit or usual].takes
-            if takes is not signal:
-                raise RecipeError(
-                    f"{where}: credit '{part.credit}' takes {takes.__name__}, but aspect '{name}' gives "
-                    f"{signal.__name__}; leave 'credit' out"
-                )
-            shaping = stated_shaping(part.shaping)
-            if shaping is not None and signal not in shaping.takes:
-                expected = " or ".join(kind.__name__ for kind in shaping.takes)
-                raise RecipeError(
-                    f"{where}: aspect '{name}': the shaping takes {expected}, but the aspect gives {signal.__name__}"
-                )
+        shaping = stated_shaping(part.shaping)
+        for name in densities if part.aspect == SELECTED else [str(part.aspect)]:
+            signal, usual = SIGNALS[densities[name]]
+            takers = [(f"credit '{part.credit}'", frozenset({CREDITS[part.credit or usual].takes}))]
+            takers += [] if shaping is None else [("the shaping", frozenset(shaping.takes))]
+            for taker, takes in takers:
+                if signal not in takes:
+                    expected = " or ".join(kind.__name__ for kind in takes)
+                    raise RecipeError(
+                        f"{where}: {taker} takes {expected}, but aspect '{name}' gives {signal.__name__}; leave it out"
+                    )
 
 
-# --- selections --------------------------------------------------------------------------------------------------
+def check_selection(stage: StageContext) -> None:
+    """Refuses aspects that cannot be built, and a holistic reward model that is not read at the response's end."""
+    _densities(stage)
+    for model in stage.upstream("reward_model"):
+        if (spec := trained_spec(model)) is None:
+            continue
+        found = segmenter_class(spec.segmenter)
+        if found.needs_entropies or found.needs_spelling:
+            raise RecipeError(
+                f"{stage.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
+                f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "
+                "train it as 'bandit'"
+            )
 
 
-def aspect_densities(selection: StageContext) -> dict[str, Density]:
+def _densities(selection: StageContext) -> dict[str, Density]:
     """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect.
 
     Raises:
@@ -323,10 +327,9 @@ def aspect_densities(selection: StageContext) -> dict[str, Density]:
     """
     spec: SelectionEntry = selection.own("spec")
     models = {one.item.name: one.own("spec") for one in selection.upstream("aspect_model")}
-    given = selection.item.arguments["aspect"]
     found: dict[str, Density] = {}
-    for name, address in zip(spec.aspects, given if isinstance(given, tuple) else (str(given),), strict=True):
-        aspect: AspectSpec = selection.settings.get(TYPES["selection", "aspect"], address)
+    for name, address in zip(spec.aspects, selection.item.several("aspect"), strict=True):
+        aspect: AspectSpec = selection.settings.get(str(address))
         try:
             density, needs_facts = _aspect(aspect, None if aspect.model is None else models[aspect.model])
         except RecipeError as error:
@@ -336,9 +339,9 @@ def aspect_densities(selection: StageContext) -> dict[str, Density]:
                 f"{address}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}' and "
                 "its values are not normalised; use 'none'"
             )
-        if needs_facts:
-            stated = f"aspects names '{name}', of kind '{aspect.aspect['kind']}' ({address})"
-            require_of_data(FACTS, selection, selection.where("spec"), stated, "name another aspect")
+        needs = [Need(FACTS, f"aspects ({address}, of kind '{aspect.aspect['kind']}')", name)] if needs_facts else []
+        of = f"the data ({selection.prepare.where('spec')})"
+        match(needs, selection.data.provides, selection.where("spec"), of)
         found[name] = density
     return found
 
@@ -367,16 +370,14 @@ def _aspect(aspect: AspectSpec, model: AspectModelSpec | None) -> tuple[Density,
     return Density(model.density), False
 
 
-def check_selection(stage: StageContext) -> None:
-    """Refuses aspects that cannot be built, and a holistic reward model that is not read at the response's end."""
-    aspect_densities(stage)
-    for model in stage.upstream("reward_model"):
-        if (spec := trained_spec(model)) is None:
-            continue
-        found = segmenter_class(spec.segmenter)
-        if found.needs_entropies or found.needs_spelling:
-            raise RecipeError(
-                f"{stage.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
-                f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "
-                "train it as 'bandit'"
-            )
+#: Refusals of one kind of stage.
+CHECKS: Mapping[str, Callable[[StageContext], None]] = {
+    "prepare": check_prepare,
+    "sft": check_positions,
+    "generative_reward_model": check_generative_reward_model,
+    "reward_model": check_reward_model,
+    "normaliser": check_normaliser,
+    "selection": check_selection,
+    "policy": check_policy,
+    "best_of_n": check_best_of_n,
+}
