@@ -20,7 +20,6 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.stepper import PlainStepper
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.training_state import load_trainable_state, restoring, trainable_state
-from tasks.policy_run.run import PolicyRun
 from tasks.running import checkpoints as module
 from tasks.running.checkpoints import (
     CheckpointStore,
@@ -381,14 +380,3 @@ def test_an_optimiser_state_of_another_shape_is_refused() -> None:
     stepped(3).load_optimiser_state(state)
     with pytest.raises(DataError, match=r"exp_avg is \[2, 3\] for a parameter of \[2, 2\]"), restoring():
         stepped(2).load_optimiser_state(state)
-
-
-def test_the_notes_of_a_policy_run_keep_their_names_in_a_saved_state() -> None:
-    parts: Any = dict.fromkeys(("policy", "reference", "encoder", "evaluator", "sft_answers"))
-    notes: Any = {name: [{"step": number}] for number, name in enumerate(("history", "evaluations", "rollouts"))}
-    run = PolicyRun(**parts, **notes, lengths=[3], phases=[])
-    state = run.state_dict()
-    assert list(state) == ["history", "checkpoints", "rollouts", "lengths", "phases"], "older states are read, too"
-    resumed = PolicyRun(**parts, history=[], evaluations=[], rollouts=[], lengths=[], phases=[])
-    resumed.load_state_dict(state)
-    assert resumed == run
