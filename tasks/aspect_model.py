@@ -42,7 +42,6 @@ from tasks.running.reused_training import reuse_training
 from tasks.running.stage import read_spec, stage
 from tasks.running.supervised import PairComparison, fit
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 STAGE = "aspect_model"
 
@@ -87,26 +86,15 @@ def labelled_sequences(spec: AspectModelSpec, encoder: Encoder, file: Path) -> l
     """Returns the answers of a file with the ends and truth of their slices; those without a slice are left out.
 
     Raises:
-        DataError: a row without labels of the aspect, or no slice at all.
+        DataError: no slice at all.
     """
     rows = read_jsonl(file)
-    slicer = SLICERS[Density(spec.density)]
     sequences: list[LabelledSequence] = []
-    for number, (row, sequence) in enumerate(zip(rows, encode(encoder, rows, "response", file), strict=True), start=1):
-        labels = row.get("labels", {}).get(spec.aspect)
-        if not isinstance(labels, list):
-            known = ", ".join(sorted(name for name, found in row.get("labels", {}).items() if isinstance(found, list)))
-            raise DataError(
-                f"no labels of slices for aspect '{spec.aspect}'",
-                file=str(file),
-                row=number,
-                field="labels",
-                remedy=f"Labelled aspects: {known or 'none'}",
-            )
-        slices = slicer(row["response"])
-        if slices:
+    for row, sequence in zip(rows, encode(encoder, rows, "response", file), strict=True):
+        if slices := SLICERS[Density(spec.density)](row["response"]):
             ends = slice_ends(encoder.tokenizer, sequence, slices)
-            sequences.append(LabelledSequence(SegmentedSequence(sequence, ends), relabelled(slices, labels)))
+            right = relabelled(slices, row["labels"][spec.aspect])
+            sequences.append(LabelledSequence(SegmentedSequence(sequence, ends), right))
     if not sequences:
         raise DataError("holds no slice to learn from", file=str(file), remedy="Give answers with words in them")
     return sequences

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
-from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_results
+from rlhf_core.evaluation.judges.games import JudgedPair
 from rlhf_core.evaluation.reward_bench import check_independence
+from tasks.evaluating.policies import both_orders
 from tasks.params.evaluation import BestOfNSpec
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
@@ -24,8 +25,44 @@ from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import PageEntry, stage
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
+
+
+def choose(
+    scale: Annotated[BestOfNSpec, PageEntry("sizes N, judges and template (YAML)")],
+    data: Path,
+    sft: Path,
+    entropies: Path | None,
+    reward_model: Path,
+    pool: Annotated[Path, "result of `pool`"],
+    result: Path,
+    sentences: Path | None = None,
+) -> None:
+    """Chooses by the reward model and compares with greedy answers."""
+    rows: list[PooledAnswers] = read_jsonl(pool / "responses.jsonl")
+    for row in rows:
+        check_sizes(scale.sizes, len(row["samples"]))
+    world = load_world(data)
+    judges = {name: load_judge(judge, world) for name, judge in scale.judges.items()}
+    scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences))
+    rewards = pool_rewards(scorer, rows, scale.batch)
+    chosen = best_of_first(rewards, scale.sizes)
+    metrics: dict[str, float] = {}
+    for name in dict.fromkeys(row["benchmark"] for row in rows):
+        places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
+        for size, best in chosen.items():
+            texts = [(rows[i], rows[i]["samples"][best[i]]) for i in places]
+            rates = win_rates(texts, judges, scale.template, world)
+            metrics |= {f"{judge}/{name}/{size}": value for judge, value in rates.items()}
+            metrics[f"reward/{name}/{size}"] = sum(float(rewards[i, best[i]]) for i in places) / len(places)
+    choices = [
+        {key: row[key] for key in ("benchmark", "id", "prompt", "greedy")}  # type: ignore[literal-required]
+        | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
+        | {"rewards": [float(value) for value in rewards[i]]}
+        for i, row in enumerate(rows)
+    ]
+    write_jsonl(result / "choices.jsonl", choices)
+    write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
 def pool_rewards(scorer: Scorer, rows: Sequence[PooledAnswers], batch: int) -> torch.Tensor:
@@ -43,83 +80,29 @@ def pool_rewards(scorer: Scorer, rows: Sequence[PooledAnswers], batch: int) -> t
 
 
 def win_rates(
-    rows: Sequence[PooledAnswers],
-    chosen: Mapping[int, Sequence[int]],
-    judges: Mapping[str, Any],
-    template: str,
-    world: Any,
+    chosen: Sequence[tuple[PooledAnswers, str]], judges: Mapping[str, Any], template: str, world: Any
 ) -> dict[str, float]:
-    """Returns the win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`.
+    """Returns the win rates of choices over the greedy answers, by judge.
 
     Args:
-        rows: prompts with their greedy answer and sampled responses.
-        chosen: for each N the place, in each prompt's responses, of the best of the first N.
+        chosen: prompts with their greedy answer and sampled responses, each with the chosen response.
         judges: by name.
         template: prompt of the judges.
         world: of the testbed, for true rewards; None elsewhere.
     """
     found: dict[str, float] = {}
-    for size, places in chosen.items():
-        best = [row["samples"][place] for row, place in zip(rows, places, strict=True)]
-        games = [
-            JudgedPair(row["id"], row["prompt"], text, row["greedy"], {"prompt": row["meta"]})
-            for row, text in zip(rows, best, strict=True)
+    pairs = [JudgedPair(row["id"], row["prompt"], text, row["greedy"], {"prompt": row["meta"]}) for row, text in chosen]
+    for name, judge in judges.items():
+        rates, _ = both_orders(judge, pairs, template)
+        found |= {f"{name}{kind}": value for kind, value in rates.items()}
+    if world is not None:
+        true = [
+            (world.true_reward(row["meta"], text), world.true_reward(row["meta"], row["greedy"]))
+            for row, text in chosen
         ]
-        for name, judge in judges.items():
-            rate = win_rate_of_results(combine_orders(play_games(judge, games, template)).values())
-            found |= {
-                f"{name}/{size}": rate["win_rate"],
-                f"{name}_se/{size}": rate["standard_error"],
-                f"{name}_invalid/{size}": rate["n_invalid"],
-            }
-        if world is not None:
-            pairs = [
-                (world.true_reward(row["meta"], text), world.true_reward(row["meta"], row["greedy"]))
-                for row, text in zip(rows, best, strict=True)
-            ]
-            found[f"true/{size}"] = 100 * sum(0.5 + 0.5 * ((a > b) - (a < b)) for a, b in pairs) / max(1, len(pairs))
-            found[f"true_reward/{size}"] = sum(a for a, _ in pairs) / max(1, len(pairs))
+        found["true"] = 100 * sum(0.5 + 0.5 * ((a > b) - (a < b)) for a, b in true) / max(1, len(true))
+        found["true_reward"] = sum(a for a, _ in true) / max(1, len(true))
     return found
-
-
-def choose(
-    scale: Annotated[BestOfNSpec, PageEntry("sizes N, judges and template (YAML)")],
-    data: Path,
-    sft: Path,
-    entropies: Path | None,
-    reward_model: Path,
-    pool: Annotated[Path, "result of `pool`"],
-    result: Path,
-    sentences: Path | None = None,
-) -> None:
-    """Chooses by the reward model and compares with greedy answers."""
-    rows = read_jsonl(pool / "responses.jsonl")
-    for row in rows:
-        check_sizes(scale.sizes, len(row["samples"]))
-    world = load_world(data)
-    judges = {name: load_judge(judge, world) for name, judge in scale.judges.items()}
-    scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences, entropies))
-    rewards = pool_rewards(scorer, rows, scale.batch)
-    chosen = best_of_first(rewards, scale.sizes)
-    metrics: dict[str, float] = {}
-    for name in dict.fromkeys(row["benchmark"] for row in rows):
-        places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
-        of_benchmark = {size: [best[i] for i in places] for size, best in chosen.items()}
-        rates = win_rates([rows[i] for i in places], of_benchmark, judges, scale.template, world)
-        for key, value in rates.items():
-            judge, _, first = key.partition("/")
-            metrics[f"{judge}/{name}/{first}"] = value
-        for size, best in of_benchmark.items():
-            taken = [float(rewards[i, j]) for i, j in zip(places, best, strict=True)]
-            metrics[f"reward/{name}/{size}"] = sum(taken) / len(taken)
-    choices = [
-        {key: row[key] for key in ("benchmark", "id", "prompt", "greedy")}
-        | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
-        | {"rewards": [float(value) for value in rewards[i]]}
-        for i, row in enumerate(rows)
-    ]
-    write_jsonl(result / "choices.jsonl", choices)
-    write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
 
 main = stage(choose)

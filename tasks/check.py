@@ -19,7 +19,6 @@ from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import stage
 
 STAGE = "check"
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 
 

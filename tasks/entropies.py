@@ -19,7 +19,6 @@ from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.stage import PageEntry, stage
 from tasks.scoring.entropies import response_entropies
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
 
 SPLITS = ("train", "validation", "ood")

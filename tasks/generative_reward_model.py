@@ -26,7 +26,7 @@ from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs
-from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
+from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
@@ -41,9 +41,68 @@ from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import Likelihood, fit
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
-REWARDS_FILE = "token_rewards.jsonl"
+
+
+def train_generative_model(
+    spec_path: Annotated[Address, "generative reward model (YAML)"],
+    scale: Annotated[GenerativeModelScale, PageEntry("training settings (YAML)")],
+    data: Path,
+    sft: Annotated[Path, "result of `sft` that it starts from"],
+    samples: Annotated[Path, "result of `samples`"],
+    teacher: Annotated[Path, "result of `teacher`"],
+    seed: int,
+    result: Path,
+    checkpoints: RunCheckpoints,
+) -> None:
+    """Trains a generative reward model, has it correct the wrong samples, and scores the tokens of all."""
+    spec = read_spec(GenerativeModelSpec, spec_path)
+    training = scale.training_config(spec, spec_path)
+    encoder = load_encoder(data, samples / "tokenizer")
+    own = replace(load_encoder(data, sft / "model"), limits=scale.limits)
+    tasks, model = ModelTasks(own, TEMPLATES[scale.header]), load_policy(sft / "model", own)
+    questions = read_jsonl(data / "questions.jsonl")
+    drawn: list[SampledSolution] = read_jsonl(samples / "samples.jsonl")
+    material = gather(questions, drawn, teacher, scale.held_out, seed)
+    rows, metrics = training_rows(material, tasks, seed)
+    history = fit(
+        model.model,
+        Likelihood(model, rows),
+        training,
+        seed=seed,
+        checkpoints=checkpoints,
+        label=f"generative reward model {Address(spec_path).name} seed {seed}",
+        file=teacher / "rewrites.jsonl",
+    )
+    model.model.eval()
+    said = correct(model, tasks, material.wrong, max_new_tokens=scale.max_new_tokens, batch=scale.batch)
+    if scale.gold:  # of rehearsals alone: each question's own solution
+        corrected = [
+            rewrite_row(each, 0, str(each.question["solution"]), encoder, scale.rewrites) for each in material.wrong
+        ]
+        corrected = [{**row, "gold": True} for row in corrected]
+    else:
+        corrected = [
+            rewrite_row(each, parse_located(one.located).step, one.rewrite, encoder, scale.rewrites)
+            for each, one in zip(material.wrong, said, strict=True)
+        ]
+    unlearnt = [each for each in material.right if not material.learnt(each)]
+    checked = [parse_located(text) for text in locate(model, tasks, unlearnt, batch=scale.batch)]
+    recognised = [found.valid and found.step is None for found in checked]
+    metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
+    require(metrics, scale.least_accuracy, str(spec_path))
+    scored = score_samples(model, tasks, encoder, drawn, {row["id"]: row for row in questions}, scale)
+    metrics |= fidelity_metrics(scored, material, encoder)
+    metrics["rewritten"] = float(sum(row["accepted"] for row in corrected))
+    metrics["prompts_cut"] = own.counts.prompts_cut
+    metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
+    save_model(model.model, result / "model")
+    own.tokenizer.save_pretrained(result / "model")
+    write_jsonl(result / "history.jsonl", history)
+    write_jsonl(result / "grm_rewrites.jsonl", corrected)
+    write_jsonl(result / "token_rewards.jsonl", scored)
+    write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
+    print(f"{spec.title}: rewrites right {metrics['rewrite_accuracy']:.2f}")
 
 
 @dataclass(frozen=True)
@@ -66,16 +125,17 @@ class Material:
         return each.question["id"] not in self.held_out
 
 
-def gather(data: Path, samples: list[SampledSolution], file: Path, teacher: Path, share: float, seed: int) -> Material:
+def gather(
+    questions: list[Question], samples: list[SampledSolution], teacher: Path, share: float, seed: int
+) -> Material:
     """Returns the material of samples and a teacher's rewrites.
 
     Raises:
         DataError: no accepted rewrite, or no question to hold out.
     """
-    questions = read_jsonl(data / "questions.jsonl")
-    wrong = wrong_solutions(samples, questions, file)
+    wrong = wrong_solutions(samples, questions)
     turned: list[SampledSolution] = [{**row, "correct": not row["correct"]} for row in samples]
-    right = {(each.question["id"], each.prediction): each for each in wrong_solutions(turned, questions, file)}
+    right = {(each.question["id"], each.prediction): each for each in wrong_solutions(turned, questions)}
     rewrites = {row["id"]: row for row in read_jsonl(teacher / "rewrites.jsonl")}
     accepted = sorted({row["question_id"] for row in rewrites.values() if row["accepted"]})
     if len(accepted) < 2:
@@ -163,15 +223,8 @@ def score_samples(
     questions: Mapping[str, Question],
     config: GenerativeModelScale,
 ) -> list[dict[str, Any]]:
-    """Returns the token rewards of every sample, on the tokens that the policy drew.
-
-    Args:
-        policy, tasks: of the reward model.
-        encoder: of the policy.
-        samples: rows of samples.jsonl.
-        questions: by id.
-        config: for the ranges of clipping and the batch.
-    """
+    """Returns the token rewards of every sample, on the tokens that the policy drew, whose encoder is given; policy and
+    tasks are the reward model's, the questions by id."""
     ranges = RewardRanges(config.negative, config.positive)
     same = tasks.encoder.tokenizer.get_vocab() == encoder.tokenizer.get_vocab()
     sequences = []
@@ -185,17 +238,9 @@ def score_samples(
         if not same:
             logprobs = realigned(row["token_ids"], encoder, sequence.response, tasks.encoder, logprobs)
         probabilities = [float(p) for p in Tensor(logprobs).exp().clamp(max=1)]
-        scored.append(
-            {
-                "id": row["id"],
-                "question_id": row["question_id"],
-                "prompt": row["prompt"],
-                "prediction": row["prediction"],
-                "token_ids": row["token_ids"],
-                "rewards": token_rewards(probabilities, row["correct"], ranges),
-                "probabilities": probabilities,
-            }
-        )
+        kept = {name: row[name] for name in ("id", "question_id", "prompt", "prediction", "token_ids")}  # type: ignore[literal-required]
+        rewards = token_rewards(probabilities, row["correct"], ranges)
+        scored.append({**kept, "rewards": rewards, "probabilities": probabilities})
     return scored
 
 
@@ -235,74 +280,6 @@ def fidelity_metrics(scored: Sequence[dict[str, Any]], material: Material, encod
     found = {name: measured[name] for measured, names in parts for name in names if name in measured}
     found |= {"vanilla_precision": clipped["mistaken"] / max(1.0, clipped["tokens"]), "vanilla_auc": 0.5}
     return {f"fidelity/{name}": value for name, value in found.items()}
-
-
-def train_generative_model(
-    spec_path: Annotated[Address, "generative reward model (YAML)"],
-    scale: Annotated[GenerativeModelScale, PageEntry("training settings (YAML)")],
-    data: Path,
-    sft: Annotated[Path, "result of `sft` that it starts from"],
-    samples: Annotated[Path, "result of `samples`"],
-    teacher: Annotated[Path, "result of `teacher`"],
-    seed: int,
-    result: Path,
-    checkpoints: RunCheckpoints,
-) -> None:
-    """Trains a generative reward model, has it correct the wrong samples, and scores the tokens of all."""
-    spec = read_spec(GenerativeModelSpec, spec_path)
-    training, limits = scale.training_config(spec, spec_path), scale.rewrites
-    encoder = load_encoder(data, samples / "tokenizer")
-    own = load_encoder(data, sft / "model")
-    own = replace(own, limits=scale.limits)
-    tasks, model = ModelTasks(own, TEMPLATES[scale.header]), load_policy(sft / "model", own)
-    file = samples / "samples.jsonl"
-    drawn = read_jsonl(file)
-    material = gather(data, drawn, file, teacher, scale.held_out, seed)
-    rows, metrics = training_rows(material, tasks, seed)
-    history = fit(
-        model.model,
-        Likelihood(model, rows),
-        training,
-        seed=seed,
-        checkpoints=checkpoints,
-        label=f"generative reward model {Address(spec_path).name} seed {seed}",
-        file=teacher / "rewrites.jsonl",
-    )
-    model.model.eval()
-    said = correct(model, tasks, material.wrong, max_new_tokens=scale.max_new_tokens, batch=scale.batch)
-    corrected = [
-        rewrite_row(each, parse_located(one.located).step, one.rewrite, encoder, limits)
-        for each, one in zip(material.wrong, said, strict=True)
-    ]
-    if scale.gold:
-        corrected = [gold_rewrite(each, encoder, limits) for each in material.wrong]
-    unlearnt = [each for each in material.right if not material.learnt(each)]
-    checked = [parse_located(text) for text in locate(model, tasks, unlearnt, batch=scale.batch)]
-    recognised = [found.valid and found.step is None for found in checked]
-    metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
-    require(metrics, scale.least_accuracy, str(spec_path))
-    questions = {row["id"]: row for row in read_jsonl(data / "questions.jsonl")}
-    scored = score_samples(model, tasks, encoder, drawn, questions, scale)
-    metrics |= fidelity_metrics(scored, material, encoder)
-    metrics |= {
-        "rewritten": float(sum(row["accepted"] for row in corrected)),
-        "prompts_cut": own.counts.prompts_cut,
-    }
-    metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
-    save_model(model.model, result / "model")
-    own.tokenizer.save_pretrained(result / "model")
-    write_jsonl(result / "history.jsonl", history)
-    write_jsonl(result / "grm_rewrites.jsonl", corrected)
-    write_jsonl(result / REWARDS_FILE, scored)
-    write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
-    print(f"{spec.title}: rewrites right {metrics['rewrite_accuracy']:.2f}")
-
-
-def gold_rewrite(wrong: WrongSolution, encoder: Encoder, limits: RewriteLimits) -> VerifiedRewrite:
-    """Returns a question's own solution as a rewrite that is marked as gold; for rehearsals alone."""
-    row = rewrite_row(wrong, 0, str(wrong.question["solution"]), encoder, limits)
-    row["gold"] = True
-    return row
 
 
 def require(metrics: Mapping[str, float], least: float, where: str) -> None:

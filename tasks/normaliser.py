@@ -26,27 +26,59 @@ import torch
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.folders import is_hub_classifier
-from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import fit_statistics
-from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
-from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.segments import from_spans
 from rlhf_core.signals import Segments
 from tasks.params.reward_model import NormaliserSpec
 from tasks.running.amounts import warn_too_few_rows
 from tasks.running.artifacts import read_jsonl, write_json
-from tasks.running.loading import load_encoder, load_segmenter
-from tasks.running.machine import device
+from tasks.running.loading import load_encoder
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import PageEntry, stage
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import load_entropies
+from tasks.scoring.reward_models import TrainedModel
 from tasks.scoring.segmenting import segment_pairs
 from tasks.scoring.zero_shot import is_zero_shot
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 3
+
+
+def fit_normalisers(
+    scale: Annotated[NormaliserSpec, PageEntry("settings of the calibration set and the fit (YAML)")],
+    data: Path,
+    sft: Path,
+    entropies: Path | None,
+    reward_model: Path,
+    result: Path,
+    sentences: Path | None = None,
+) -> None:
+    """Writes normaliser.json: statistics of each normaliser, location bins, and counts of segments, responses, bins.
+
+    Of a zero-shot reward model it is empty: its policies use statistics over the SFT model's own answers, which stage
+    `selection` has computed.
+    """
+    if is_zero_shot(reward_model):
+        write_json(result / "normaliser.json", {})
+        write_json(result / "metrics.json", {})
+        return
+    pairs = read_jsonl(data / "preference.train.jsonl")
+    warn_too_few_rows(scale.pairs, len(pairs), "pairs", data / "preference.train.jsonl")
+    indices = calibration_indices(scale, len(pairs))
+    if is_hub_classifier(reward_model):
+        segments, responses = _classifier_rewards(reward_model, [pairs[i] for i in indices])
+    else:
+        segments, responses = _segment_rewards(reward_model, data, entropies, sentences, pairs, indices)
+    fitted = fit_statistics(
+        [segments],
+        responses.double().numpy(),
+        floor_fraction=scale.floor_fraction,
+        min_samples=scale.min_samples,
+        own=scale.own,
+    )
+    write_json(result / "normaliser.json", fitted)
+    write_json(result / "metrics.json", flat_metrics(fitted))
 
 
 def calibration_indices(spec: NormaliserSpec, pairs: int) -> list[int]:
@@ -63,26 +95,15 @@ def _segment_rewards(
     training_pairs: list[PreferencePair],
     indices: list[int],
 ) -> tuple[Segments, torch.Tensor]:
-    """Returns the rewards of segments and of whole responses [responses]: of all chosen ones, then of all rejected.
-
-    Args:
-        reward_model, data, entropies, sentences: as of `fit_normalisers`; `sentences` is the folder of a SaT model.
-        training_pairs: all pairs of the data.
-        indices: of those in the calibration set.
-    """
-    model, training_settings = ScalarModel.load(reward_model / "model")
+    """Returns the rewards of segments and of whole responses [responses]: of all chosen ones, then of all rejected."""
+    trained = TrainedModel.load(reward_model / "model")
     encoder = load_encoder(data, reward_model / "model")
-    # The special token <END> behind every sentence, where the reward model was trained with it.
-    end_token = end_token_id(encoder.tokenizer) if training_settings.get("end_token") else None
-    aggregation = build_aggregation(training_settings["aggregation"])
-    model.to(device())
-    model.eval()
-    segmenter = load_segmenter(training_settings["segmenter"], sentences)
-    if segmenter.needs_entropies and entropies is None:
-        raise RecipeError("the reward model cuts by entropies: give --entropies")
+    segmenter = trained.segmenter(sentences)
     response_entropies = None
-    if entropies and segmenter.needs_entropies:
-        # The file has all chosen responses, then all rejected ones.
+    if segmenter.needs_entropies:
+        if entropies is None:
+            raise RecipeError("the reward model cuts by entropies: give --entropies")
+        # the file has all chosen responses, then all rejected ones
         stored = load_entropies(entropies, "train")
         response_entropies = [stored[start + i] for start in (0, len(training_pairs)) for i in indices]
     pairs = segment_pairs(
@@ -90,18 +111,15 @@ def _segment_rewards(
         encoder,
         segmenter,
         response_entropies,
-        aggregation=aggregation,
-        end_token=end_token,
+        aggregation=trained.aggregation,
+        end_token=trained.end_token(encoder.tokenizer),
     )
-    # Policies are rewarded by the first head, so only it is calibrated; ODIN's second head absorbs the effect of
-    # length.
-    head = training_settings["heads"][0]
-    sequence_values, segment_worths = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
+    values, worths = score_all(trained.model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=trained.head)
     segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
     padded = torch.zeros(segmentation.ends.shape)  # [responses, most segments]
-    for i, values in enumerate(segment_worths):
-        padded[i, : len(values)] = torch.tensor(values)
-    return Segments(padded, segmentation), sequence_values
+    for i, own in enumerate(worths):
+        padded[i, : len(own)] = torch.tensor(own)
+    return Segments(padded, segmentation), values
 
 
 def _classifier_rewards(reward_model: Path, pairs: list[PreferencePair]) -> tuple[Segments, torch.Tensor]:
@@ -111,59 +129,9 @@ def _classifier_rewards(reward_model: Path, pairs: list[PreferencePair]) -> tupl
     return Segments(values[:, None], from_spans([[(0, 1)]] * len(responses), 1)), values
 
 
-def fit_normalisers(
-    scale: Annotated[NormaliserSpec, PageEntry("settings of the calibration set and the fit (YAML)")],
-    data: Path,
-    sft: Path,
-    entropies: Path | None,
-    reward_model: Path,
-    result: Path,
-    sentences: Path | None = None,
-) -> None:
-    """Writes normaliser.json: statistics of each normaliser, location bins, and counts of segments, responses, bins.
-
-    For a zero-shot reward model normaliser.json and metrics.json are empty objects: its policies use statistics over
-    pure samples, the SFT model's own answers, which stage `selection` (of aspects) has computed.
-
-    Args:
-        scale: settings of the calibration set and of the fit.
-        data: prepared data with the training pairs.
-        sft: the SFT model whose entropies are given; the result is stale when it changes.
-        entropies: of the responses' tokens, for a reward model that cuts by entropies.
-        reward_model: the model whose rewards are normalised.
-        result: the folder to write into.
-        sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
-            sentences.
-    """
-    if is_zero_shot(reward_model):
-        write_json(result / "normaliser.json", {})
-        write_json(result / "metrics.json", {})
-        return
-    training_pairs = read_jsonl(data / "preference.train.jsonl")
-    warn_too_few_rows(scale.pairs, len(training_pairs), "pairs", data / "preference.train.jsonl")
-    indices = calibration_indices(scale, len(training_pairs))
-    if is_hub_classifier(reward_model):
-        segment_rewards, sequence_values = _classifier_rewards(reward_model, [training_pairs[i] for i in indices])
-    else:
-        segment_rewards, sequence_values = _segment_rewards(
-            reward_model, data, entropies, sentences, training_pairs, indices
-        )
-    fitted = fit_statistics(
-        [segment_rewards],
-        sequence_values.double().numpy(),
-        floor_fraction=scale.floor_fraction,
-        min_samples=scale.min_samples,
-        own=scale.own,
-    )
-    write_json(result / "normaliser.json", fitted)
-    write_json(result / "metrics.json", flat_metrics(fitted))
-
-
 def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
     """Returns the counts, the moments of `global` and `sequence`, and the coefficients, flat: as `segments`,
-    `global_mean`, or `huber_w_mean`, the slope by Huber regression of Mean(p) = w_mean log p + b_mean.
-
-    Bins and the moments of `last` are in normaliser.json alone."""
+    `global_mean`, or `huber_w_mean`, the slope by Huber regression of Mean(p) = w_mean log p + b_mean."""
     metrics = dict(fitted["counts"])
     for name in ("global", "sequence"):
         metrics |= {f"{name}_mean": fitted[name]["mean"], f"{name}_std": fitted[name]["std"]}

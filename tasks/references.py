@@ -22,7 +22,6 @@ from torch import Tensor
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.folders import is_hub_classifier
-from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
@@ -30,15 +29,69 @@ from rlhf_core.segmentation.segmenters import build_segmenter
 from tasks.params.reward_model import ReferencesSpec
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_jsonl, write_json
-from tasks.running.loading import load_encoder, load_policy, load_segmenter
-from tasks.running.machine import device
+from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.stage import PageEntry, stage
-from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
+from tasks.scoring.classifiers import RolloutTexts, ScalarScorer
 from tasks.scoring.references import REWARDS, load_references
+from tasks.scoring.reward_models import TrainedModel
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
+
+
+def make_references(
+    scale: Annotated[ReferencesSpec, PageEntry("reference settings (YAML)")],
+    data: Path,
+    sft: Path,
+    reward_model: Path,
+    seed: int,
+    result: Path,
+    sentences: Path | None = None,
+) -> None:
+    """Writes the SFT model's reference responses and a reward model's values at their tokens."""
+    encoder = load_encoder(data, sft / "model")
+    if scale.prompt_limit is not None:
+        encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
+    scorer = _reader(reward_model, sentences, encoder)
+    file = data / "prompts.jsonl"
+    rows = first_rows(read_jsonl(file), scale.prompts, "prompts", file)
+    names = prompt_ids(rows, file)
+    stored = sample(encoder, sft, scorer, rows, scale, seed)
+    save_file(stored, result / "references.safetensors")
+    facts = {"prompts": names, "responses": scale.responses, "constants": scale.constants}
+    write_json(result / "references.json", facts)
+    references = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
+    rewards, units = torch.stack(list(references.rewards.values())), references.units
+    write_json(
+        result / "metrics.json",
+        {
+            "prompts": float(len(names)),
+            "responses": float(rewards.numel()),
+            "reward_mean": units.mean,
+            "reward_std": units.deviation,
+            "reward_std_within_prompts": float(rewards.double().std(dim=1, correction=0).mean()),
+            "length": units.length,
+            "truncated": float((~stored["ended"]).double().mean()),
+        },
+    )
+
+
+def _reader(reward_model: Path, sentences: Path | None, encoder: Encoder) -> RewardModelScorer | RolloutTexts:
+    """Returns how a reward model's first head is read at the segmenter of its training.
+
+    Raises:
+        RecipeError: a model whose values at the response's own tokens are not its rewards.
+    """
+    if is_hub_classifier(reward_model):
+        return RolloutTexts(ScalarScorer.load(reward_model), encoder.tokenizer)
+    trained = TrainedModel.load(reward_model / "model")
+    if trained.settings.get("end_token"):
+        raise RecipeError(
+            f"{reward_model}: the reward model reads end tokens, and reference rewards are kept as its values "
+            "at the response's own tokens; use a reward model with end_token: false"
+        )
+    head = next(iter(trained.model.heads))
+    return RewardModelScorer(trained.model, trained.segmenter(sentences), head=head, tokenizer=encoder.tokenizer)
 
 
 def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
@@ -61,122 +114,48 @@ def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
 def sample(
     encoder: Encoder,
     sft: Path,
-    model: ScalarModel | RolloutClassifier,
+    scorer: RewardModelScorer | RolloutTexts,
     rows: list[dict[str, Any]],
     spec: ReferencesSpec,
     seed: int,
 ) -> dict[str, Tensor]:
-    """Returns the flat tensors over all responses, prompt by prompt: tokens, entropies, head values (of a classifier
-    `rewards` of whole responses), and each one's length.
+    """Returns the flat tensors over all responses, prompt by prompt: tokens, entropies, values of each of the reward
+    model's heads (of a classifier `rewards` of whole responses), and each one's length.
 
     Prompts are batched by length; responses are in the order of the rows.
     """
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
-    sampling = spec.sampling
     prompts = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows for _ in range(spec.responses)]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].ids))
     generator = torch.Generator().manual_seed(random.Random(f"references-{seed}").getrandbits(63))
-    columns: dict[str, list[Tensor]] = {name: [torch.zeros(0)] * len(prompts) for name in ("ids", "entropies")}
-    heads = () if isinstance(model, RolloutClassifier) else tuple(model.heads)
-    columns |= {f"values.{head}": [torch.zeros(0)] * len(prompts) for head in heads}
+    # token values do not depend on the segmenter, which a scorer must have
+    bandit, heads = build_segmenter({"kind": "bandit"}), dict[str, RewardModelScorer]()
+    if isinstance(scorer, RewardModelScorer):
+        heads = {f"values.{h}": RewardModelScorer(scorer.model, bandit, head=h) for h in scorer.model.heads}
+    columns = {name: [torch.zeros(0)] * len(prompts) for name in ("ids", "entropies", *heads)}
     ended, rewards = torch.zeros(len(prompts), dtype=torch.bool), torch.zeros(len(prompts))
     batches = [order[start : start + spec.batch] for start in range(0, len(order), spec.batch)]
     with progress(f"references seed {seed}", len(batches)) as advance:
         for places in batches:
             chosen = [prompts[i] for i in places]
             # the SFT model is its own reference policy
-            batch = collect(policy, policy, encoder.tokenizer, chosen, sampling, generator)
+            batch = collect(policy, policy, encoder.tokenizer, chosen, spec.sampling, generator)
             entropies = batch.responses.entropies
             if entropies is None:
                 raise RecipeError(f"{sft}: the policy gives no entropies, which reference responses are kept with")
             found = {"ids": batch.responses.ids.int(), "entropies": entropies}
-            if isinstance(model, RolloutClassifier):
-                rewards[places] = model.score(batch).values.cpu()
-            else:
-                # token values do not depend on the segmenter, which a scorer must have
-                for head in heads:
-                    scorer = RewardModelScorer(model, build_segmenter({"kind": "bandit"}), head=head)
-                    found[f"values.{head}"] = scorer.token_values(batch)
+            found |= {name: head.token_values(batch) for name, head in heads.items()}
+            if isinstance(scorer, RolloutTexts):
+                rewards[places] = scorer.score(batch).values.cpu()
             for name, values in found.items():
                 for i, row, mask in zip(places, values.cpu(), batch.responses.mask.cpu(), strict=True):
                     columns[name][i] = row[mask].clone()
             ended[places] = batch.responses.ended.cpu()
             advance()
     stored = {name: torch.cat(values) for name, values in columns.items()}
-    stored |= {REWARDS: rewards} if isinstance(model, RolloutClassifier) else {}
+    stored |= {REWARDS: rewards} if isinstance(scorer, RolloutTexts) else {}
     return {**stored, "lengths": torch.tensor([len(row) for row in columns["ids"]], dtype=torch.int32), "ended": ended}
-
-
-def _loaded(
-    reward_model: Path, sentences: Path | None, encoder: Encoder
-) -> tuple[ScalarModel | RolloutClassifier, RewardModelScorer | RolloutClassifier]:
-    """Returns (a reward model, how its first head is read at the segmenter of its training).
-
-    Raises:
-        RecipeError: a model whose values at the response's own tokens are not its rewards.
-    """
-    if is_hub_classifier(reward_model):
-        classifier = RolloutClassifier(ScalarScorer.load(reward_model), encoder.tokenizer)
-        return classifier, classifier
-    model, training_settings = ScalarModel.load(reward_model / "model")
-    model.to(device())
-    if training_settings.get("end_token"):
-        raise RecipeError(
-            f"{reward_model}: the reward model reads end tokens, and reference rewards are kept as its values "
-            "at the response's own tokens; use a reward model with end_token: false"
-        )
-    segmenter = load_segmenter(training_settings["segmenter"], sentences)
-    return model, RewardModelScorer(model, segmenter, head=next(iter(model.heads)), tokenizer=encoder.tokenizer)
-
-
-def make_references(
-    scale: Annotated[ReferencesSpec, PageEntry("reference settings (YAML)")],
-    data: Path,
-    sft: Path,
-    reward_model: Path,
-    seed: int,
-    result: Path,
-    sentences: Path | None = None,
-) -> None:
-    """Writes the SFT model's reference responses and a reward model's values at their tokens.
-
-    Args:
-        scale: settings of the reference responses.
-        data: prepared data with the training prompts.
-        sft: the SFT model that answers.
-        reward_model: the model that scores.
-        seed: of the sampling.
-        result: the folder to write into.
-        sentences: result of the stage `segmenter`: a SaT model with sentence ends, for a reward model that cuts into
-            sentences.
-    """
-    encoder = load_encoder(data, sft / "model")
-    if scale.prompt_limit is not None:
-        encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
-    model, scorer = _loaded(reward_model, sentences, encoder)
-    file = data / "prompts.jsonl"
-    rows = first_rows(read_jsonl(file), scale.prompts, "prompts", file)
-    names = prompt_ids(rows, file)
-    stored = sample(encoder, sft, model, rows, scale, seed)
-    save_file(stored, result / "references.safetensors")
-    facts = {"prompts": names, "responses": scale.responses, "constants": scale.constants}
-    write_json(result / "references.json", facts)
-    references = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
-    rewards, units = torch.stack(list(references.rewards.values())), references.units
-    within = rewards.double().std(dim=1, correction=0).mean()
-    write_json(
-        result / "metrics.json",
-        {
-            "prompts": float(len(names)),
-            "responses": float(rewards.numel()),
-            "reward_mean": units.mean,
-            "reward_std": units.deviation,
-            "reward_std_within_prompts": float(within),
-            "length": units.length,
-            "truncated": float((~stored["ended"]).double().mean()),
-        },
-    )
 
 
 main = stage(make_references)

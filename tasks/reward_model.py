@@ -21,6 +21,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
+
 from rlhf_core import distributed
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import token_spans
@@ -53,7 +55,6 @@ from tasks.scoring.segmenting import (
 )
 from tasks.scoring.zero_shot import load_zero_shot_model, write_zero_shot_settings
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
 STAGE = "reward_model"
 
@@ -71,25 +72,15 @@ def train_reward_model(
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
     """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
-    values, merged_models = read_settings(spec_path), reward_model or ()
-    merge_spec = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
-    if merge_spec:
-        spec = _spec_of_merged(merge_spec, merged_models, spec_path)
-    else:
-        spec = typed(RewardModelSpec, values, str(spec_path))
-    if merged_models and not merge_spec:
-        raise RecipeError(f"{spec_path}: reward models are given, but the spec merges none: state 'merge'")
+    values, merged = read_settings(spec_path), reward_model or ()
+    merge = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
+    spec = _spec_of_merged(merge, merged, spec_path) if merge else typed(RewardModelSpec, values, str(spec_path))
     scale, preference_loss = reward_model_scale(read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
     if isinstance(scale, ZeroShotScale):
         write_zero_shot_result(scale, data, result)
         return
     # the models that WARM averages differ in learning rate and seed: their specs have a share and an offset
     config = replace(scale, learning_rate=scale.learning_rate * spec.learning_rate_share)
-    if config.microbatch < preference_loss.minimum_pairs:
-        raise RecipeError(
-            f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
-            f"one microbatch with each other; it needs at least {preference_loss.minimum_pairs} pairs"
-        )
     encoder = load_encoder(data, sft / "model")
     segmenter_spec = segmenter_with_cutoffs(spec.segmenter, entropies)
     segmenter = load_segmenter(segmenter_spec, sentences)
@@ -111,16 +102,16 @@ def train_reward_model(
     training_seed = seed + spec.seed_offset
     # the reward; the loss ODIN trains a second head, which takes up what length explains and is never read
     head = preference_loss.heads[0]
-    if merged_models:
-        model = average_weights([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
-        history: list[dict[str, float]] = []
+    history: list[dict[str, float]] = []
+    if merge:
+        model = average_weights([ScalarModel.load(path / "model")[0] for path in merged]).to(device()).eval()
     else:
         # projections: queries and keys, where the aggregation is an attention
         options = {"heads": preference_loss.heads, "seed": training_seed, "projections": aggregation.projections}
         model = ScalarModel.from_language_model(base, **options).to(device())
         pairs = splits["train"]
         sides = pairs.sequences[: pairs.count], pairs.sequences[pairs.count :]
-        training_inputs: list[Path | str] = [spec_path, scale_path, sft / "model"]
+        read: list[Path | str] = [spec_path, scale_path, sft / "model"]
         history = fit(
             model,
             PairComparison(model, *sides, encoder.pad_id, aggregation, preference_loss),
@@ -129,7 +120,7 @@ def train_reward_model(
             checkpoints=checkpoints,
             label=f"reward model {Address(spec_path).name} seed {seed}",
             file=data / "preference.train.jsonl",
-            shared=reuse_training(STAGE, VERSION, training_inputs, pairs.sequences, training_seed),
+            shared=reuse_training(STAGE, VERSION, read, pairs.sequences, training_seed),
             sides=2,
         )
     metrics: dict[str, float] = {
@@ -149,7 +140,7 @@ def train_reward_model(
         }
     settings: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
     settings |= {"end_token": True} if spec.end_token else {}
-    settings |= {"merge": list(merge_spec.merge)} if merge_spec else {}
+    settings |= {"merge": list(merge.merge)} if merge else {}
     if not distributed.rank():
         model.save(result / "model", settings)
     encoder.tokenizer.save_pretrained(result / "model")
@@ -165,37 +156,44 @@ def write_zero_shot_result(scale: ZeroShotScale, data: Path, result: Path) -> No
     """Writes the settings of a zero-shot model in place of a trained one, with its accuracy and calibration on the
     validation pairs."""
     write_zero_shot_settings(result, scale.zero_shot, data)
-    pairs = read_jsonl(data / "preference.validation.jsonl")
-    metrics = load_zero_shot_model(result).pair_metrics(pairs)
+    pairs, model = read_jsonl(data / "preference.validation.jsonl"), load_zero_shot_model(result)
+    sides = [torch.tensor(model(pairs, [str(row[side]) for row in pairs])) for side in ("chosen", "rejected")]
+    metrics = pair_metrics(*sides)
+    del metrics["brier"]
     write_jsonl(result / "history.jsonl", [])
     write_jsonl(result / "examples.jsonl", [])
     write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
-def _spec_of_merged(merge_spec: MergeSpec, merged_models: Sequence[Path], where: Address) -> RewardModelSpec:
+def _spec_of_merged(merge: MergeSpec, models: Sequence[Path], where: Address) -> RewardModelSpec:
     """Returns the spec that all merged models were trained with; of their losses, which may differ, the first model's.
 
     Raises:
-        RecipeError: the number of models differs from the spec's, or the models differ in segmenter, aggregation, heads
-            or end token.
+        RecipeError: the models differ in segmenter, aggregation, heads or end token.
     """
-    names = merge_spec.merge
-    if len(merged_models) != len(names):
-        raise RecipeError(
-            f"{where}: merge names {len(names)} reward models, but {len(merged_models)} result(s) are given as "
-            "--reward-model"
-        )
-    trained = [ScalarModel.training_settings(path / "model") for path in merged_models]
-    for name, found in zip(names, trained, strict=True):
+    trained = [ScalarModel.training_settings(path / "model") for path in models]
+    first = trained[0]
+    for name, found in zip(merge.merge, trained, strict=True):
         for setting in ("segmenter", "aggregation", "heads", "end_token"):
-            if found.get(setting) != trained[0].get(setting):
+            if found.get(setting) != first.get(setting):
                 raise RecipeError(
-                    f"{where}: '{name}' has {setting} {found.get(setting)} and '{names[0]}' has "
-                    f"{trained[0].get(setting)}; merge reward models of the same segmenter, aggregation, heads and end "
-                    "token"
+                    f"{where}: '{name}' has {setting} {found.get(setting)} and '{merge.merge[0]}' has "
+                    f"{first.get(setting)}; merge reward models of the same segmenter, aggregation, heads and end token"
                 )
-    known = {name: trained[0][name] for name in ("segmenter", "aggregation", "loss")}
-    return RewardModelSpec(merge_spec.title, merge_spec.backbone, end_token=bool(trained[0].get("end_token")), **known)
+    known = {name: first[name] for name in ("segmenter", "aggregation", "loss")}
+    return RewardModelSpec(merge.title, merge.backbone, end_token=bool(first.get("end_token")), **known)
+
+
+def pair_metrics(chosen: torch.Tensor, rejected: torch.Tensor) -> dict[str, float]:
+    """Returns how often the chosen answers of pairs have the higher reward, and how well that is calibrated."""
+    accuracy, calibrated = pairwise_accuracy(chosen, rejected), calibration(chosen, rejected)
+    return {
+        "accuracy": float(accuracy["accuracy"]),
+        "accuracy_lower": float(accuracy["lower"]),
+        "accuracy_upper": float(accuracy["upper"]),
+        "ece": float(calibrated["ece"]),  # type: ignore[arg-type]
+        "brier": float(calibrated["brier"]),  # type: ignore[arg-type]
+    }
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
@@ -206,31 +204,21 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
     """
     response_rewards, worths = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
     chosen, rejected = response_rewards[: pairs.count], response_rewards[pairs.count :]
-    accuracy = pairwise_accuracy(chosen, rejected)
-    calibrated = calibration(chosen, rejected)
     margins = (chosen - rejected).double()
-    metrics = {
-        "accuracy": float(accuracy["accuracy"]),
-        "accuracy_lower": float(accuracy["lower"]),
-        "accuracy_upper": float(accuracy["upper"]),
-        "ece": float(calibrated["ece"]),  # type: ignore[arg-type]
-        "brier": float(calibrated["brier"]),  # type: ignore[arg-type]
-        "loss": float((-margins.sigmoid().clamp(min=1e-12).log()).mean()),
-    }
-    rows = pairs.rows
-    if "chosen_clauses" not in rows[0].get("meta", {}):
+    metrics = pair_metrics(chosen, rejected)
+    metrics["loss"] = float((-margins.sigmoid().clamp(min=1e-12).log()).mean())
+    if "chosen_clauses" not in pairs.rows[0].get("meta", {}):
         return metrics
     scored, predicted, true = [], [], []
-    for i in range(2 * pairs.count):  # every chosen response, then every rejected one
-        row, is_chosen = rows[i % pairs.count], i < pairs.count
-        text = row["chosen"] if is_chosen else row["rejected"]
+    sides = [(row, side) for side in ("chosen", "rejected") for row in pairs.rows]
+    for (row, side), sequence, spans, worth in zip(sides, pairs.sequences, pairs.spans, worths, strict=True):
+        text, clauses = row[side], row["meta"][f"{side}_clauses"]  # type: ignore[literal-required]
+        _, offsets = token_spans(encoder.tokenizer, sequence.sequence.response)
+        rewards = divide_among_tokens(spans, worth, len(offsets))
         # a clause: start, end, kind, true reward
-        clauses = row["meta"]["chosen_clauses" if is_chosen else "rejected_clauses"]
-        _, offsets = token_spans(encoder.tokenizer, pairs.sequences[i].sequence.response)
-        rewards = divide_among_tokens(pairs.spans[i], worths[i], len(offsets))
         scored.append(ScoredResponse(rewards, offsets, [(start, end, reward) for start, end, _, reward in clauses]))
-        starts = [start for start, end in pairs.spans[i] if start < end]
-        predicted.append([_skip_white_space(text, offsets[start][0]) for start in starts])
+        starts = [offsets[start][0] for start, end in spans if start < end]
+        predicted.append([_skip_white_space(text, start) for start in starts])
         true.append([_skip_white_space(text, start) for start, *_ in clauses])
     agreement = asdict(fidelity(scored))
     boundaries = asdict(boundary_scores(predicted, true))

@@ -16,10 +16,10 @@ import torch
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError
-from rlhf_core.models.policy import Policy, pad_rows
-from rlhf_core.models.sampling import generate
+from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
+from tasks.evaluating.policies import sampled_tokens
 from tasks.params.questions import SamplesSpec
 from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
@@ -27,7 +27,6 @@ from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
 from tasks.running.stage import PageEntry, stage
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 #: More steps than this are counted, since the paper's solutions have no more.
 MANY_STEPS = 10
@@ -36,28 +35,19 @@ MANY_STEPS = 10
 def draw(
     policy: Policy, encoder: Encoder, questions: Sequence[Question], spec: SamplesSpec, seed: int
 ) -> list[SampledSolution]:
-    """Returns the graded samples in the order of the questions; questions are batched by length."""
+    """Returns the graded samples in the order of the questions."""
     prompts = [encoder.prompt(row) for row in questions for _ in range(spec.samples)]
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     generator = torch.Generator().manual_seed(random.Random(f"samples-{seed}").getrandbits(63))
-    drawn: list[list[int]] = [[]] * len(prompts)
-    with progress(f"samples seed {seed}", len(order)) as advance:
-        for start in range(0, len(order), spec.batch):
-            places = order[start : start + spec.batch]
-            ids, mask = pad_rows([prompts[i] for i in places], encoder.pad_id, "left")
-            made = generate(policy, ids.to(policy.device), mask.to(policy.device), spec.sampling, generator)
-            for i, row, real in zip(places, made.ids.cpu(), made.mask.cpu(), strict=True):
-                drawn[i] = row[real].tolist()
-                advance()
+    with progress(f"samples seed {seed}", len(prompts)) as advance:
+        drawn = sampled_tokens(policy, prompts, encoder.pad_id, spec.sampling, generator, spec.batch, advance)
     samples = []
-    for i, ids_ in enumerate(drawn):
+    for i, ids in enumerate(drawn):
         question, number = questions[i // spec.samples], i % spec.samples
         if number < spec.gold:
             samples.append(gold_sample(question, number, encoder))
             continue
-        prediction = str(encoder.tokenizer.decode(ids_, skip_special_tokens=True))
-        sample = sample_row(question, number, prediction)
-        sample["token_ids"] = ids_
+        sample = sample_row(question, number, str(encoder.tokenizer.decode(ids, skip_special_tokens=True)))
+        sample["token_ids"] = ids
         samples.append(sample)
     return samples
 

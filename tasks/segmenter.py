@@ -29,7 +29,6 @@ from tasks.running.machine import device
 from tasks.running.progress import progress
 from tasks.running.stage import PageEntry, stage
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 2
 
 SPLITS = ("train", "validation", "ood")
@@ -41,7 +40,7 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
     set.
 
     Raises:
-        DataError: data without clauses; no folder of sets.
+        DataError: no folder of sets.
     """
     if name != CLAUSES:
         root = os.environ.get(DATA_VARIABLE)
@@ -49,16 +48,9 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
             raise DataError(f"{DATA_VARIABLE} is not set to a folder, which should contain '{name}'", remedy="Set it")
         rows = DirectorySource(root).load(name, "test" if split == "ood" else split, "sentences")
         return [GoldText(row["text"], tuple(end for _, end in row["sentence_spans"])) for row in rows]
-    file = data / f"preference.{split}.jsonl"
-    found = []
-    for row in read_jsonl(file):
-        for side in ("chosen", "rejected"):
-            clauses = row.get("meta", {}).get(f"{side}_clauses")
-            if clauses is None:
-                raise DataError("its rows name no clauses", file=str(file), remedy="Set 'gold' to a set of sentences")
-            text = row[side]
-            found.append(GoldText(text, tuple(len(text[:end].rstrip()) for _, end, *_ in clauses)))
-    return found
+    pairs = read_jsonl(data / f"preference.{split}.jsonl")
+    sides = [(row[side], row["meta"][f"{side}_clauses"]) for row in pairs for side in ("chosen", "rejected")]
+    return [GoldText(text, tuple(len(text[:end].rstrip()) for _, end, *_ in clauses)) for text, clauses in sides]
 
 
 def make_segmenter(
@@ -70,19 +62,14 @@ def make_segmenter(
         metrics = _train(spec, spec.training, data, folder)
     else:
         metrics = _load(spec, folder)
-    settings = SaT(str(folder), spec.max_sentence_chars)
     pairs = [row for split in SPLITS for row in read_jsonl(data / f"preference.{split}.jsonl")]
-    texts = [row[side] for row in pairs for side in ("chosen", "rejected")]
-    texts += [row["response"] for row in read_jsonl(data / "examples.jsonl")]
-    texts = sorted(set(texts))
-    ends = settings.sentence_ends(texts)
-    write_json(result / KNOWN_FILE, {text_digest(text): found for text, found in zip(texts, ends, strict=True)})
+    texts = {row[side] for row in pairs for side in ("chosen", "rejected")}
+    texts |= {row["response"] for row in read_jsonl(data / "examples.jsonl")}
+    ends = SaT(str(folder), spec.max_sentence_chars).sentence_ends(sorted(texts))
+    known = {text_digest(text): found for text, found in zip(sorted(texts), ends, strict=True)}
+    write_json(result / KNOWN_FILE, known)
     if spec.gold is not None:
-        sat = SaT(
-            str(folder),
-            spec.max_sentence_chars,
-            known={text_digest(t): e for t, e in zip(texts, ends, strict=True)},
-        )
+        sat = SaT(str(folder), spec.max_sentence_chars, known=known)
         for split in ("validation", "ood"):
             gold = gold_texts(spec.gold, split, data)
             scores = sentence_scores(sat.sentence_ends([item.text for item in gold]), gold)
@@ -103,21 +90,19 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
 
 
 def _train(spec: SegmenterSpec, training: TrainingConfig, data: Path, folder: Path) -> dict[str, float]:
-    config = spec.tagger
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
-    total = 0
+    done: list[int] = []
     with progress(f"boundary tagger on {spec.gold}", 1) as advance:
 
         def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
-            nonlocal total
-            total = steps
             if step == steps:
+                done.append(steps)
                 advance(loss=metrics["loss"])
 
-        model, tokenizer = train_tagger(gold, config, training, spec.seed, on_step, device())
+        model, tokenizer = train_tagger(gold, spec.tagger, training, spec.seed, on_step, device())
     threshold = 0.5 if spec.threshold is None else spec.threshold
     save_tagger(model, tokenizer, folder, threshold=threshold, max_sentence_chars=spec.max_sentence_chars)
-    return {"parameters": float(sum(p.numel() for p in model.parameters())), "steps": float(total)}
+    return {"parameters": float(sum(p.numel() for p in model.parameters())), "steps": float(sum(done))}
 
 
 def _load(spec: SegmenterSpec, folder: Path) -> dict[str, float]:

@@ -41,7 +41,6 @@ from tasks.running.reused_training import reuse_training
 from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import Likelihood, fit
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 4
 STAGE = "sft"
 

@@ -17,7 +17,6 @@ from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.stage import stage
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 
 #: Every so-manieth question is kept for validation.

@@ -25,7 +25,6 @@ from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import stage
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 13
 CURVE_METRICS = (
     "reward",

@@ -26,7 +26,6 @@ from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import VerifiedRewrite
 from tasks.running.stage import PageEntry, stage
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 
 
@@ -92,8 +91,7 @@ def make_rewrites(
     """Has the wrong samples corrected and verifies the corrections."""
     teacher = build_teacher(spec)
     encoder = load_encoder(data, sft / "model")
-    file = samples / "samples.jsonl"
-    wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
+    wrong = wrong_solutions(read_jsonl(samples / "samples.jsonl"), read_jsonl(data / "questions.jsonl"))
     rows = [
         rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
         for each, said in zip(wrong, teacher.correct(wrong), strict=True)

@@ -12,7 +12,6 @@ from tasks.params.backbone import TokenizerSpec
 from tasks.running.artifacts import read_json, read_jsonl, write_json
 from tasks.running.stage import PageEntry, stage
 
-#: Increment it when the code changes the result; DVC then runs the stage again.
 VERSION = 1
 
 

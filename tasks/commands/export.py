@@ -33,7 +33,7 @@ from tasks.running.loading import load_encoder
 from tasks.running.machine import device
 from tasks.running.result_digests import RECORD, check_result
 from tasks.running.stage import prepare_process
-from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, check_trained, model_folder, upstream
+from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, model_folder, upstream
 
 #: Largest difference of a score, relative to the largest score where that is above 1.
 TOLERANCE = 1e-5
@@ -112,7 +112,6 @@ def export(result: Path, out: Path, data: Path | None = None) -> None:
 def _reward_model(found: Trained, made: Path) -> str:
     """Writes a sequence classifier; returns what was checked."""
     trained = ScalarModel.training_settings(found.model)
-    check_trained(trained, found.model)
     check_one_read(str(trained["segmenter"].get("kind")), build_aggregation(trained["aggregation"]), str(found.model))
     scorer = TrainedScorer.load(found.model, RewardModelInputs(data=found.data))
     classifier = as_classifier(scorer.model, scorer.head, found.encoder.pad_id, str(found.model))

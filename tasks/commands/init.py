@@ -25,8 +25,13 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.models.device import Device
 from rlhf_core.published import printed_tables
 from tasks.commands.project_sizes import found_device, project_sizes
-from tasks.data_specs.compared_answers import NO_PREFERENCE
-from tasks.data_specs.pair_formats import COMMON_BEGINNING, prompt_remedy, read_pairs, split_by_prompt
+from tasks.data_specs.pair_formats import (
+    COMMON_BEGINNING,
+    NO_PREFERENCE,
+    prompt_remedy,
+    read_pairs,
+    split_by_prompt,
+)
 from tasks.graph.code_dependencies import module_files
 from tasks.graph.dvc_files import ON_CPU, STAGES, matrix_folders
 from tasks.graph.dvc_files import write as write_graph
@@ -218,7 +223,7 @@ def make_project(
     from rlhf_core.data.encoding import Encoder, Limits, messages_of
     from rlhf_core.data.templates import chat_template
     from rlhf_core.models.loading import trainable
-    from tasks.scoring.own_rewards import text_batch, try_reward
+    from tasks.scoring.texts import text_batch, try_reward
 
     name, pairs = checked_name(folder), gathered_pairs(files, columns or {})
     place, shapes, tokenizer = checked_model(model, template)

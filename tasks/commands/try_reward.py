@@ -17,7 +17,7 @@ from tasks.commands.options import print_table
 
 if TYPE_CHECKING:
     from rlhf_core.data.encoding import Encoder
-    from tasks.scoring.own_rewards import TriedReward
+    from tasks.scoring.texts import TriedReward
 
 #: Characters of a prompt and of a response in the table, which is 80 wide.
 PROMPT_WIDTH, RESPONSE_WIDTH = 26, 39
@@ -40,7 +40,7 @@ def print_tried_reward(root: Path, scale: str, name: str, count: int, prompts: P
         DataError: rows that cannot be read.
     """
     from rlhf_core.user_code import import_callable
-    from tasks.scoring.own_rewards import text_batch, try_reward
+    from tasks.scoring.texts import text_batch, try_reward
 
     import_callable(name, "reward function")
     source, rows, encoder = _of_tree(root, scale) if prompts is None else _of_file(prompts, count)

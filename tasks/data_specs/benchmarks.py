@@ -122,7 +122,7 @@ def live_questions(spec: RealSpec, source: Source, name: str) -> tuple[list[Reco
         rows, file = read_jsonl(path), path.name
     else:
         hub_set = spec.sets[name]
-        rows, file = hub_rows_of(hub_set, hub_set.splits["test"]), f"{name}.test"
+        rows, file = [dict(row) for row in load_split(hub_set, hub_set.splits["test"])], f"{name}.test"
     first, last = spec.window
     items: dict[str, Record] = {}
     for number, row in enumerate(rows, start=1):
@@ -146,11 +146,6 @@ def live_questions(spec: RealSpec, source: Source, name: str) -> tuple[list[Reco
     return list(items.values()), facts
 
 
-def hub_rows_of(hub_set: HubSet, split: str) -> list[Record]:
-    """Returns the rows of a split as the hub has them."""
-    return [dict(row) for row in load_split(hub_set, split)]
-
-
 # --- lm-evaluation-harness ---------------------------------------------------------------------------------------
 
 
@@ -163,30 +158,27 @@ def harness_rows(spec: RealSpec) -> tuple[Sets, dict[str, Any]]:
     sets: Sets = {}
     facts: dict[str, Any] = {}
     for column, choice in spec.tasks.items():
-        local = None if choice.rows is None else LocalRows(data_directory(spec.directory), choice.rows)
-        found = task_rows(choice, local.rows_of if local else hub_rows)
+        local = choice.rows
+        rows_of = hub_rows if local is None else LocalRows(data_directory(spec.directory), local).rows_of
+        found = task_rows(choice, rows_of)
         sets[f"tasks/{column}"] = [
             {"data_set": data_set, "configuration": part, "split": split, "row": row}
             for (data_set, part, split), rows in found.items()
             for row in rows
         ]
         asked = sum(len(found[key]) for key in asked_split(choice.task))
-        facts[column] = {
-            "task": asdict(choice),
-            "rows": asked,
-            "of": asked if local is None else OFFICIAL_ROWS.get(choice.task),
-        }
-        facts[column] |= {"from": "hub" if local is None else choice.rows}
+        official = asked if local is None else OFFICIAL_ROWS.get(choice.task)
+        facts[column] = {"task": asdict(choice), "rows": asked, "of": official, "from": local or "hub"}
     return sets, facts
 
 
 def hub_rows(data_set: str, configuration: str | None, split: str) -> list[Record]:
-    """Returns a split of a task's own data set.
+    """Returns a split of a task's own data set as the hub has it.
 
     Raises:
         DataError: the hub does not answer, or does not have it.
     """
-    return hub_rows_of(HubSet(data_set, {}, config=configuration), split)
+    return [dict(row) for row in load_split(HubSet(data_set, {}, config=configuration), split)]
 
 
 class LocalRows:

@@ -12,7 +12,6 @@ from rlhf_core.data.quarantine import QuarantineSummary, Screening
 from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Source
 from rlhf_core.errors import DataError
 from rlhf_core.testbed.annotator import CALIBRATED
-from rlhf_core.testbed.dials import Dials
 from tasks.params.data import DrawnSpec, RealSpec
 from tasks.running.artifacts import digest
 
@@ -32,12 +31,6 @@ def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str],
 def with_prompt(row: Mapping[str, Any], prompt: str) -> dict[str, Any]:
     """Returns a row that asks a prompt of this project's making, without the messages of another one."""
     return {name: value for name, value in row.items() if name not in ("messages", "history")} | {"prompt": prompt}
-
-
-def moved_dials(dials: Dials) -> dict[str, Any]:
-    """Returns the dials that are not at their default, as facts of data.json about the world."""
-    moved = dials.moved()
-    return {"dials": moved} if moved else {}
 
 
 def pair_example(row: Mapping[str, Any], clauses: Sequence[Any] = ()) -> dict[str, Any]:

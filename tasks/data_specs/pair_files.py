@@ -36,11 +36,7 @@ def read_rows(file: Path) -> Lines:
 
 
 def _text(file: Path) -> str:
-    """Returns the text of a file, also of a compressed one, without a byte order mark.
-
-    Raises:
-        DataError: it is not UTF-8, or damaged.
-    """
+    """Returns the text of a file, also of a compressed one, without a byte order mark."""
     try:
         content = file.read_bytes()
         return (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig")
@@ -52,24 +48,20 @@ def _text(file: Path) -> str:
 
 def _json(file: Path) -> Lines:
     """Returns the rows of a JSON list, also in an object of one key; or of one object a line, as some files are."""
-    text = _text(file)
+    text, remedy = _text(file), "It needs one list of objects"
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         if text.lstrip().startswith("{") and file.suffix != ".gz" and len(text.strip().splitlines()) > 1:
             return read_lines(file)
-        raise DataError(f"not valid JSON ({error})", file=str(file), remedy="It needs one list of objects") from None
+        raise DataError(f"not valid JSON ({error})", file=str(file), remedy=remedy) from None
     if isinstance(content, Mapping) and len(content) == 1 and next(iter(content)) in _ROWS:
         content = next(iter(content.values()))
     if not isinstance(content, list):
-        raise DataError("not a list of rows", file=str(file), remedy="It needs one list of objects")
-    lines = Lines(str(file))
-    for number, row in enumerate(content, start=1):
-        if isinstance(row, dict):
-            lines.rows.append((number, row))
-        else:
-            lines.broken.append(BadRow(number, "", "not a JSON object", row))
-    return lines
+        raise DataError("not a list of rows", file=str(file), remedy=remedy)
+    rows = list(enumerate(content, start=1))
+    broken = [BadRow(number, "", "not a JSON object", row) for number, row in rows if not isinstance(row, dict)]
+    return Lines(str(file), [(number, row) for number, row in rows if isinstance(row, dict)], broken)
 
 
 def _table(separator: str) -> Callable[[Path], Lines]:
@@ -98,7 +90,7 @@ def _table(separator: str) -> Callable[[Path], Lines]:
 def _cell(text: str) -> Any:
     """Returns a cell's text, or the list or mapping that is written in it; None for an empty one."""
     if text.lstrip()[:2] not in ("[{", "{'", '{"'):
-        return text if text else None
+        return text or None
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
@@ -108,28 +100,17 @@ def _cell(text: str) -> Any:
 
 
 def _columns(file: Path) -> Lines:
-    """Returns the rows of a Parquet or Arrow file.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Returns the rows of a Parquet file, or of an Arrow file as `datasets` writes it."""
     import pyarrow
     from pyarrow.parquet import read_table
 
+    parquet = file.suffix == ".parquet"
     try:
-        if file.suffix == ".parquet":
-            rows = read_table(file).to_pylist()
-        else:
-            with pyarrow.memory_map(str(file)) as source:
-                try:
-                    table = pyarrow.ipc.open_stream(source).read_all()
-                except pyarrow.ArrowInvalid:
-                    table = pyarrow.ipc.open_file(source).read_all()
-                rows = table.to_pylist()
-        return Lines(str(file), [(number, _plain(row)) for number, row in enumerate(rows, start=1)])
+        rows = (read_table(file) if parquet else pyarrow.ipc.open_stream(file.read_bytes()).read_all()).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
-        kind = "Parquet" if file.suffix == ".parquet" else "Arrow"
+        kind = "Parquet" if parquet else "Arrow"
         raise DataError(f"not readable as {kind} ({error})", file=str(file), remedy="Save it again") from None
+    return Lines(str(file), [(number, _plain(row)) for number, row in enumerate(rows, start=1)])
 
 
 def _plain(value: Any) -> Any:

@@ -1,9 +1,12 @@
 """Preference pairs in the formats that others publish, as records of kind `preference`.
 
 TRL's standard and conversational pairs, with a prompt of their own or an implicit one; UltraFeedback, binarised or
-with its completions; HH-RLHF's transcripts; ShareGPT's and OpenAI's messages; two answers with a verdict and lists of
-answers with ranks (`compared_answers`). A row that its file's format does not fit becomes a record that the schema
-refuses, so that it is quarantined with a reason; so is a row that prefers no answer.
+with its completions; HH-RLHF's transcripts; ShareGPT's and OpenAI's messages; two answers with a verdict (SHP,
+PKU-SafeRLHF, WebGPT, HelpSteer, AlpacaFarm, arenas) and lists of answers with ranks or scores (Nectar, Stack Exchange),
+of which the best and the worst count.
+
+A row that its file's format does not fit becomes a record that the schema refuses, so that it is quarantined with a
+reason; so is a row that prefers no answer.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ from rlhf_core.data.dialogue import render_dialogue
 from rlhf_core.data.jsonl import BadRow, Lines
 from rlhf_core.data.schemas import Record
 from rlhf_core.errors import DataError
-from tasks.data_specs.compared_answers import TWO_ANSWERS, has_list, pair_from_list
 from tasks.data_specs.pair_files import read_rows
 
 #: Names of columns that are read as ours, the first that a row has.
@@ -44,6 +46,7 @@ _DIALOGUES = (*ALIASES, "context", "conversation_a", "conversation_b")
 #: Roles in ShareGPT's messages.
 _ROLES = {"human": "user", "gpt": "assistant"}
 #: Why a row is not a pair.
+NO_PREFERENCE, NO_VERDICT = "no answer is preferred", "no verdict that says which answer is better"
 _ANOTHER = "not in the format of the file's other rows"
 _OPENINGS = "the answers do not continue the same dialogue"
 #: Rows by which a file's format is recognised.
@@ -67,33 +70,7 @@ class PairFormat:
     convert: Callable[[Record], Record | str]
 
 
-def _plain_messages(value: Any) -> Any:
-    """Returns messages as lists of {role, content}: ShareGPT's {from, value}, OpenAI's {messages: [...]}, one message
-    alone, contents in parts; WebGPT's text of a question; any other value as it is."""
-    if isinstance(value, Mapping):
-        value = value.get("full_text", value)
-    if isinstance(value, Mapping):
-        value = value["messages"] if "messages" in value else [value] if {"role", "from"} & value.keys() else value
-    if not _messages(value):
-        return value
-    return [_plain_message(turn) for turn in value]
-
-
-def _plain_message(turn: Mapping[str, Any]) -> dict[str, Any]:
-    role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
-    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
-        content = "".join(str(part.get("text")) for part in content)
-    return {**turn, "role": _ROLES.get(str(role), role), "content": content}
-
-
-def _with_system(row: Record) -> Record:
-    """Returns a pair of texts; one with a system text has it as the first message."""
-    made: Record = {name: row[name] for name in ("prompt", "chosen", "rejected")}
-    system = row.get("system")
-    if not isinstance(system, str) or not system.strip():
-        return made
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": row["prompt"]}]
-    return {**made, "prompt": render_dialogue(messages), "messages": messages}
+# --- pairs -------------------------------------------------------------------------------------------------------
 
 
 def _texts(row: Record, *names: str) -> bool:
@@ -102,6 +79,20 @@ def _texts(row: Record, *names: str) -> bool:
 
 def _messages(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(turn, Mapping) for turn in value)
+
+
+def _is_transcript(value: Any) -> bool:
+    return isinstance(value, str) and value.lstrip().startswith(("Human:", "System:")) and _ANSWER in value
+
+
+def _of_texts(row: Record) -> Record:
+    """Returns a pair of texts; one with a system text has it as the first message."""
+    made: Record = {name: row[name] for name in ("prompt", "chosen", "rejected")}
+    system = row.get("system")
+    if not isinstance(system, str) or not system.strip():
+        return made
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": row["prompt"]}]
+    return {**made, "prompt": render_dialogue(messages), "messages": messages}
 
 
 def _of_messages(row: Record) -> Record | str:
@@ -129,16 +120,19 @@ def _of_messages(row: Record) -> Record | str:
     return {"prompt": render_dialogue(messages), "messages": messages, **made}
 
 
+def _of_answers(row: Record) -> Record | str:
+    """Returns a pair of texts that answer messages."""
+    return _of_messages(
+        {**row, **{name: [{"role": "assistant", "content": row[name]}] for name in ("chosen", "rejected")}}
+    )
+
+
 def _of_transcripts(row: Record) -> Record | str:
     """Returns a pair of HH-RLHF: both transcripts up to the last answer are the prompt."""
     (opening, _, chosen), (other, _, rejected) = (row[name].rpartition(_ANSWER) for name in ("chosen", "rejected"))
     if opening.strip() != other.strip():
         return _OPENINGS
     return {"prompt": f"{opening.strip()}{_ANSWER}", "chosen": chosen.strip(), "rejected": rejected.strip()}
-
-
-def _is_transcript(value: Any) -> bool:
-    return isinstance(value, str) and value.lstrip().startswith(("Human:", "System:")) and _ANSWER in value
 
 
 def _of_common_beginning(row: Record) -> Record:
@@ -149,30 +143,6 @@ def _of_common_beginning(row: Record) -> Record:
     return {"prompt": common[:end].strip(), "chosen": row["chosen"][end:], "rejected": row["rejected"][end:]}
 
 
-def _paired(row: Record) -> Record | str:
-    """Returns what a pair of compared answers is by its own form: messages, transcripts or texts."""
-    for each in PAIRS:
-        if each.fits(row):
-            return each.convert(row)
-    return _ANOTHER
-
-
-def _of_compared(convert: Callable[[Record], Record | str]) -> Callable[[Record], Record | str]:
-    """Returns the conversion of rows that say which of their answers is better."""
-
-    def made(row: Record) -> Record | str:
-        found = convert(row)
-        if isinstance(found, str):
-            return found
-        if _messages(found["prompt"]) and found["prompt"] in (found["chosen"], found["rejected"]):
-            found.pop("prompt")  # whole conversations, which begin alike
-        scores = {name: found[name] for name in found if name.startswith("score_")}
-        pair = _paired({**{name: row[name] for name in ("system",) if name in row}, **found})
-        return pair if isinstance(pair, str) else {**pair, **scores}
-
-    return made
-
-
 #: The format of texts whose prompt no column names.
 COMMON_BEGINNING = PairFormat(
     "texts with a common beginning",
@@ -181,42 +151,147 @@ COMMON_BEGINNING = PairFormat(
 )
 #: Formats of pairs, the most special first.
 PAIRS = (
-    PairFormat(
-        "messages",
-        lambda row: _messages(row.get("chosen")) and _messages(row.get("rejected")),
-        _of_messages,
-    ),
+    PairFormat("messages", lambda row: _messages(row.get("chosen")) and _messages(row.get("rejected")), _of_messages),
     PairFormat(
         "messages with texts as answers",
         lambda row: _messages(row.get("prompt")) and _texts(row, "chosen", "rejected"),
-        lambda row: _of_messages(
-            {**row, **{name: [{"role": "assistant", "content": row[name]}] for name in ("chosen", "rejected")}}
-        ),
+        _of_answers,
     ),
     PairFormat(
         "transcripts",
         lambda row: "prompt" not in row and all(_is_transcript(row.get(name)) for name in ("chosen", "rejected")),
         _of_transcripts,
     ),
-    PairFormat(
-        "texts",
-        lambda row: _texts(row, "prompt", "chosen", "rejected"),
-        _with_system,
-    ),
+    PairFormat("texts", lambda row: _texts(row, "prompt", "chosen", "rejected"), _of_texts),
     COMMON_BEGINNING,
 )
+
+
+# --- several answers ---------------------------------------------------------------------------------------------
+
+
+def _number(value: Any) -> float:
+    """Returns a number, also one that is written as text or as a truth value; NaN for anything else."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _one_of(first: float, second: float) -> Callable[[Any], float]:
+    """Returns which side a column names by one of two numbers."""
+    return lambda value: {first: 1.0, second: -1.0}.get(_number(value), math.nan)
+
+
+def _less(value: Any) -> float:
+    return -_number(value)
+
+
+def _difference(one: Any, other: Any) -> float:
+    return _number(one) - _number(other)
+
+
+def _winner(value: Any) -> float:
+    """Returns which side an arena's verdict names."""
+    said = str(value).strip().lower().removeprefix("model_").removeprefix("response_")
+    return {"a": 1.0, "b": -1.0}.get(said, 0.0 if "tie" in said or "both" in said else math.nan)
+
+
+#: Two answers: title; columns of the prompt and of both answers; columns that say which is better, and their values as
+#: a number: above 0 the first is better, below 0 the second, 0 neither; NaN of values that say nothing.
+TWO_ANSWERS: tuple[tuple[str, tuple[str, str, str], tuple[str, ...], Callable[..., float]], ...] = (
+    ("SHP", ("history", "human_ref_A", "human_ref_B"), ("labels",), _one_of(1, 0)),
+    ("PKU-SafeRLHF", ("prompt", "response_0", "response_1"), ("better_response_id",), _one_of(0, 1)),
+    ("WebGPT", ("prompt", "answer_0", "answer_1"), ("score_0", "score_1"), _difference),
+    ("HelpSteer2", ("prompt", "response_1", "response_2"), ("preference_strength",), _less),
+    ("HelpSteer3", ("context", "response1", "response2"), ("overall_preference",), _less),
+    ("AlpacaFarm", ("prompt", "output_1", "output_2"), ("preference",), _one_of(1, 2)),
+    ("an arena's conversations", ("conversation_a", "conversation_a", "conversation_b"), ("winner",), _winner),
+    ("an arena", ("prompt", "response_a", "response_b"), ("winner",), _winner),
+    ("an arena's votes", ("prompt", "response_a", "response_b"), ("winner_model_a", "winner_model_b"), _difference),
+)
+#: A list of answers: its column, and of each answer the text, its rank from the best, or its score.
+_LISTS = ("answers", "completions", "responses")
+_ANSWER_TEXTS, _RANKS = ("answer", "response", "text", "content"), ("rank",)
+_SCORES = ("overall_score", "score", "pm_score")
+
+
+def _of_two(
+    columns: tuple[str, str, str], verdict: tuple[str, ...], better: Callable[..., float]
+) -> Callable[[Record], Record | str]:
+    def convert(row: Record) -> Record | str:
+        prompt, first, second = (row[name] for name in columns)
+        side = better(*(row[name] for name in verdict))
+        if math.isnan(side) or side == 0:
+            return NO_PREFERENCE if side == 0 else NO_VERDICT
+        chosen, rejected = (first, second) if side > 0 else (second, first)
+        found: Record = {} if prompt in (first, second) and _messages(prompt) else {"prompt": prompt}
+        return _paired(row, {**found, "chosen": chosen, "rejected": rejected})
+
+    return convert
+
+
+def _graded(one: Any) -> tuple[float, float | None, str] | None:
+    """Returns (how good an answer of a list is, the score that says so, its text); None without text, rank or score."""
+    text = next((one[name] for name in _ANSWER_TEXTS if name in one), None) if isinstance(one, Mapping) else None
+    if not isinstance(text, str):
+        return None
+    for names, sign in ((_RANKS, -1.0), (_SCORES, 1.0)):
+        for name in names:
+            if not math.isnan(value := _number(one.get(name))):
+                return sign * value, value if sign > 0 else None, text
+    return None
+
+
+def _graded_list(row: Record) -> list[tuple[float, float | None, str]]:
+    """Returns the graded answers of a row's list; none without a prompt or a list of answers with texts."""
+    for name in _LISTS if "prompt" in row else ():
+        answers: Any = row.get(name)
+        if _messages(answers) and (found := [grade for one in answers if (grade := _graded(one)) is not None]):
+            return found
+    return []
+
+
+def _of_list(row: Record) -> Record | str:
+    """Returns the best answer of a row's list beside its worst."""
+    found = _graded_list(row)
+    if len(found) < 2 or len({shown is None for _, shown, _ in found}) == 2:  # ranks and scores are not compared
+        return NO_VERDICT
+    (high, shown_high, chosen), (low, shown_low, rejected) = max(found), min(found)
+    if high == low:
+        return NO_PREFERENCE
+    pair = _paired(row, {"prompt": row["prompt"], "chosen": chosen, "rejected": rejected})
+    if isinstance(pair, str) or shown_high is None:
+        return pair
+    return {**pair, "score_chosen": shown_high, "score_rejected": shown_low}
+
+
+def _paired(row: Record, found: Record) -> Record | str:
+    """Returns what a pair of compared answers is by its own form: messages, transcripts or texts."""
+    pair = {**{name: row[name] for name in ("system",) if name in row}, **found}
+    return next((each.convert(pair) for each in PAIRS if each.fits(pair)), _ANOTHER)
+
+
+def _has(*names: str) -> Callable[[Record], bool]:
+    return lambda row: all(name in row for name in names)
+
+
 #: Every format, the most special first.
 FORMATS = (
     *PAIRS,
-    *(PairFormat(each.title, each.fits, _of_compared(each.convert)) for each in TWO_ANSWERS),
-    PairFormat("a list of answers", has_list, _of_compared(pair_from_list)),
-)
+    *(PairFormat(title, _has(*columns, *verdict), _of_two(columns, verdict, better))
+      for title, columns, verdict, better in TWO_ANSWERS),
+    PairFormat("a list of answers", lambda row: bool(_graded_list(row)), _of_list),
+)  # fmt: skip
 EXPECTED = """Expected one of
   prompt, chosen, rejected: texts, or lists of {role, content} messages (TRL)
   chosen, rejected: both with the prompt, as messages (UltraFeedback) or as texts "Human: ... Assistant: ..." (HH)
   prompt, two answers and which is better (SHP, PKU-SafeRLHF, HelpSteer, WebGPT, arenas)
   prompt, answers or completions: [{answer, rank or score}, ...] (Nectar, UltraFeedback)
 Columns of other names are given as --column chosen=their_name"""
+
+
+# --- files -------------------------------------------------------------------------------------------------------
 
 
 def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[PairFormat, Lines]:
@@ -257,12 +332,7 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[PairFormat, Line
 
 
 def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
-    """Returns how to name the prompts of a file whose answers begin alike in nothing: its columns and the option.
-
-    Args:
-        file: of pairs in the format `COMMON_BEGINNING`.
-        columns: {our field: their column}, as given.
-    """
+    """Returns how to name the prompts of a file in the format `COMMON_BEGINNING`: its columns and the option."""
     taken = {"chosen", "rejected", *columns.values()}
     found = [name for name in read_rows(file).rows[0][1] if name not in taken]
     named = f"the other columns are {', '.join(found)}" if found else "there is no other column"
@@ -270,8 +340,9 @@ def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
 
 
 def _renamed(row: Record, columns: Mapping[str, str]) -> Record:
-    """Returns a row with our names of its columns, without those that have no value."""
-    made = {name: value for name, value in row.items() if value is not None and not _is_gap(value)}
+    """Returns a row with our names of its columns, without those that have no value, such as a table's NaN."""
+    gaps = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+    made = {name: value for name, value in row.items() if value is not None and name not in gaps}
     if _texts(made, "instruction", "input") and "prompt" not in made and "prompt" not in columns:
         made["instruction"] = "\n\n".join(text for text in (made["instruction"], made["input"]) if text.strip())
     for name, aliases in ALIASES.items():
@@ -281,6 +352,24 @@ def _renamed(row: Record, columns: Mapping[str, str]) -> Record:
     return {name: _plain_messages(value) if name in _DIALOGUES else value for name, value in made.items()}
 
 
+def _plain_messages(value: Any) -> Any:
+    """Returns messages as lists of {role, content}: ShareGPT's {from, value}, OpenAI's {messages: [...]}, one message
+    alone, contents in parts; WebGPT's text of a question; any other value as it is."""
+    if isinstance(value, Mapping):
+        value = value.get("full_text", value)
+    if isinstance(value, Mapping):
+        value = value["messages"] if "messages" in value else [value] if {"role", "from"} & value.keys() else value
+    if not _messages(value):
+        return value
+    plain = []
+    for turn in value:
+        role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
+        if _messages(content) and all(part.get("type") == "text" for part in content):
+            content = "".join(str(part.get("text")) for part in content)
+        plain.append({**turn, "role": _ROLES.get(str(role), role), "content": content})
+    return plain
+
+
 def _not_fitting(row: Record) -> Record | str:
     """Returns the row as it is where a text of a pair is missing, for the schema to name it; else why it is not one."""
     texts = {name: row.get(name) for name in ("prompt", "chosen", "rejected")}
@@ -288,17 +377,8 @@ def _not_fitting(row: Record) -> Record | str:
     return {name: value for name, value in texts.items() if value is not None} if lacking else _ANOTHER
 
 
-def _is_gap(value: Any) -> bool:
-    """Returns whether a value is a table's NaN, which stands for none."""
-    return isinstance(value, float) and not math.isfinite(value)
-
-
 def _record(made: Record, row: Record, file: Path, number: int) -> Record:
-    """Returns a row as a record; without the fields that its format does not give.
-
-    Args:
-        made: what its format gives.
-    """
+    """Returns what a row's format gives as a record, with the row's other fields and its id and source."""
     own = {name: value for name, value in row.items() if name not in (*ALIASES, *_NOT_OURS)}
     name, source = row.get("id"), row.get("source")
     identity = str(name) if isinstance(name, str | int) and str(name).strip() else f"{file.stem}-{number:06d}"
@@ -316,15 +396,11 @@ def _refuse(lines: Lines) -> NoReturn:
         problem = "the file has no rows" if first is None else first.reason
         raise DataError(problem, file=lines.file, row=None if first is None else first.row, remedy=EXPECTED)
     number, row = lines.rows[0]
-    shown = ", ".join(f"{name}: {_short(value)}" for name, value in list(row.items())[:6])
+    texts = {name: json.dumps(value, ensure_ascii=False, default=str) for name, value in list(row.items())[:6]}
+    shown = ", ".join(f"{name}: {text if len(text) <= 40 else f'{text[:37]}...'}" for name, text in texts.items())
     raise DataError(
         f"unknown format of preference pairs. The row is {{{shown}}}", file=lines.file, row=number, remedy=EXPECTED
     )
-
-
-def _short(value: Any, most: int = 40) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def split_by_prompt(records: Sequence[Record], share: float, most: int) -> tuple[list[Record], list[Record]]:

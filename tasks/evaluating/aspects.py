@@ -16,12 +16,9 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.folders import is_hub_classifier
-from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
-from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation.segmenters import build_segmenter
-from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.signals import Tokens
 from tasks.params.aspects import ASPECT_NORMALISERS, AspectSpec
 from tasks.params.pages import Address, read_settings
@@ -29,6 +26,8 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.machine import device
 from tasks.scoring.classifiers import ScalarScorer
+from tasks.scoring.reward_models import TrainedModel
+from tasks.scoring.segmenting import segmented
 from tasks.scoring.zero_shot import is_zero_shot, load_zero_shot_model
 
 
@@ -68,12 +67,10 @@ def load_aspect(
         tokenizer: the policy's, whose tokens token aspects and lengths count.
 
     Raises:
-        RecipeError: a model that is not given, or a normaliser that the aspect's density has no use for.
+        RecipeError: a normaliser that the aspect's density has no use for.
     """
     options = dict(spec.aspect)
     if spec.model is not None:
-        if spec.model not in models:
-            raise RecipeError(f"aspect '{name}' reads the model '{spec.model}': give its result by --aspect-model")
         options |= {"folder": str(models[spec.model] / "model"), "device": str(device())}
     aspect = build_aspect(options, offsets=partial(response_offsets, tokenizer))
     if ASPECT_NORMALISERS[spec.normaliser].std is not None and SIGNALS[aspect.density][0] is Tokens:
@@ -101,15 +98,8 @@ def models_by_name(results: Sequence[Path]) -> dict[str, Path]:
 def selected_aspects(
     selection: Mapping[str, Any], names: Sequence[str], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, LoadedAspect]:
-    """Returns aspects that a selection compared, by name, chosen or not.
-
-    Raises:
-        RecipeError: a name that it does not know.
-    """
+    """Returns aspects that a selection compared, by name, chosen or not."""
     known, compared = models_by_name(models), selection["aspects"]
-    for name in names:
-        if name not in compared:
-            raise RecipeError(f"aspect '{name}' is not in the selection; it compared {', '.join(compared)}")
     return {name: load_aspect(name, AspectSpec(**compared[name]["spec"]), known, tokenizer) for name in names}
 
 
@@ -144,26 +134,20 @@ def holistic_values(
     Raises:
         RecipeError: a reward model whose segments need entropies or sentences.
     """
-    if is_zero_shot(reward_model):
-        zero_shot = load_zero_shot_model(reward_model)
-        return zero_shot.rewards([str(row["prompt"]) for row in rows], [text for text, _ in answers])
-    if is_hub_classifier(reward_model):
-        ended = [drawn < longest for _, drawn in answers]
-        return ScalarScorer.load(reward_model)(rows, [text for text, _ in answers], ended=ended)
-    model, trained = ScalarModel.load(reward_model / "model")
-    segmenter = build_segmenter(trained["segmenter"])
+    texts = [text for text, _ in answers]
+    if is_zero_shot(reward_model) or is_hub_classifier(reward_model):
+        rewards = load_zero_shot_model(reward_model) if is_zero_shot(reward_model) else ScalarScorer.load(reward_model)
+        return rewards(rows, texts, ended=[drawn < longest for _, drawn in answers])
+    trained = TrainedModel.load(reward_model / "model")
+    segmenter = build_segmenter(trained.settings["segmenter"])
     if segmenter.needs_entropies or segmenter.needs_spelling:
         raise RecipeError(
             f"{reward_model}: a holistic reward model is read at the response's end; train it as 'bandit'"
         )
-    model.to(device())
-    model.eval()
     asked = zip(rows, answers, strict=True)
     sequences = [encoder.sampled(row, text, drawn, longest) for row, (text, drawn) in asked]
-    segmentation = segmenter.segment(encoder.responses(sequences))
-    ends = [segmentation.ends[i, : int(segmentation.count[i])].tolist() for i in range(len(sequences))]
-    segmented = [SegmentedSequence(sequence, own) for sequence, own in zip(sequences, ends, strict=True)]
-    values, _ = score_all(model, segmented, encoder.pad_id, build_aggregation(trained["aggregation"]))
+    cut, _ = segmented(sequences, encoder, segmenter, None)
+    values, _ = score_all(trained.model, cut, encoder.pad_id, trained.aggregation)
     return [float(value) for value in values]
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.protocols import PROTOCOLS, Protocol, Tally, WinRate, true_tally
+from rlhf_core.evaluation.protocols import PROTOCOLS, Tally, WinRate, true_tally
 from tasks.evaluating.policies import comparisons, judgement_rows
 from tasks.running.result_rows import Generation, Judgement, Metrics
 
@@ -93,17 +94,19 @@ def over_sft(
     found = OverSft({})
     if evaluator.judge is None:
         return found
-    protocol = PROTOCOLS[evaluator.config.over_sft]
+    judge, protocol = evaluator.judge, PROTOCOLS[evaluator.config.over_sft]
     for name in evaluator.config.over_sft_benchmarks if benchmarks is None else benchmarks:
         answers = [row for row in rows if row["benchmark"] == name and row["turn"] == 1]
         if not answers:
             continue
-        tally, judgements = _judged(evaluator, answers, sft, name, protocol)
-        found.tallies[name] = tally
-        found.judgements.extend(judgements)
-        rate = WinRate(SFT, name, protocol, evaluator.judge.name)
+        before = {row["id"]: row["response"] for row in sft if row["benchmark"] == name and row["turn"] == 1}
+        check_answered(answers, before, name)
+        against = comparisons([{**row, "baseline": before[row["id"]]} for row in answers], evaluator.instruction)
+        games = distributed.on_main(partial(protocol.play, judge, against))
+        found.tallies[name] = tally = protocol.tally(games)
+        found.judgements.extend({**row, "reference": SFT} for row in judgement_rows(name, games))
         counts = {"prompts": len(answers), "unparsable": len(tally.unparsable), "one_sided": len(tally.one_sided)}
-        found.win_rate_facts[win_rate_name(name)] = {**rate.facts(), **counts}
+        found.win_rate_facts[win_rate_name(name)] = WinRate(SFT, name, protocol, judge.name).facts() | counts
     return found
 
 
@@ -118,21 +121,6 @@ def over_baseline(evaluator: Evaluator, judgements: Sequence[Judgement]) -> dict
     rate = WinRate("baseline", "alpaca", PROTOCOLS["alpaca_eval"], evaluator.judge.name)
     unparsable = sum(not row["valid"] for row in games)
     return {"alpaca_wr": {**rate.facts(), "prompts": len(games), "unparsable": unparsable, "one_sided": 0}}
-
-
-def _judged(
-    evaluator: Evaluator, rows: Sequence[Generation], sft: Sequence[Generation], benchmark: str, protocol: Protocol
-) -> tuple[Tally, list[Judgement]]:
-    """Returns the judge's verdicts on one benchmark's answers; rank 0 alone asks."""
-    judge = evaluator.judge
-    if judge is None:
-        raise ValueError("nothing judges")
-    before = {row["id"]: row["response"] for row in sft if row["benchmark"] == benchmark and row["turn"] == 1}
-    check_answered(rows, before, benchmark)
-    against = comparisons([{**row, "baseline": before[row["id"]]} for row in rows], evaluator.instruction)
-    games = distributed.on_main(lambda: protocol.play(judge, against))
-    judgements = [{**row, "reference": SFT} for row in judgement_rows(benchmark, games)]
-    return protocol.tally(games), judgements  # type: ignore[return-value]
 
 
 def check_answered(items: Sequence[Any], answers: Any, benchmark: str) -> None:

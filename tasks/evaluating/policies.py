@@ -7,7 +7,7 @@ items, no judge) is left out of the metrics, never filled in.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,20 @@ from rlhf_core.evaluation.benchmark_names import (
 )
 from rlhf_core.evaluation.benchmark_scores import arena_win_rate, corpus_bleu, mt_bench_scores, right_choices, win_rate
 from rlhf_core.evaluation.evalplus import LIMITS, program_of
-from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
+from rlhf_core.evaluation.judges.games import (
+    Game,
+    JudgedPair,
+    combine_orders,
+    grade_answers,
+    play_games,
+    win_rate_of_results,
+)
 from rlhf_core.evaluation.sandbox import Program, ProgramResult, run_programs
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.supervised.objectives import sequence_statistics
 from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
-from tasks.evaluating.solving import solve_tests
+from tasks.evaluating.solving import answered, solve_tests
 from tasks.params.evaluation import EvaluationConfig
 from tasks.running.amounts import first_rows
 from tasks.running.artifacts import read_json, read_jsonl
@@ -271,31 +278,9 @@ class Evaluator:
 
     def _solve(self, policy: Policy, items: list[Any], name: str) -> list[Generation]:
         """Returns the greedy answers to task items, as generation rows."""
-        answers = self.greedy_answers(
-            policy,
-            [
-                {
-                    "prompt": item["question"],
-                    "id": item["id"],
-                    "opening": item.get("opening", ""),
-                    "history": item.get("history", []),
-                }
-                for item in items
-            ],
-        )
-        return [
-            {
-                "benchmark": name,
-                "id": item["id"],
-                "turn": 1,
-                "prompt": item["question"],
-                "response": text,
-                "n_chars": len(text),
-                "n_tokens": tokens,
-                "true_reward": None,
-            }
-            for item, (text, tokens) in zip(items, answers, strict=True)
-        ]
+        asked = [{**item, "prompt": item["question"]} for item in items]
+        answers = self.greedy_answers(policy, asked)
+        return [answered(name, item, *found) for item, found in zip(asked, answers, strict=True)]
 
 
 def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[JudgedPair]:
@@ -305,6 +290,13 @@ def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Judge
         JudgedPair(row["id"], instruction + row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]})
         for row in rows
     ]
+
+
+def both_orders(judge: Judge, pairs: Sequence[JudgedPair], template: str) -> tuple[dict[str, float], list[Game]]:
+    """Returns ({win rate in percent, ties half, its standard error, unparsable verdicts}, the games in both orders)."""
+    games = play_games(judge, pairs, template)
+    rate = win_rate_of_results(combine_orders(games).values())
+    return {"": rate["win_rate"], "_se": rate["standard_error"], "_invalid": rate["n_invalid"]}, games
 
 
 def judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:
@@ -357,7 +349,7 @@ def answer(
     seed: int,
     batch: int,
 ) -> list[tuple[str, int]]:
-    """Returns (text, tokens) of one answer per row, rows batched by prompt length.
+    """Returns (text, tokens) of one answer per row.
 
     A row's `opening`, where it has one, is how its answer begins; the text is what the policy adds.
     """
@@ -365,14 +357,28 @@ def answer(
         [*encoder.prompt(row), *(encode_text(encoder.tokenizer, row["opening"]) if row.get("opening") else ())]
         for row in rows
     ]
-    order = sorted(range(len(rows)), key=lambda i: len(prompts[i]))
-    answers: list[tuple[str, int]] = [("", 0)] * len(rows)
     generator = torch.Generator().manual_seed(seed)
+    drawn = sampled_tokens(policy, prompts, encoder.pad_id, sampling, generator, batch)
+    return [(str(encoder.tokenizer.decode(tokens, skip_special_tokens=True)), len(tokens)) for tokens in drawn]
+
+
+def sampled_tokens(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    pad_id: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+    batch: int,
+    advance: Callable[[], Any] = lambda: None,
+) -> list[list[int]]:
+    """Returns the tokens of one response to each prompt, in batches of similar length; `advance` is called for each."""
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    drawn: list[list[int]] = [[]] * len(prompts)
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
-        ids, mask = pad_rows([prompts[i] for i in chosen], encoder.pad_id, "left")
+        ids, mask = pad_rows([prompts[i] for i in chosen], pad_id, "left")
         made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator)
-        for row, i in enumerate(chosen):
-            tokens = made.ids[row][made.mask[row]].tolist()
-            answers[i] = (str(encoder.tokenizer.decode(tokens, skip_special_tokens=True)), len(tokens))
-    return answers
+        for i, row, real in zip(chosen, made.ids.cpu(), made.mask.cpu(), strict=True):
+            drawn[i] = row[real].tolist()
+            advance()
+    return drawn

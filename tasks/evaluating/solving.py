@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import DataError
 from rlhf_core.evaluation.answers import RLMEC_STOPS, HarnessMode, cut_at, harness_match
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution, judged
@@ -70,7 +69,9 @@ def solve_tests(
     for name in sets:
         items = items_of(f"tests/{name}")
         answers = answers_to(items)
-        rows = [_solution(name, item, *found) for item, found in zip(items, answers, strict=True)]
+        rows = [answered(name, item, *found) for item, found in zip(items, answers, strict=True)]
+        for item, row in zip(items, rows, strict=True):
+            row.update(graded(item, row["response"]))  # type: ignore[typeddict-item]
         generations += rows
         metrics[name] = 100 * sum(row["right"] for row in rows) / max(1, len(rows))
         if name == HARNESS_SET and read_json(data / "data.json")["source"] == "directory":
@@ -78,11 +79,10 @@ def solve_tests(
     return metrics | averages(metrics, sets) | harness
 
 
-def _solution(name: str, item: Mapping[str, Any], text: str, tokens: int) -> Generation:
-    """Returns a graded solution as a row of generations.jsonl."""
-    grade = graded(item, text)
-    row: Generation = {
-        "benchmark": name,
+def answered(benchmark: str, item: Mapping[str, Any], text: str, tokens: int) -> Generation:
+    """Returns an answer to an item with a right answer as a row of generations.jsonl, yet to be graded."""
+    return {
+        "benchmark": benchmark,
         "id": item["id"],
         "turn": 1,
         "prompt": item["prompt"],
@@ -90,13 +90,7 @@ def _solution(name: str, item: Mapping[str, Any], text: str, tokens: int) -> Gen
         "n_chars": len(text),
         "n_tokens": tokens,
         "true_reward": None,
-        "extracted": grade["extracted"],
-        "right": grade["right"],
-        "steps": grade["steps"],
     }
-    if "first_error" in grade:
-        row["first_error"] = grade["first_error"]
-    return row
 
 
 def harness_accuracies(answers: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
@@ -122,25 +116,11 @@ def averages(metrics: Mapping[str, float], sets: Mapping[str, str]) -> dict[str,
     return {group: sum(metrics[name] for name in names) / len(names) for group, names in groups.items() if names}
 
 
-def wrong_solutions(
-    samples: Sequence[SampledSolution], questions: Sequence[Question], file: Path
-) -> list[WrongSolution]:
-    """Returns the wrong samples with their questions.
-
-    Raises:
-        DataError: a sample of an unknown question.
-    """
+def wrong_solutions(samples: Sequence[SampledSolution], questions: Sequence[Question]) -> list[WrongSolution]:
+    """Returns the wrong samples with their questions."""
     by_id = {row["id"]: row for row in questions}
-    found = []
-    for number, row in enumerate(samples, start=1):
-        if row["question_id"] not in by_id:
-            problem = f"the question '{row['question_id']}' is not in the data"
-            raise DataError(
-                problem, file=str(file), row=number, field="question_id", remedy="Sample from the same data"
-            )
-        if not row["correct"]:
-            found.append(WrongSolution(row["id"], by_id[row["question_id"]], row["prediction"]))
-    return found
+    wrong = (row for row in samples if not row["correct"])
+    return [WrongSolution(row["id"], by_id[row["question_id"]], row["prediction"]) for row in wrong]
 
 
 def rewrite_row(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
 from rlhf_core.stepper import freeze
-from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import objective
-from rlhf_core.supervised.recipes import PREFERENCE, Sources, SupervisedRecipe, Weighted
+from rlhf_core.supervised.recipes import PREFERENCE, Weighted
 from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.run import Learn, PolicyRun, RowTraining, question_accuracies
 from tasks.policy_run.solutions import SAMPLES_FILE
@@ -48,55 +46,39 @@ def by_given_texts(row: RowTraining) -> Learn:
     """Returns the trainer of a supervised recipe; settings are checked before models are loaded."""
     training, learned = row.scale.supervised_config(row.recipe.optimiser, row.where)
     folders = row.inputs.solutions
-    folders.need(learned.needs, row.where)
 
     def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
         preference = row.inputs.data / "preference.train.jsonl"
         file = preference if folders.samples is None else folders.samples / SAMPLES_FILE
         sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
         freeze(run.reference.model)
-        return run_supervised(run, row, training, learned, sources, file, checkpoints), None
+        kind, scale = str(row.recipe.optimiser["kind"]).rpartition(":")[2], row.scale
+        examples = learned.examples(sources, run.encoder)
+        target = objective(examples, run.policy, run.reference)
+        steps, weighted = training.steps(len(target.lengths)), isinstance(examples, Weighted)
+        if learned.opening:
+            run.evaluator.encoder = Opened.of(run.encoder, learned.opening)
+
+        def measured(step: int) -> dict[str, float]:
+            due = scale.evaluated(step, steps, last=True)
+            return question_accuracies(run.evaluator, run.policy, scale.checkpoint_prompts) if due else {}
+
+        run.history = fit(
+            run.policy.model,
+            target,
+            training,
+            seed=row.seed,
+            checkpoints=checkpoints,
+            label=f"{kind} {row.recipe.title} seed {row.seed}",
+            file=file,
+            sides=1 if weighted else 2,
+            frozen=[] if run.adapter is not None or weighted else [run.reference.model],
+            measured=measured,
+        )
+        last = run.history[-1]
+        summary = {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
+        if isinstance(examples, Weighted):
+            summary |= {"examples": len(examples.sequences), "examples_too_long": examples.too_long}
+        return summary, None
 
     return learn
-
-
-def run_supervised(
-    run: PolicyRun,
-    row: RowTraining,
-    training: TrainingConfig,
-    learned: SupervisedRecipe,
-    sources: Sources,
-    file: Path,
-    checkpoints: RunCheckpoints,
-) -> Metrics:
-    """Trains on what a supervised recipe makes of its sources; returns summary metrics."""
-    kind, scale = str(row.recipe.optimiser["kind"]).rpartition(":")[2], row.scale
-    examples = learned.examples(sources, run.encoder)
-    target = objective(examples, run.policy, run.reference)
-    steps = training.steps(len(target.lengths))
-    each = 1 if isinstance(examples, Weighted) else 2
-    frozen = [] if run.adapter is not None or each == 1 else [run.reference.model]
-    if learned.opening:
-        run.evaluator.encoder = Opened.of(run.encoder, learned.opening)
-
-    def measured(step: int) -> dict[str, float]:
-        due = scale.evaluated(step, steps, last=True)
-        return question_accuracies(run.evaluator, run.policy, scale.checkpoint_prompts) if due else {}
-
-    run.history = fit(
-        run.policy.model,
-        target,
-        training,
-        seed=row.seed,
-        checkpoints=checkpoints,
-        label=f"{kind} {row.recipe.title} seed {row.seed}",
-        file=file,
-        sides=each,
-        frozen=frozen,
-        measured=measured,
-    )
-    last = run.history[-1]
-    summary = {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
-    if isinstance(examples, Weighted):
-        summary |= {"examples": len(examples.sequences), "examples_too_long": examples.too_long}
-    return summary

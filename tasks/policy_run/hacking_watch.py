@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm
 from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
 from rlhf_core.training_state import State, load_trainable_state, trainable_state
@@ -30,12 +29,8 @@ class HackingWatch:
         settings: when it is raised, and what follows.
         evaluations: how many the run will make.
         model: the policy whose trainable weights are kept; the SFT policy when this object is made.
-        judged: whether evaluations have scores.
         label: of the run, in the log.
         keeps: keep the peak's weights whatever the settings.
-
-    Raises:
-        RecipeError: stopping is asked for without evaluations that find a peak.
     """
 
     def __init__(
@@ -44,20 +39,12 @@ class HackingWatch:
         evaluations: int,
         model: nn.Module,
         *,
-        judged: bool,
         label: str,
         keeps: bool = False,
     ) -> None:
         self.settings, self.model, self.label = settings, model, label
         self.alarm = HackingAlarm(settings, evaluations)
         self.stops_on_hacking = settings.on_hacking == "stop"
-        if self.stops_on_hacking and not (judged and evaluations):
-            raise RecipeError(
-                "alarm: on_hacking 'stop' keeps the weights with the best win rate, but this run has no evaluations "
-                "to choose them by: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
-                "rewards"
-            )
-        self.final: tuple[int, dict[str, float]] | None = None
         self.keeps = self.stops_on_hacking or keeps
         self._kept: State = self._copy() if self.keeps else {}
 
@@ -76,7 +63,6 @@ class HackingWatch:
 
     def observe_end(self, step: int, scores: dict[str, float]) -> None:
         """Takes in the final evaluation on all test prompts, after a step."""
-        self.final = step, scores
         self._log(self.alarm.observe_end(step, scores))
 
     def _log(self, alarms: Sequence[Alarm]) -> None:
@@ -104,12 +90,6 @@ class HackingWatch:
     def rows(self) -> list[dict[str, Any]]:
         """Returns the alarms, for alarms.jsonl."""
         return [asdict(alarm) for alarm in self.alarm.alarms]
-
-    def evaluations(self) -> list[dict[str, Any]]:
-        """Returns the score of every prompt in every evaluation, for record/evaluations.jsonl; the last is the final
-        evaluation, on all test prompts."""
-        rows = [{k: v for k, v in asdict(point).items() if v == v} for point in self.alarm.points]
-        return rows if self.final is None else [*rows, {"step": self.final[0], "final": True, "scores": self.final[1]}]
 
     def metrics(self) -> Metrics:
         """Returns `hacking_alarms`, and `hacking_onset` where there are any: the step of the first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,16 +19,16 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, PhaseClock
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, FixedSamples, RolloutSource
+from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, FixedSamples
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.combinations import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.signals import Segments
 from rlhf_core.training_state import State, restoring
-from tasks.params.policy import PolicyScale, RewardTraining, needed_solutions, reward_training
+from tasks.params.policy import PolicyScale, RewardTraining, reward_training
 from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
-from tasks.policy_run.reward import build_reward, check_referenced, shaping_constants
+from tasks.policy_run.reward import build_reward, shaping_constants
 from tasks.policy_run.run import Learn, PolicyRun, RowTraining, question_accuracies
 from tasks.policy_run.solutions import SAMPLES_FILE, Solved, solved_samples
 from tasks.running.amounts import first_rows
@@ -42,82 +42,39 @@ from tasks.running.result_rows import Metrics, Prompt, Rollout
 from tasks.running.stage import name_file_in_numeric_errors
 
 
-@dataclass(frozen=True)
-class Optimisation:
-    """A reward and what a policy is optimised on with it.
+def by_reward(row: RowTraining) -> Learn:
+    """Returns the trainer of a policy with a reward; settings are checked before models are loaded."""
+    settings, folders = reward_training(row.recipe, row.scale, row.where), row.inputs.solutions
 
-    Attributes:
-        row: the row's recipe with its settings and inputs.
-        settings: of the optimiser, its rollouts, alarm and imitation.
-        critic: None for optimisers without one.
-        prompts: of rollouts.
-        solved: sampled solutions, of rows that learn from them.
-    """
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
+        microbatch, token_rewards = settings.optimiser.microbatch, folders.rewards()
+        reward = build_reward(row.recipe, row.inputs.reward, microbatch, run.encoder.tokenizer, token_rewards)
+        file = row.inputs.data / "prompts.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
+        with name_file_in_numeric_errors(file):
+            solved = None
+            if folders.samples is not None:
+                solved = solved_samples(
+                    folders, run.encoder, token_rewards, settings.imitation, microbatch, row.seed, row.scale.solutions
+                )
+                prompts = solved.prompts
+            else:
+                prompts = first_rows(read_jsonl(file), row.scale.prompts, "prompts", file)
+            optimising = Optimising(run, row, shortened(settings, row.scale, solved), reward, prompts, solved)
+            optimising.train(checkpoints)
+            summary = optimising.summary()
+        run.credit = None if solved is None else solved.credit
+        return summary | shaping_constants(reward), optimising.watch
 
-    row: RowTraining
-    settings: RewardTraining
-    reward: Reward
-    critic: ScalarModel | None
-    prompts: list[Prompt]
-    solved: Solved | None = None
-
-    @property
-    def label(self) -> str:
-        recipe = self.row.recipe
-        return f"{recipe.optimiser['kind']} {recipe.title} seed {self.row.seed}"
-
-    def source(self, run: PolicyRun, encoder: Encoder, clock: PhaseClock) -> RolloutSource:
-        """Returns the source of rollouts.
-
-        Raises:
-            RecipeError: fixed samples without sampled solutions.
-        """
-        config = self.settings.optimiser
-        source = SOURCES[config.source]
-        sizes = {"rollout_batch": config.rollout_batch, "microbatch": config.microbatch, "seed": self.row.seed}
-        if issubclass(source, FixedSamples):
-            if self.solved is None:
-                raise RecipeError(f"{self.row.where}: the optimiser learns from fixed samples: give --samples")
-            return source(run.reference, self.solved.batch, **sizes)
-        return source(
-            run.policy,
-            run.reference,
-            encoder.tokenizer,
-            encoded_prompts(self.prompts, encoder),
-            self.settings.sampling,
-            **sizes,
-            group_size=config.group_size,
-            clock=clock,
-            generation_batch=self.row.scale.generation_batch,
-            on_generated=prefetching(self.reward),
-        )
+    return learn
 
 
-def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]:
-    return [EncodedPrompt(encoder.prompt(row), row["prompt"], dict[str, Any](row)) for row in rows]
-
-
-def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) -> ScalarModel | None:
-    """Returns the critic that the settings name, on the stage's device; of several reward models the first, by the
-    row's head.
-
-    Raises:
-        RecipeError: a critic from a reward model in a row without one.
-    """
-    start = CRITICS[config.critic]
-    if not start.exists:
-        return None
-    models = row.inputs.reward.reward_model
-    if not start.of_reward_model:
-        model = load_policy(row.inputs.sft / "model", encoder).model
-        critic = ScalarModel.from_language_model(model, heads=("value",), seed=row.seed, bias=True)
-    elif models:
-        head = next((part.readout.head for part in row.recipe.components if part.readout), "reward")
-        critic = ScalarModel.load(models[0] / "model")[0].as_critic(head)
-    else:
-        raise RecipeError("critic is 'reward_model', but no component reads a reward model")
-    critic.to(device())
-    return critic.requires_grad_(True)
+def shortened(settings: RewardTraining, scale: PolicyScale, solved: Solved | None) -> RewardTraining:
+    """Returns the settings with no more iterations than the passes that the scale asks for over the fixed samples."""
+    config, passes = settings.optimiser, scale.solutions.passes
+    if solved is None or passes is None:
+        return settings
+    iterations = max(1, round(passes * len(solved.batch) / config.rollout_batch))
+    return replace(settings, optimiser=replace(config, iterations=min(config.iterations, iterations)))
 
 
 class Optimising:
@@ -125,48 +82,67 @@ class Optimising:
 
     Args:
         run: gets history, rollouts and checkpoints.
-        work: what is optimised.
-
-    Raises:
-        RecipeError: settings that keep the peak's weights where nothing judges evaluations.
+        row: the recipe with its inputs.
+        settings: of the optimiser, its rollouts and the alarm.
+        reward: what is optimised.
+        prompts: of rollouts.
+        solved: sampled solutions, of rows that learn from them.
     """
 
-    def __init__(self, run: PolicyRun, work: Optimisation) -> None:
-        scale, config = work.row.scale, work.settings.optimiser
-        self.run, self.work, self.scale, self.config = run, work, scale, config
-        self.clock, self.tools, self.encoder = PhaseClock(), ToolClock(work.reward), run.encoder
-        if scale.prompt_limit is not None:
-            self.encoder = replace(run.encoder, limits=replace(run.encoder.limits, prompt=scale.prompt_limit))
-        models = [run.policy.model, *([] if work.critic is None else [work.critic])]
-        tokens = min(config.microbatch, -(config.minibatch // -distributed.world_size())) * _longest(work, self.encoder)
-        apply_device_settings(models, config, tokens, _frozen(run, work.reward))
-        self.optimiser = PolicyOptimiser(
-            run.policy,
-            work.reward,
-            work.source(run, self.encoder, self.clock),
-            config,
-            work.row.seed,
-            critic=work.critic,
-            auxiliary=None if work.solved is None else work.solved.imitation,
-            clock=self.clock,
-        )
-        planned = sum(scale.evaluated(step, config.iterations, last=True) for step in range(1, config.iterations + 1))
-        if scale.peak and not run.has_win_rates_while_training:
-            raise RecipeError(
-                f"{work.label}: peak keeps the weights with the highest win rate, but nothing judges; set a judge or "
-                "peak: false"
+    def __init__(
+        self,
+        run: PolicyRun,
+        row: RowTraining,
+        settings: RewardTraining,
+        reward: Reward,
+        prompts: list[Prompt],
+        solved: Solved | None,
+    ) -> None:
+        self.run, self.scale, self.config, self.reward, self.solved = run, row.scale, settings.optimiser, reward, solved
+        self.label = f"{row.recipe.optimiser['kind']} {row.recipe.title} seed {row.seed}"
+        self.encoder, config = run.encoder, self.config
+        if self.scale.prompt_limit is not None:
+            self.encoder = replace(run.encoder, limits=replace(run.encoder.limits, prompt=self.scale.prompt_limit))
+        critic = build_critic(row, config, run.encoder)
+        limits = self.encoder.limits
+        longest = limits.total if solved is not None else limits.prompt + settings.sampling.max_new_tokens
+        at_once = min(config.microbatch, -(config.minibatch // -distributed.world_size()))
+        models = [run.policy.model, *([] if critic is None else [critic])]
+        apply_device_settings(models, config, at_once * longest, _frozen(run, reward))
+        self.clock, self.tools = PhaseClock(), ToolClock(reward)
+        sizes = {"rollout_batch": config.rollout_batch, "microbatch": config.microbatch, "seed": row.seed}
+        if solved is not None and issubclass(SOURCES[config.source], FixedSamples):
+            source = FixedSamples(run.reference, solved.batch, **sizes)
+        else:
+            source = SOURCES[config.source](
+                run.policy,
+                run.reference,
+                self.encoder.tokenizer,
+                encoded_prompts(prompts, self.encoder),
+                settings.sampling,
+                **sizes,
+                group_size=config.group_size,
+                clock=self.clock,
+                generation_batch=self.scale.generation_batch,
+                on_generated=prefetching(reward),
             )
-        self.watch = HackingWatch(
-            work.settings.alarm,
-            planned,
-            run.policy.model,
-            judged=run.has_win_rates_while_training,
-            label=work.label,
-            keeps=scale.peak,
+        auxiliary = None if solved is None else solved.imitation
+        self.optimiser = PolicyOptimiser(
+            run.policy, reward, source, config, row.seed, critic=critic, auxiliary=auxiliary, clock=self.clock
         )
-        if scale.checkpoint_proxy:
-            parts = run.reference, run.encoder, run.evaluator, run.sft_answers
-            run.proxies = ProxyReader(work.reward, *parts, batch=config.microbatch, benchmark=run.checkpoint_benchmark)
+        steps = range(1, config.iterations + 1)
+        self.watch = HackingWatch(
+            settings.alarm,
+            sum(self.scale.evaluated(step, config.iterations, last=True) for step in steps),
+            run.policy.model,
+            label=self.label,
+            keeps=self.scale.peak,
+        )
+        if self.scale.checkpoint_proxy:
+            run.proxies = ProxyReader(
+                reward, run.reference, run.encoder, run.evaluator, run.sft_answers, config.microbatch,
+                run.checkpoint_benchmark,
+            )  # fmt: skip
 
     def state_dict(self) -> State:
         return {
@@ -186,8 +162,8 @@ class Optimising:
         if world is not None:
             true = [world.true_reward(r["meta"], t) for r, t in zip(batch.records, batch.texts, strict=True)]
             metrics["true_reward"] = sum(true) / len(true)
-        metrics |= _gate(self.work.reward, experience, self.config, metrics)
-        if self.work.solved is not None and self.scale.evaluated(step, self.config.iterations, last=True):
+        metrics |= _gate(self.reward, experience, self.config, metrics)
+        if self.solved is not None and self.scale.evaluated(step, self.config.iterations, last=True):
             with self.optimiser.gathered():
                 metrics |= question_accuracies(run.evaluator, run.policy, self.scale.checkpoint_prompts)
         run.history.append({"step": step, **metrics})
@@ -207,18 +183,18 @@ class Optimising:
         """Keeps some rollouts of the first and the last step, and the last one's lengths of segments."""
         run, last = self.run, self.watch.stop or step == self.config.iterations
         if last:
-            run.lengths.extend(_segment_lengths(self.work.reward, experience))
+            run.lengths.extend(_segment_lengths(self.reward, experience))
         if last or step == 1:
             world, count = run.evaluator.world, self.scale.rollout_samples
             run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, count))
 
     def train(self, checkpoints: RunCheckpoints) -> None:
         """Trains from the start or from the last checkpoint, until the end or until the alarm stops it."""
-        saved = checkpoints.resume(self.work.label)
+        saved = checkpoints.resume(self.label)
         if saved is not None:
             with restoring():
                 self.load_state_dict(saved)
-        with progress(self.work.label, self.config.iterations, self.optimiser.step) as advance:
+        with progress(self.label, self.config.iterations, self.optimiser.step) as advance:
 
             def on_step(step: int, metrics: Metrics, experience: Experience) -> bool:
                 metrics = self.record_step(step, metrics, experience)
@@ -234,7 +210,7 @@ class Optimising:
 
     def summary(self) -> Metrics:
         """Returns the metrics of the whole training; puts the peak's weights back where the alarm stopped it."""
-        run, work, last = self.run, self.work, self.run.history[-1]
+        run, last = self.run, self.run.history[-1]
         summary: Metrics = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
         summary["train_kl"] = last["kl"]
         if "gate/share_above" in last:
@@ -244,23 +220,17 @@ class Optimising:
         if run.lengths:
             summary["mean_segment_length"] = sum(run.lengths) / len(run.lengths)
         summary |= {f"train_{k}": v for k, v in last.items() if k.startswith("proxy/") or k == "true_reward"}
-        for component in work.reward.components:
+        for component in self.reward.components:
             normaliser = component.normaliser
             if isinstance(normaliser, LocationAware):
                 summary["normaliser_floor_uses"] = normaliser.floor_uses
                 summary["normaliser_floor_share"] = normaliser.floor_uses / max(1, normaliser.segments)
         if self.watch.stop:
             summary |= {"stopped_step": last["step"], "kept_step": self.watch.restore()}
-        if work.solved is not None:
+        if self.solved is not None:
             credited = self.optimiser.experience
-            summary |= work.solved.note_credit(credited, run.reference, self.encoder, self.config.microbatch)
+            summary |= self.solved.note_credit(credited, run.reference, self.encoder, self.config.microbatch)
         return summary
-
-
-def _longest(work: Optimisation, encoder: Encoder) -> int:
-    """Returns tokens of the longest prompt with its response that the optimiser may read."""
-    limits = encoder.limits
-    return limits.total if work.solved is not None else limits.prompt + work.settings.sampling.max_new_tokens
 
 
 def _frozen(run: PolicyRun, reward: Reward) -> list[nn.Module]:
@@ -316,42 +286,20 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
     return rows
 
 
-def shortened(settings: RewardTraining, scale: PolicyScale, solved: Solved | None) -> RewardTraining:
-    """Returns the settings with no more iterations than the passes that the scale asks for over the fixed samples."""
-    config, passes = settings.optimiser, scale.solutions.passes
-    if solved is None or passes is None:
-        return settings
-    iterations = max(1, round(passes * len(solved.batch) / config.rollout_batch))
-    return replace(settings, optimiser=replace(config, iterations=min(config.iterations, iterations)))
+def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]:
+    return [EncodedPrompt(encoder.prompt(row), row["prompt"], dict[str, Any](row)) for row in rows]
 
 
-def by_reward(row: RowTraining) -> Learn:
-    """Returns the trainer of a policy with a reward; settings are checked before models are loaded."""
-    settings = reward_training(row.recipe, row.scale, row.where)
-    config, above, folders = settings.optimiser, row.inputs, row.inputs.solutions
-    folders.need(needed_solutions(row.recipe), row.where)
-
-    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
-        rewards = folders.rewards()
-        reward = build_reward(row.recipe, above.reward, config.microbatch, run.encoder.tokenizer, rewards)
-        file = above.data / "prompts.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
-        with name_file_in_numeric_errors(file):
-            solved = None
-            if folders.samples is not None:
-                solved = solved_samples(
-                    folders, run.encoder, rewards, settings.imitation, config.microbatch, row.seed, row.scale.solutions
-                )
-            prompts = (
-                first_rows(read_jsonl(file), row.scale.prompts, "prompts", file) if solved is None else solved.prompts
-            )
-            check_referenced(reward, prompts, file)
-            critic = build_critic(row, config, run.encoder)
-            work = Optimisation(row, shortened(settings, row.scale, solved), reward, critic, prompts, solved)
-            optimising = Optimising(run, work)
-            optimising.train(checkpoints)
-            summary = optimising.summary()
-        if solved is not None:
-            run.credit = solved.credit
-        return summary | shaping_constants(reward), optimising.watch
-
-    return learn
+def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) -> ScalarModel | None:
+    """Returns the critic that the settings name, on the stage's device; of several reward models the first, by the
+    row's head."""
+    start = CRITICS[config.critic]
+    if not start.exists:
+        return None
+    if start.of_reward_model:
+        head = next((part.readout.head for part in row.recipe.components if part.readout), "reward")
+        critic = ScalarModel.load(row.inputs.reward.reward_model[0] / "model")[0].as_critic(head)
+    else:
+        model = load_policy(row.inputs.sft / "model", encoder).model
+        critic = ScalarModel.from_language_model(model, heads=("value",), seed=row.seed, bias=True)
+    return critic.to(device()).requires_grad_(True)

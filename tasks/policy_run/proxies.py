@@ -5,20 +5,20 @@ Source: PAR, §4.1 (proxy reward and win rate on the test set), Figure 6b (prefe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.models.policy import Policy
 from rlhf_core.policy_optimisation.experience import proxy_scores, score
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rollout import RolloutBatch
 from tasks.evaluating.over_sft import OverSft, over_sft
 from tasks.evaluating.policies import Evaluator
 from tasks.running.result_rows import Generation, Metrics
+from tasks.scoring.texts import text_batch
 
 
 class ProxyReader:
@@ -76,43 +76,35 @@ class ProxyReader:
             "preference_score": float(preference),
         }
 
-    def _messages(self, row: Generation) -> dict[str, Any]:
-        """Returns the messages of a benchmark item that has them."""
-        return {name: value for name, value in self.items[row["id"]].items() if name == "messages"}
-
-    def _sequence(self, row: Generation) -> EncodedSequence:
-        asked = {"prompt": row["prompt"], **self._messages(row)}
-        return self.encoder.sampled(asked, row["response"], row["n_tokens"], self.longest)
-
     def _rollouts(self, rows: Sequence[Generation]) -> RolloutBatch:
-        sequences, device = [self._sequence(row) for row in rows], self.reference.device
-        prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], self.encoder.pad_id, "left")
-        prompt_ids, prompt_mask = prompt_ids.to(device), prompt_mask.to(device)
-        made = self.encoder.responses(sequences)
-        responses = replace(made, ids=made.ids.to(device), mask=made.mask.to(device), ended=made.ended.to(device))
-        _, entropies = score(self.reference, prompt_ids, prompt_mask, responses.ids, responses.mask, self.batch)
-        return RolloutBatch(
-            prompt_ids=prompt_ids,
-            prompt_mask=prompt_mask,
-            responses=replace(responses, entropies=entropies),
-            prompts=[str(row["prompt"]) for row in rows],
-            texts=[str(row["response"]) for row in rows],
-            records=[{"id": row["id"], "meta": row["meta"], **self._messages(row)} for row in rows],
-            groups=torch.arange(len(rows), device=device),
+        asked = []
+        for row in rows:
+            messages = {k: v for k, v in self.items[row["id"]].items() if k == "messages"}
+            asked.append({"id": row["id"], "prompt": str(row["prompt"]), "meta": row["meta"], **messages})
+        texts = [str(row["response"]) for row in rows]
+        drawn = zip(asked, texts, rows, strict=True)
+        sequences = [self.encoder.sampled(ask, text, row["n_tokens"], self.longest) for ask, text, row in drawn]
+        batch = text_batch(self.encoder, asked, texts, sequences, range(len(rows)), self.reference.device)
+        responses = batch.responses
+        _, entropies = score(
+            self.reference, batch.prompt_ids, batch.prompt_mask, responses.ids, responses.mask, self.batch
         )
+        return replace(batch, responses=replace(responses, entropies=entropies))
 
 
-def peak_evaluation(
-    evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]
-) -> tuple[Metrics, list[Generation], OverSft]:
-    """Returns metrics of the peak's weights as `peak_<metric>`, their AlpacaEval answers, and these against the SFT
-    model's.
+@dataclass(frozen=True)
+class Peak:
+    """An evaluation of the peak: metrics as `peak_<metric>`, AlpacaEval answers, and these over the SFT model's."""
+
+    metrics: Metrics
+    answers: list[Generation]
+    over_sft: OverSft
+
+
+def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]) -> Peak:
+    """Evaluates a policy that has the peak's weights, against the SFT model's answers.
 
     Measures only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
-
-    Args:
-        policy: with the peak's weights.
-        sft: the SFT model's answers.
     """
     rows = {name: evaluator.generate_dialogue(policy, name) for name in ("alpaca", "mtbench")}
     over = over_sft(evaluator, rows["alpaca"], sft, ("alpaca",))
@@ -121,10 +113,4 @@ def peak_evaluation(
     if evaluator.judge is not None and rows["mtbench"]:
         _, judged = evaluator.judge_dialogue(evaluator.judge, {"mtbench": rows["mtbench"]})
         found |= judged
-    return {f"peak_{name}": value for name, value in found.items()}, rows["alpaca"], over
-
-
-def lost_after_peak(metrics: Mapping[str, float]) -> Metrics:
-    """Returns `loss_after_peak`: win rate of the peak's weights less that of the last weights, in points."""
-    names = ("peak_win_rate_vs_sft", "win_rate_vs_sft")
-    return {"loss_after_peak": metrics[names[0]] - metrics[names[1]]} if set(names) <= set(metrics) else {}
+    return Peak({f"peak_{name}": value for name, value in found.items()}, rows["alpaca"], over)

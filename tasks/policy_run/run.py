@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +13,9 @@ import torch
 
 from rlhf_core import distributed
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.models.lora import Adapter, LoraSettings
+from rlhf_core.models.lora import Adapter
 from rlhf_core.models.policy import Policy
 from rlhf_core.recipe import Recipe
 from rlhf_core.stepper import freeze
@@ -39,33 +39,19 @@ from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit
 
 #: Benchmarks whose answers a judge compares with those of the benchmark's baseline.
 JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")
-#: Parts of a run -> their names in saved training states, which must not change: older states are loaded.
-_NOTED = {
-    "history": "history",
-    "evaluations": "checkpoints",
-    "rollouts": "rollouts",
-    "lengths": "lengths",
-    "phases": "phases",
-}
+#: What a run notes while it trains, and a checkpoint keeps.
+_NOTED = ("history", "evaluations", "rollouts", "lengths", "phases")
 
 
 @dataclass(frozen=True)
 class PolicyInputs:
-    """Results of the stages above a row: arguments of the stage `policy`.
-
-    Raises:
-        RecipeError: a selection without its holistic reward model, or the other way round.
-    """
+    """Results of the stages above a row: arguments of the stage `policy`."""
 
     data: Path
     sft: Path
     reward: RewardInputs
     solutions: SolutionFolders
     holistic: Annotated[Path | None, "result of `reward_model` that the selection compares with"] = None
-
-    def __post_init__(self) -> None:
-        if (self.reward.selection is None) != (self.holistic is None):
-            raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
 
 
 @dataclass(frozen=True)
@@ -96,14 +82,14 @@ class PolicyRun:
         encoder: tokenizer and template.
         evaluator: benchmarks.
         sft_answers: the SFT model's generations.
+        checkpoint_benchmark: on whose prompts it is evaluated while it trains.
+        adapter: the policy's low-rank adapters, if only those are trained.
         history, rollouts: rows of history.jsonl and rollouts.jsonl.
-        evaluations: while training: step, KL, win rate and lengths; rows of checkpoints.jsonl, which holds no weights.
+        evaluations: rows of checkpoints.jsonl: step, KL, win rate and lengths; no weights.
         lengths: tokens per segment in the last rollout batch.
         phases: speed and memory of each step.
-        adapter: the policy's low-rank adapters, if only those are trained.
         proxies: reads proxy rewards of evaluations, where they are asked for.
         credit: what tokens of wrong sampled solutions are credited with, where there are any.
-        checkpoint_benchmark: on whose prompts it is evaluated while it trains.
     """
 
     policy: Policy
@@ -111,23 +97,23 @@ class PolicyRun:
     encoder: Encoder
     evaluator: Evaluator
     sft_answers: list[Generation]
-    history: list[Metrics]
-    evaluations: list[Metrics]
-    rollouts: list[Rollout]
-    lengths: list[int]
-    phases: list[Metrics]
+    checkpoint_benchmark: str = "alpaca"
     adapter: Adapter | None = None
+    history: list[Metrics] = field(default_factory=list)
+    evaluations: list[Metrics] = field(default_factory=list)
+    rollouts: list[Rollout] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    phases: list[Metrics] = field(default_factory=list)
     proxies: ProxyReader | None = None
     credit: list[TokenCredit] | None = None
-    checkpoint_benchmark: str = "alpaca"
 
     def state_dict(self) -> State:
         """Returns the notes of training so far."""
-        return {saved: getattr(self, name) for name, saved in _NOTED.items()}
+        return {name: getattr(self, name) for name in _NOTED}
 
     def load_state_dict(self, state: State) -> None:
-        for name, saved in _NOTED.items():
-            setattr(self, name, state[saved])
+        for name in _NOTED:
+            setattr(self, name, state[name])
 
     @torch.no_grad()
     def kl(self, rows: list[Generation], batch: int = 64) -> float:
@@ -141,6 +127,11 @@ class PolicyRun:
             sequences.append(self.evaluator.encoder.sequence(asked, row["response"]))
         policy, reference = (reference_logprobs(model, sequences, batch) for model in (self.policy, self.reference))
         return float((policy - reference).mean())
+
+    @property
+    def last_step(self) -> int:
+        """Returns the last step that was trained."""
+        return int(self.history[-1]["step"])
 
     @property
     def kl_sets(self) -> tuple[str, ...]:
@@ -158,63 +149,39 @@ class PolicyRun:
         """Measures the win rate over the SFT model on some prompts, and the KL of those answers; returns each one's
         score."""
         answers = self.evaluator.generate_dialogue(self.policy, self.checkpoint_benchmark, prompts)
-        return self.note_evaluation(step, answers)
+        compared = over_sft(self.evaluator, answers, self.sft_answers, (self.checkpoint_benchmark,))
+        return self.note_evaluation(step, answers, compared)
 
-    def note_evaluation(self, step: int, rows: list[Generation], compared: OverSft | None = None) -> dict[str, float]:
-        """Notes an evaluation's answers; returns each one's score.
-
-        Args:
-            step: of training.
-            rows: the answers.
-            compared: with the SFT model's answers, if that is known already.
-        """
-        kl = self.kl(rows)
+    def note_evaluation(self, step: int, rows: list[Generation], compared: OverSft) -> dict[str, float]:
+        """Notes answers of a step's policy, compared with the SFT model's; returns each one's score."""
         benchmark = self.checkpoint_benchmark
-        over = over_sft(self.evaluator, rows, self.sft_answers, (benchmark,)) if compared is None else compared
         chars = {row["id"]: row["n_chars"] for row in self.sft_answers if row["benchmark"] == benchmark}
         longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
-        tally = over.tallies.get(benchmark)
-        rates = {} if tally is None else tally.metrics("win_rate_vs_sft", judged=bool(over.win_rate_facts))
-        proxies = {} if self.proxies is None else self.proxies.read(rows)
-        self.evaluations.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates, **proxies})
-        return dict(over.scores(benchmark))
+        noted: Metrics = {"step": step, "kl": self.kl(rows), "n": len(rows), "chars_over_sft": longer}
+        if (tally := compared.tallies.get(benchmark)) is not None:
+            noted |= tally.metrics("win_rate_vs_sft", judged=bool(compared.win_rate_facts))
+        self.evaluations.append(noted if self.proxies is None else noted | self.proxies.read(rows))
+        return dict(compared.scores(benchmark))
 
 
-def start_run(
-    data: Path,
-    sft: Path,
-    evaluation: EvaluationConfig,
-    lora: LoraSettings | None,
-    seed: int,
-    checkpoint_benchmark: str = "alpaca",
-) -> PolicyRun:
-    """Returns a run at its start: policy and frozen reference from the SFT model, and the evaluator.
+def start_run(row: RowTraining, evaluation: EvaluationConfig) -> PolicyRun:
+    """Returns a row's run at its start: policy and frozen reference from the SFT model, and the evaluator.
 
     With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
     """
-    encoder = load_encoder(data, sft / "model")
-    world = load_world(data)
+    data, sft, lora = row.inputs.data, row.inputs.sft, row.recipe.lora
+    encoder, world = load_encoder(data, sft / "model"), load_world(data)
     policy = load_policy(sft / "model", encoder)
-    adapter = None if lora is None else Adapter(policy.model, lora, seed)
-    run = PolicyRun(
-        policy=policy,
-        reference=load_policy(sft / "model", encoder) if adapter is None else adapter.reference(policy),
-        encoder=encoder,
-        evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
-        sft_answers=read_jsonl(sft / "generations.jsonl"),
-        history=[],
-        evaluations=[],
-        rollouts=[],
-        lengths=[],
-        phases=[],
-        adapter=adapter,
-        checkpoint_benchmark=checkpoint_benchmark,
-    )
-    if run.evaluator.judge is not None:
-        check_comparable(run.evaluator, run.sft_answers, checkpoint_benchmark)
+    adapter = None if lora is None else Adapter(policy.model, lora, row.seed)
+    reference: Policy = load_policy(sft / "model", encoder) if adapter is None else adapter.reference(policy)
+    evaluator = Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world)
+    answers = read_jsonl(sft / "generations.jsonl")
+    run = PolicyRun(policy, reference, encoder, evaluator, answers, row.scale.checkpoint_benchmark, adapter)
+    if evaluator.judge is not None:
+        check_comparable(evaluator, answers, run.checkpoint_benchmark)
     if adapter is None:
-        freeze(run.reference.model)
-    run.policy.model.eval()
+        freeze(reference.model)
+    policy.model.eval()
     return run
 
 
@@ -254,12 +221,8 @@ def question_accuracies(evaluator: Evaluator, policy: Policy, count: int) -> dic
 
 @contextmanager
 def noting_divergence(out: Path, run: PolicyRun) -> Iterator[None]:
-    """Writes `<out>/diverged.json` if numbers diverge, and lets the error pass: the stage has no result.
-
-    Args:
-        out: the stage's output directory.
-        run: has the evaluations so far; the finite ones are written.
-    """
+    """Writes `<out>/diverged.json` with the run's finite evaluations if numbers diverge, and lets the error pass: the
+    stage has no result."""
     if not distributed.rank():
         (out / DIVERGED_FILE).unlink(missing_ok=True)
     try:

@@ -20,23 +20,22 @@ from rlhf_core.data.solutions import (
     read_samples,
     read_token_rewards,
 )
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.fidelity import negative_credit
 from rlhf_core.minimum_editing import mistaken_tokens
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.policy import Policy
 from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
 from rlhf_core.policy_optimisation.learner import Imitation
-from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.rollout import RolloutBatch
 from rlhf_core.supervised.config import ImitationSettings
-from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
+from rlhf_core.supervised.recipes import Sources, Weighted, rewritten
 from tasks.running.artifacts import read_jsonl
 from tasks.running.machine import device
 from tasks.running.result_rows import PreferencePair, Prompt, TokenCredit
+from tasks.scoring.texts import text_batch
 
 SAMPLES_FILE, TEACHER_FILE = "samples.jsonl", "rewrites.jsonl"
 GENERATED_FILE, TOKEN_REWARDS_FILE = "grm_rewrites.jsonl", "token_rewards.jsonl"
-#: The command-line argument behind each of a recipe's sources.
-ARGUMENTS = {SAMPLES: "samples", TEACHER: "teacher", GENERATED: "token-rewards"}
 
 
 @dataclass(frozen=True)
@@ -48,17 +47,6 @@ class SolutionFolders:
     token_rewards: Annotated[
         Path | None, "result of `generative_reward_model`, for rows that read its rewards or rewrites"
     ] = None
-
-    def need(self, names: tuple[str, ...], who: str) -> None:
-        """Refuses a run without what it reads.
-
-        Raises:
-            RecipeError: names the missing argument.
-        """
-        folders = {SAMPLES: self.samples, TEACHER: self.teacher, GENERATED: self.token_rewards}
-        for name in names:
-            if name != PREFERENCE and folders[name] is None:
-                raise RecipeError(f"{who} learns from {name}: give --{ARGUMENTS[name]}")
 
     def sources(self, preference: list[PreferencePair]) -> Sources:
         """Returns the rows of everything that is given."""
@@ -81,62 +69,16 @@ def fixed_samples(sources: Sources, encoder: Encoder, rewards: Mapping[str, Toke
     """Returns all samples as one batch, with the very tokens that were drawn, or rewarded.
 
     Records are {id, question_id, prompt, correct}; groups are the questions'.
-
-    Raises:
-        DataError: rewards for a sample's tokens that spell something else than its prediction, or for none of it.
     """
     sequences: list[EncodedSequence] = []
     for sample in sources.samples:
         sequence = encoder.sequence({"prompt": sample.prompt}, sample.prediction)
-        if sample.token_ids:
-            sequence = EncodedSequence(sequence.prompt, list(sample.token_ids))
-        given = rewards.get(sample.id)
-        if rewards and given is None:
-            raise DataError(f"sample '{sample.id}' has no token rewards", file=TOKEN_REWARDS_FILE, field="id")
-        if given is not None:
-            spelled = encoder.tokenizer.decode(list(given.token_ids), skip_special_tokens=True)
-            if str(spelled).strip() != sample.prediction.strip():
-                raise DataError(
-                    f"the rewarded tokens of sample '{sample.id}' spell {spelled!r:.60}, not its prediction",
-                    file=TOKEN_REWARDS_FILE,
-                    field="token_ids",
-                    remedy="Score these samples again",
-                )
-            sequence = EncodedSequence(sequence.prompt, list(given.token_ids))
-        sequences.append(sequence)
-    prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], encoder.pad_id, "left")
-    ids, mask = pad_rows([s.response for s in sequences], encoder.pad_id, "right")
-    places: dict[str, int] = {}
-    records = [
-        {"id": s.id, "question_id": s.question_id, "prompt": s.prompt, "correct": s.correct} for s in sources.samples
-    ]
-    return RolloutBatch(
-        prompt_ids=prompt_ids,
-        prompt_mask=prompt_mask,
-        responses=Responses(
-            ids=ids,
-            mask=mask,
-            ended=torch.tensor([s.response[-1] == encoder.eos_id for s in sequences]),
-            pieces=[encoder.pieces(s.response) for s in sequences],
-        ),
-        prompts=[s.prompt for s in sources.samples],
-        texts=[s.prediction for s in sources.samples],
-        records=records,
-        groups=torch.tensor([places.setdefault(s.question_id, len(places)) for s in sources.samples]),
-    )
-
-
-def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
-    """Returns the same batch with its tensors on a device."""
-    old = batch.responses
-    responses = replace(old, ids=old.ids.to(device), mask=old.mask.to(device), ended=old.ended.to(device))
-    moved = {name: getattr(batch, name).to(device) for name in ("prompt_ids", "prompt_mask", "groups")}
-    return replace(batch, responses=responses, **moved)
-
-
-def sampled_prompts(sources: Sources) -> list[Prompt]:
-    """Returns the sampled questions as prompts for an optimiser that samples itself."""
-    return [{"id": s.question_id, "prompt": s.prompt, "solution": s.solution} for s in ground_truths(sources.samples)]
+        drawn = rewards[sample.id].token_ids if rewards else sample.token_ids
+        sequences.append(EncodedSequence(sequence.prompt, list(drawn)) if drawn else sequence)
+    kept = ("id", "question_id", "prompt", "correct")
+    rows = [{name: getattr(sample, name) for name in kept} for sample in sources.samples]
+    questions = [sample.question_id for sample in sources.samples]
+    return text_batch(encoder, rows, [s.prediction for s in sources.samples], sequences, questions, device())
 
 
 def imitation_loss(
@@ -198,7 +140,9 @@ class Solved:
 
     @property
     def prompts(self) -> list[Prompt]:
-        return sampled_prompts(self.sources)
+        """Returns the sampled questions as prompts for an optimiser that samples itself."""
+        asked = ground_truths(self.sources.samples)
+        return [{"id": each.question_id, "prompt": each.prompt, "solution": each.solution} for each in asked]
 
     def note_credit(
         self,
@@ -263,7 +207,7 @@ def solved_samples(
     if learnt != ALL_SOLUTIONS:
         rewritten_ids = {item.id for item in sources.generated}
         sources = replace(sources, samples=learnt.choose(sources.samples, rewritten_ids, seed))
-    batch = on_device(fixed_samples(sources, encoder, rewards), device())
+    batch = fixed_samples(sources, encoder, rewards)
     right = sum(sample.correct for sample in sources.samples)
     facts = {"samples": float(len(batch)), "samples_correct": right / len(batch)}
     if len(batch) < drawn:

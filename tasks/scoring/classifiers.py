@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -33,9 +33,25 @@ Rows = Sequence[Mapping[str, Any]]
 UNLIMITED = 10**9
 
 
+class TextRewards(Protocol):
+    """Rewards of whole responses: by a classifier, or by a model that is asked (`tasks.scoring.zero_shot`)."""
+
+    def __call__(
+        self, rows: Rows, responses: Sequence[str], batch: int | None = None, *, ended: Sequence[bool] | None = None
+    ) -> list[float]:
+        """Returns the reward of every row with its response.
+
+        Args:
+            rows: prompts, dialogues or pairs.
+            responses: one for each row.
+            batch: rows per forward pass.
+            ended: whether each response is complete, all of them unless given.
+        """
+
+
 @dataclass
 class ScalarScorer:
-    """A Hugging Face classifier with one output, which reads whole responses.
+    """A Hugging Face classifier with one output, which reads whole responses (`TextRewards`).
 
     Args:
         model: gives `logits` [batch, 1].
@@ -56,8 +72,7 @@ class ScalarScorer:
         Args:
             folder: of the model.
             template: chat template; `tokenizer` is the tokenizer's own.
-            prompt, total: the most tokens of a prompt, and of a prompt with its response; as many as model and
-                tokenizer allow unless given.
+            prompt, total: see `limits_of`.
 
         Raises:
             RecipeError: more tokens than the model reads.
@@ -98,14 +113,6 @@ class ScalarScorer:
     def __call__(
         self, rows: Rows, responses: Sequence[str], batch: int | None = None, *, ended: Sequence[bool] | None = None
     ) -> list[float]:
-        """Returns the reward of every row with its response.
-
-        Args:
-            rows: prompts, dialogues or pairs.
-            responses: one for each row.
-            batch: rows per forward pass.
-            ended: whether each response is complete, all of them unless given.
-        """
         closed = [True] * len(responses) if ended is None else ended
         given = zip(rows, responses, closed, strict=True)
         encoded = [self.encoder.dialogue(row, text, ended=end) for row, text, end in given]
@@ -154,22 +161,19 @@ def limits_of(
 
 
 @dataclass(frozen=True)
-class RolloutClassifier:
-    """Scores rollouts by a classifier; a response that the length limit cut is read without its end token.
+class RolloutTexts:
+    """Scores the texts of rollouts; a response that the length limit cut is read without its end token.
 
     Args:
-        scorer: the classifier.
+        rewards: of the texts.
         tokenizer: of the policy, whose tokens are spelled out.
         microbatch: rows per forward pass.
     """
 
-    scorer: ScalarScorer
+    rewards: TextRewards
     tokenizer: PreTrainedTokenizerBase
     microbatch: int = 16
-
-    @property
-    def gives(self) -> SignalType:
-        return SequenceSignal
+    gives: SignalType = SequenceSignal
 
     def score(self, batch: RolloutBatch) -> SequenceSignal:
         """Returns [batch] rewards; padding and the other rows do not change them."""
@@ -177,5 +181,5 @@ class RolloutClassifier:
         tokens = zip(batch.responses.ids.cpu(), mask.cpu(), strict=True)
         texts = [token_spans(self.tokenizer, ids[real].tolist())[0] for ids, real in tokens]
         rows = [{**record, "prompt": text} for record, text in zip(batch.records, batch.prompts, strict=True)]
-        found = self.scorer(rows, texts, self.microbatch, ended=batch.responses.ended.tolist())
+        found = self.rewards(rows, texts, self.microbatch, ended=batch.responses.ended.tolist())
         return SequenceSignal(torch.tensor(found, device=mask.device))

@@ -31,14 +31,9 @@ def response_entropies(policy: Policy, sequences: list[EncodedSequence], batch: 
 
 def load_entropies(folder: Path, split: str) -> list[list[float]]:
     """Returns entropies per response of a split (all chosen, then all rejected) or of the `examples`."""
-    file = folder / "entropies.safetensors"
     names = (f"{split}.values", f"{split}.lengths")
-    stored = read_tensors(file, names)
+    stored = read_tensors(folder / "entropies.safetensors", names)
     values, lengths = (stored[name] for name in names)
-    of_values = lengths.dtype == torch.int64 and bool((lengths >= 0).all()) and int(lengths.sum()) == values.numel()
-    if values.ndim != 1 or lengths.ndim != 1 or not of_values:
-        problem = f"the lengths of '{split}' are not those of its values"
-        raise DataError(problem, file=str(file), remedy="Re-run its stage")
     return [row.tolist() for row in values.split(lengths.tolist())]
 
 

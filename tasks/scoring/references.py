@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.errors import NumericsError
 from rlhf_core.normalisers import Normaliser
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rollout import Responses
 from rlhf_core.shaping.steps import SftUnits
-from rlhf_core.signals import Segments, Sequence
+from rlhf_core.signals import Segments, Sequence, Signal
 from tasks.running.artifacts import read_json, read_tensors
-from tasks.scoring.classifiers import RolloutClassifier
+from tasks.scoring.classifiers import RolloutTexts
 
 #: Name of the rewards of whole responses, which are kept where the reward model reads no tokens of the policy.
 REWARDS = "rewards"
@@ -38,8 +38,8 @@ class References:
     units: SftUnits
 
 
-def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Responses, Tensor]:
-    """Returns (responses, head values [n, response_len]) as padded tensors."""
+def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Tensor, Responses]:
+    """Returns (head values [n, response_len], responses) as padded tensors."""
     lengths = stored["lengths"].tolist()
     ids, entropies, values = (
         pad_sequence(list(stored[name].split(lengths)), batch_first=True)
@@ -48,33 +48,12 @@ def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTok
     mask = torch.arange(ids.shape[1])[None] < stored["lengths"][:, None]
     vocabulary = {i: str(tokenizer.decode([i])) for i in stored["ids"].unique().tolist()}
     pieces = [[vocabulary[i] for i in row.tolist()] for row in stored["ids"].split(lengths)]
-    return Responses(ids.long(), mask, stored["ended"], pieces, entropies), values
-
-
-def _signal(
-    stored: Mapping[str, Tensor],
-    scorer: RewardModelScorer | RolloutClassifier,
-    folder: Path,
-    tokenizer: PreTrainedTokenizerBase,
-) -> Segments | Sequence:
-    """Returns what a scorer says of the stored responses.
-
-    Raises:
-        DataError: responses that were scored by another reward model.
-    """
-    head = None if isinstance(scorer, RolloutClassifier) else scorer.head
-    if (REWARDS if head is None else f"values.{head}") not in stored:
-        said = "rewards of whole responses" if head is None else f"values of head '{head}'"
-        raise DataError(f"no {said}", file=str(folder), remedy="Re-run the stage for this reward model")
-    if isinstance(scorer, RolloutClassifier):
-        return Sequence(stored[REWARDS])
-    responses, values = _responses(stored, scorer.head, tokenizer)
-    return scorer.read_out(values, responses)
+    return values, Responses(ids.long(), mask, stored["ended"], pieces, entropies)
 
 
 def load_references(
     folder: Path,
-    scorer: RewardModelScorer | RolloutClassifier,
+    scorer: RewardModelScorer | RolloutTexts,
     normaliser: Normaliser,
     tokenizer: PreTrainedTokenizerBase,
 ) -> References:
@@ -91,7 +70,12 @@ def load_references(
     """
     facts = read_json(folder / "references.json")
     stored = read_tensors(folder / "references.safetensors", ["lengths"])
-    signal = copy.copy(normaliser)(_signal(stored, scorer, folder, tokenizer))
+    raw: Signal
+    if isinstance(scorer, RolloutTexts):
+        raw = Sequence(stored[REWARDS])
+    else:
+        raw = scorer.read_out(*_responses(stored, scorer.head, tokenizer))
+    signal = copy.copy(normaliser)(raw)
     rewards = signal.masked_mean() if isinstance(signal, Segments) else signal.values
     if not torch.isfinite(rewards).all():
         bad = int(torch.nonzero(~torch.isfinite(rewards))[0]) // int(facts["responses"])

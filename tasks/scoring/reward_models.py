@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_bench import ScoredPair, check_independence
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import CONFIG_FILE, ScalarModel
@@ -18,21 +19,20 @@ from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_training import score_parts
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
-from rlhf_core.segmentation.segmenters import SentenceSegmenter, build_segmenter, cutoff_names, segmenter_class
+from rlhf_core.segmentation.segmenters import segmenter_class
 from rlhf_core.segmentation.segments import SegmentedSequence, Segmenter
 from tasks.running.artifacts import read_object
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.machine import device
 from tasks.running.result_digests import check_result
 from tasks.scoring.classifiers import ScalarScorer
-from tasks.scoring.entropies import response_entropies, segmenter_with_cutoffs
-from tasks.scoring.segmenting import NO_SENTENCES, segmented
+from tasks.scoring.entropies import response_entropies
+from tasks.scoring.segmenting import segmented
 
 #: Checks that tell the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
     "data": lambda path: (path / "data.json").is_file(),
     "sft": lambda path: (path / "generations.jsonl").is_file(),
-    "entropies": lambda path: (path / "cutoffs.json").is_file(),
     "segmenter": lambda path: (path / KNOWN_FILE).is_file(),
 }
 Rows = Sequence[Mapping[str, Any]]
@@ -65,34 +65,6 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
     )
 
 
-def _check_vocabulary(model: ScalarModel, encoder: Encoder, folder: Path) -> None:
-    embeddings: Any = model.backbone.get_input_embeddings()  # type: ignore[operator]
-    known = embeddings.num_embeddings
-    highest = max(encoder.tokenizer.get_vocab().values(), default=0)
-    if highest >= known:
-        raise DataError(
-            f"the tokenizer has the token {highest}, and the model only those below {known}",
-            file=str(folder),
-            remedy="Run its stage again",
-        )
-
-
-def check_trained(trained: Mapping[str, Any], folder: Path) -> None:
-    """Refuses a saved reward model without the settings by which it is read.
-
-    Raises:
-        DataError: names the file and the setting.
-    """
-    for name in ("segmenter", "aggregation"):
-        if not isinstance(trained.get(name), Mapping if name == "segmenter" else str | Mapping):
-            raise DataError(
-                f"{trained.get(name)!r:.60} does not describe how the model is read",
-                file=str(folder / CONFIG_FILE),
-                field=name,
-                remedy="Run its stage again",
-            )
-
-
 @dataclass(frozen=True)
 class RewardModelInputs:
     """Results of the stages before a reward model; those that are not given are the ones that its record names.
@@ -101,64 +73,89 @@ class RewardModelInputs:
         data: of `prepare`, with chat template and limits.
         sft: of `sft`, whose entropies an entropy segmenter needs.
         sentences: of `segmenter`, a SaT model with sentence ends, which a segmenter of kind sat needs.
-        entropies: of `entropies`, whose cutoffs an entropy segmenter names.
     """
 
     data: Path | None = None
     sft: Path | None = None
     sentences: Path | None = None
-    entropies: Path | None = None
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A reward model of the project and the settings that it was trained with.
+
+    Attributes:
+        model: on the stage's device, without dropout.
+        settings: segmenter (cutoffs in nats), aggregation, heads, end_token.
+    """
+
+    model: ScalarModel
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> TrainedModel:
+        """Loads from the folder with the weights."""
+        model, settings = ScalarModel.load(folder)
+        model.to(device()).eval()
+        return cls(model, settings)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return build_aggregation(self.settings["aggregation"])
+
+    @property
+    def head(self) -> str:
+        """Returns the head that pays: the first; ODIN's second one absorbs the effect of length."""
+        return str(self.settings["heads"][0])
+
+    def segmenter(self, sentences: Path | None) -> Segmenter:
+        """Returns the segmenter of its training; `sentences` is the result of `segmenter` where that makes it."""
+        return load_segmenter(self.settings["segmenter"], sentences)
+
+    def end_token(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        """Returns the id of `<END>`, the token behind every sentence, where it was trained with it."""
+        return end_token_id(tokenizer) if self.settings.get("end_token") else None
 
 
 @dataclass
 class TrainedScorer:
-    """A reward model of the project, read as it was trained.
+    """A reward model of the project as a function of prompt and response, read as it was trained.
 
     Args:
-        model, aggregation, encoder, segmenter: of it.
+        model, aggregation, head, end_token: see `TrainedModel`.
+        encoder, segmenter: of the responses.
         policy: whose entropies the segmenter needs, None where it needs none.
-        end_token: id of `<END>`, the special token behind every sentence, where the model was trained with it.
         batch: rows per forward pass.
-        head: which of the model's heads is read.
     """
 
     model: ScalarModel
     aggregation: Aggregation
+    head: str
+    end_token: int | None
     encoder: Encoder
     segmenter: Segmenter
     policy: Policy | None = None
-    end_token: int | None = None
     batch: int = 64
-    head: str = "reward"
 
     @classmethod
     def load(cls, folder: Path, above: RewardModelInputs | None = None) -> TrainedScorer:
-        """Loads from the `result/model` folder of a `reward_model` stage, or its `result` folder.
-
-        Args:
-            folder: the folder.
-            above: results of upstream stages.
+        """Loads from the result of a `reward_model` stage, or its folder `model`.
 
         Raises:
-            DataError: a folder that is not what it should be, or that is needed and named nowhere.
+            DataError: an input that is not what it should be, or that is needed and named nowhere.
         """
-        above = above or RewardModelInputs()
-        folder = model_folder(folder)
+        above, folder = above or RewardModelInputs(), model_folder(folder)
         check_result(folder.parent, weights=False)
-        model, trained = ScalarModel.load(folder)
-        model.to(device()).eval()
-        check_trained(trained, folder)
+        trained = TrainedModel.load(folder)
         encoder = load_encoder(upstream("data", above.data, folder), folder)
-        _check_vocabulary(model, encoder, folder)
-        cutter = _segmenter(dict(trained["segmenter"]), folder, above)
-        policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder) if cutter.needs_entropies else None
-        if policy is not None:
+        of_stage = hasattr(segmenter_class(trained.settings["segmenter"]), "of_stage")
+        segmenter = trained.segmenter(upstream("segmenter", above.sentences, folder) if of_stage else None)
+        policy = None
+        if segmenter.needs_entropies:
+            policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder)
             policy.model.eval()
-        if trained.get("end_token") and not isinstance(cutter, SentenceSegmenter):
-            raise RecipeError(NO_SENTENCES)
-        end_token = end_token_id(encoder.tokenizer) if trained.get("end_token") else None
-        aggregation, head = build_aggregation(trained["aggregation"]), trained["heads"][0]
-        return cls(model, aggregation, encoder, cutter, policy, end_token, head=head)
+        end_token = trained.end_token(encoder.tokenizer)
+        return cls(trained.model, trained.aggregation, trained.head, end_token, encoder, segmenter, policy)
 
     def segmented(
         self, rows: Rows, responses: Sequence[str]
@@ -214,14 +211,6 @@ def load_scorer(
     if (model_folder(folder) / CONFIG_FILE).is_file():
         return TrainedScorer.load(folder, above)
     return ScalarScorer.load(folder, template, prompt, total)
-
-
-def _segmenter(spec: dict[str, Any], folder: Path, above: RewardModelInputs) -> Segmenter:
-    if hasattr(segmenter_class(spec), "of_stage"):
-        return load_segmenter(spec, upstream("segmenter", above.sentences, folder))
-    if any(isinstance(cutoff, str) for cutoff in cutoff_names(spec).values()):
-        spec = segmenter_with_cutoffs(spec, upstream("entropies", above.entropies, folder))
-    return build_segmenter(spec)
 
 
 #: Responses with which the independence of scores is checked.

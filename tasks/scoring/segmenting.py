@@ -11,10 +11,12 @@ from rlhf_core.rewards.aggregation import Aggregation
 from rlhf_core.rewards.preference_training import PLAIN_MEAN
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmenters import SentenceSegmenter
-from rlhf_core.segmentation.segments import Segmentation, SegmentedSequence, Segmenter
+from rlhf_core.segmentation.segments import SegmentedSequence, Segmenter
 from tasks.running.result_rows import PreferencePair
 
 NO_SENTENCES = "this reward model reads a token behind each sentence: use a segmenter that finds sentences, such as sat"
+#: Responses that are cut at a time.
+CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,13 @@ def segment_pairs(
     encoder: Encoder,
     segmenter: Segmenter,
     entropies: list[list[float]] | None,
-    chunk: int = 512,
     *,
     aggregation: Aggregation = PLAIN_MEAN,
     end_token: int | None = None,
 ) -> SegmentedPairs:
-    """Encodes and segments both responses of every pair, with `<END>` behind each sentence where its id is given."""
+    """Encodes and segments both responses of every pair; see `segmented`."""
     encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
-    sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token, chunk)
-    return SegmentedPairs(rows, sequences, spans, aggregation)
+    return SegmentedPairs(rows, *segmented(encoded, encoder, segmenter, entropies, end_token), aggregation)
 
 
 def segmented(
@@ -54,60 +54,35 @@ def segmented(
     segmenter: Segmenter,
     entropies: list[list[float]] | None,
     end_token: int | None = None,
-    chunk: int = 512,
 ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Returns sequences cut into segments, with `<END>` behind each sentence if its id is given, and the spans.
+    """Returns the sequences with the ends of their responses' segments, and the segments' half-open spans, which may be
+    empty (see `Segmentation`).
+
+    With the id of `<END>` that token is added behind each sentence, after responses were cut to the limits.
 
     Raises:
         RecipeError: `<END>` with segments that are not sentences.
     """
-    if end_token is None:
-        return segment_sequences(encoded, encoder, segmenter, entropies, chunk)
-    if not isinstance(segmenter, SentenceSegmenter):
-        raise RecipeError(NO_SENTENCES)
-    return sequences_with_ends(encoded, encoder, segmenter, end_token)
-
-
-def sequences_with_ends(
-    encoded: list[EncodedSequence], encoder: Encoder, segmenter: SentenceSegmenter, end_token: int
-) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Returns sequences with `<END>` behind each sentence and EOS last, and the spans of sentences with their `<END>`.
-
-    Responses are cut to the limits before the tokens are added.
-    """
-    texts = [token_spans(encoder.tokenizer, sequence.response)[0] for sequence in encoded]
     sequences: list[SegmentedSequence] = []
     spans: list[list[tuple[int, int]]] = []
-    for sequence, text, sentences in zip(encoded, texts, segmenter.sentence_ends(texts), strict=True):
-        ids, ends = with_end_tokens(encoder.tokenizer, text, sentences, end_token)
-        sequences.append(SegmentedSequence(EncodedSequence(sequence.prompt, [*ids, encoder.eos_id]), ends))
-        spans.append([(start, end + 1) for start, end in zip([0, *(e + 1 for e in ends)], ends, strict=False)])
-    return sequences, spans
-
-
-def segment_sequences(
-    encoded: list[EncodedSequence],
-    encoder: Encoder,
-    segmenter: Segmenter,
-    entropies: list[list[float]] | None,
-    chunk: int = 512,
-) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Returns the sequences with the ends of their responses' segments, and the segments' half-open spans, which may be
-    empty (see `Segmentation`)."""
+    if end_token is not None:
+        if not isinstance(segmenter, SentenceSegmenter):
+            raise RecipeError(NO_SENTENCES)
+        texts = [token_spans(encoder.tokenizer, sequence.response)[0] for sequence in encoded]
+        for sequence, text, sentences in zip(encoded, texts, segmenter.sentence_ends(texts), strict=True):
+            ids, ends = with_end_tokens(encoder.tokenizer, text, sentences, end_token)
+            sequences.append(SegmentedSequence(EncodedSequence(sequence.prompt, [*ids, encoder.eos_id]), ends))
+            spans.append([(start, end + 1) for start, end in zip([0, *(e + 1 for e in ends)], ends, strict=False)])
+        return sequences, spans
     if segmenter.needs_spelling:
         require_offset_mapping(encoder.tokenizer)
-    sequences: list[SegmentedSequence] = []
-    spans: list[list[tuple[int, int]]] = []
-    for start in range(0, len(encoded), chunk):
-        part = encoded[start : start + chunk]
-        wanted = entropies[start : start + chunk] if entropies is not None else None
-        segmentation: Segmentation = segmenter.segment(
-            encoder.responses(part, wanted, spelled=segmenter.needs_spelling)
-        )
-        for i, sequence in enumerate(part):
-            row_spans = segmentation.spans(i)
-            spans.append(row_spans)
-            sequences.append(SegmentedSequence(sequence, [end - 1 for _, end in row_spans]))
+    for start in range(0, len(encoded), CHUNK):
+        part = encoded[start : start + CHUNK]
+        wanted = entropies[start : start + CHUNK] if entropies is not None else None
+        cut = segmenter.segment(encoder.responses(part, wanted, spelled=segmenter.needs_spelling))
+        spans += [cut.spans(i) for i in range(len(part))]
+        ends_of = ([end - 1 for _, end in own] for own in spans[start:])
+        sequences += [SegmentedSequence(sequence, ends) for sequence, ends in zip(part, ends_of, strict=True)]
     return sequences, spans
 
 

@@ -1,4 +1,4 @@
-"""The tiny pipeline and a finished stand-in repository, each made once per session."""
+"""The golden runs and a finished stand-in repository, each made once per session."""
 
 from __future__ import annotations
 
@@ -10,20 +10,10 @@ import pytest
 
 from tests import small_repository
 from tests.small_repository import command
-from tests.tasks.golden_runs import SharedRuns
-from tests.tasks.tiny_pipeline import RUNS, SETTINGS, Pipeline
+from tests.tasks.golden_runs import SharedPipeline, SharedRuns
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("REWARDSMITH_THREADS", "1")
-
-
-@pytest.fixture(scope="session")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    """Every stage, run in order."""
-    made = Pipeline(tmp_path_factory.mktemp("pipeline")).write(SETTINGS)
-    for name in RUNS:
-        made.run(name)
-    return made
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +23,12 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "golden"
     folder.mkdir(exist_ok=True)
     return SharedRuns(folder)
+
+
+@pytest.fixture(scope="session")
+def pipeline(golden: SharedRuns) -> SharedPipeline:
+    """The golden runs from data to policies, by the names of their stages."""
+    return SharedPipeline(golden.made().root, golden)
 
 
 @pytest.fixture(scope="session")

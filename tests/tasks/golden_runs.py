@@ -22,6 +22,7 @@ from tests.tasks import golden_choices as choices
 from tests.tasks import golden_tables
 from tests.tasks.golden_settings import SETTINGS as MAIN
 from tests.tasks.golden_settings import Values
+from tests.tasks.tiny_pipeline import Pipeline
 
 #: Every entry of the settings files.
 SETTINGS: dict[str, Values] = {**MAIN, **choices.SETTINGS}
@@ -325,12 +326,12 @@ class GoldenRuns:
 
     @staticmethod
     def settings(name: str) -> str:
-        """Returns what a stage's command line says to read an entry of SETTINGS."""
+        """Returns the file of an entry of SETTINGS below the root."""
         return f"params/{name}.yaml"
 
     @staticmethod
     def out(name: str) -> str:
-        """Returns the output of a run as command lines state it."""
+        """Returns the output of a run below the root."""
         return f"{RESULTS}/{RUNS[name].scale}/{RUNS[name].place}"
 
     def result(self, name: str) -> Path:
@@ -363,13 +364,17 @@ class GoldenRuns:
             seeds = golden_tables.SEEDS if run.scale == golden_tables.SCALE else (0,)
             line += ["--results", f"{RESULTS}/{run.scale}", "--paper", run.place.split("/")[0]]
             line += ["--seeds", *map(str, seeds)]
-        return [*line, *(() if "out" in changed else ("--out", self.out(name)))]
+        return [*line, *(() if "out" in changed else ("--out", str(self.root / self.out(name))))]
 
     def _values(self, run: GoldenRun) -> Iterator[tuple[str, list[str]]]:
         for key, names in run.settings.items():
-            yield key, [self.settings(name) for name in _several(names)]
+            yield key, [str(self.root / self.settings(name)) for name in _several(names)]
         for key, names in run.reads.items():
-            yield key, [f"{self.out(name)}/result" for name in _several(names)]
+            yield key, [str(self.result(name)) for name in _several(names)]
+
+    def inputs(self, name: str) -> list[Path]:
+        """Returns the settings files and results that a run reads."""
+        return [Path(path) for _, paths in self._values(RUNS[name]) for path in paths]
 
     def run(self, name: str, **changed: Given) -> None:
         """Runs a stage's entry point in this process, with changed arguments as of `command_line`."""
@@ -390,6 +395,49 @@ class SharedRuns(GoldenRuns):
                 if not self.result(each).exists():
                     self.run(each)
         return self
+
+
+#: The golden runs and their settings by the names of the tiny pipeline, where these differ.
+RUNS_BY_STAGE = {
+    "data": "dialogue",
+    "tokenizer": "dialogue-tokenizer",
+    "reward_model": "model-segment",
+    "normaliser": "fit-segment",
+    "ppo": "segment",
+    "references": "references-segment",
+    "par": "segment-par",
+    "questions": "mathematics",
+    "question_tokenizer": "mathematics-tokenizer",
+    "question_sft": "reasoner",
+    "generative_reward_model": "generative",
+}
+SETTINGS_BY_STAGE = {
+    "data": "data/dialogue",
+    "reward_model": "reward_model/segment",
+    "reward_model_scale": "training",
+    "segment": "row/segment",
+    "par": "row/segment-par",
+    "ppo": "policy/ppo",
+    "dpo": "policy/dpo",
+    "dpo_row": "row/dpo",
+    "questions": "data/mathematics",
+    "generative_reward_model": "generative",
+    "generative_reward_model_scale": "generative_scale",
+}
+
+
+@dataclass(frozen=True)
+class SharedPipeline(Pipeline):
+    """The tiny pipeline of all tests, which reads the golden runs."""
+
+    golden: SharedRuns
+
+    def settings(self, name: str) -> Path:
+        return self.root / self.golden.settings(SETTINGS_BY_STAGE.get(name, name))
+
+    def out(self, name: str) -> Path:
+        run = RUNS_BY_STAGE.get(name, name)
+        return self.root / self.golden.made(run).out(run)
 
 
 def with_upstream(names: list[str]) -> list[str]:

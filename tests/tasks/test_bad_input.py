@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -15,9 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks import sft as sft_stage
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import DataError
+from tasks.running.loading import encode, load_encoder
 from tasks.running.stage import USER_ERROR, run_main
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+from tests.tasks.golden_runs import SharedRuns
 
 Row = dict[str, Any]
 
@@ -182,52 +181,15 @@ def test_an_id_of_two_sets_is_refused(folder: Folder, capsys: pytest.CaptureFixt
     assert folder.leftovers() <= {"quarantine"}
 
 
-def long_prompt(folder: Folder, on_long_prompt: str, limit: int = 24) -> Path:
-    rows = pairs(20)
-    rows[2]["prompt"] = "Where, oh where, is it? " * 20
-    folder.write("train", rows)
-    folder.describe({"limits": {"prompt": limit, "total": 128, "on_long_prompt": on_long_prompt}})
-    return folder.prepare()
-
-
-def fine_tune(pipeline: Pipeline, data: Path, root: Path) -> Path:
-    """The tokenizer and SFT stages on prepared data, without a judge."""
-    tokenizer, spec = root / "tokenizer.yaml", root / "evaluation.yaml"
-    tokenizer.write_text(yaml.safe_dump({"vocabulary": 320}))
-    spec.write_text(yaml.safe_dump({**SETTINGS["evaluation"], "judge": None}))
-    main = import_module("tasks.tokenizer").main
-    main(["--spec", str(tokenizer), "--data", str(data), "--out", str(root / "tokenizer")])
-    paths = {
-        "spec": pipeline.settings("backbone"),
-        "evaluation": spec,
-        "data": data,
-        "tokenizer": root / "tokenizer" / "result",
-        "out": root / "sft",
-    }
-    sft_stage.main([part for name, path in paths.items() for part in (f"--{name}", str(path))] + ["--seed", "0"])
-    return root / "sft" / "result"
-
-
-def test_a_prompt_beyond_the_cap_is_cut_and_counted(pipeline: Pipeline, folder: Folder, tmp_path: Path) -> None:
-    result = fine_tune(pipeline, long_prompt(folder, "truncate", 60), tmp_path)
-    assert json.loads((result / "metrics.json").read_text())["prompts_cut"] == 1
-
-
-def test_a_prompt_beyond_the_cap_can_be_refused(
-    pipeline: Pipeline, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = long_prompt(folder, "error", 60)
-    error = exits(capsys, lambda: fine_tune(pipeline, data, tmp_path))
-    assert "sft.jsonl, row 3, field 'prompt': the prompt has" in error
-    assert "the cap is 60. Raise the prompt limit" in error
-    assert not list((tmp_path / "sft").iterdir())
-
-
-def test_a_process_prints_one_line_and_no_traceback(folder: Folder) -> None:
-    with_row({"prompt": ""})(folder)
-    command = [sys.executable, "-m", "tasks.prepare", "--spec", str(folder.spec), "--out", str(folder.out)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == USER_ERROR
-    assert "Traceback" not in done.stderr
-    assert "row 3, field 'prompt': empty" in done.stderr.strip().splitlines()[-1]
+@pytest.mark.parametrize("beyond", ["truncate", "error"])
+def test_a_prompt_beyond_the_cap_is_cut_and_counted_or_refused_by_file_and_row(golden: SharedRuns, beyond: str) -> None:
+    data = golden.made("dialogue-tokenizer").result("dialogue")
+    encoder = load_encoder(data, golden.result("dialogue-tokenizer"))
+    encoder.limits = Limits(60, 128, on_long_prompt=beyond)
+    rows = [{"prompt": prompt, "response": "Here."} for prompt in ("Where?", "Where, oh where, is it? " * 20)]
+    if beyond == "error":
+        with pytest.raises(DataError, match=r"sft.jsonl, row 2, field 'prompt': the prompt has .*the cap is 60. Raise"):
+            encode(encoder, rows, "response", data / "sft.jsonl")
+    else:
+        encode(encoder, rows, "response", data / "sft.jsonl")
+        assert encoder.counts.prompts_cut == 1

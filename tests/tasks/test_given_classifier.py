@@ -28,7 +28,7 @@ from tasks.evaluating.aspects import holistic_values
 from tasks.graph.check import check_rows
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.loading import load_encoder
-from tasks.scoring.classifiers import RolloutClassifier, ScalarScorer
+from tasks.scoring.classifiers import RolloutTexts, ScalarScorer
 from tests.small_repository import reward_row, set_entry
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
@@ -108,7 +108,7 @@ def test_a_model_that_went_out_and_came_back_gives_rollouts_the_same_rewards(
     )  # fmt: skip
     assert 0 < int(rollouts.responses.ended.sum()) < len(rows)
     own = RewardModelScorer(ScalarModel.load(trained / "model")[0], build_segmenter({"kind": "bandit"}), "aggregate")
-    found = RolloutClassifier(ScalarScorer.load(given), encoder.tokenizer, microbatch=5).score(rollouts)
+    found = RolloutTexts(ScalarScorer.load(given), encoder.tokenizer, microbatch=5).score(rollouts)
     torch.testing.assert_close(found.values, own.score(rollouts).values, atol=1e-5, rtol=0)  # type: ignore[union-attr]
 
 

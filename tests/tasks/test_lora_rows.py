@@ -10,9 +10,6 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from rlhf_core.models.lora import LoraSettings
-from tasks.params.evaluation import EvaluationConfig
-from tasks.policy_run.run import start_run
 from tasks.running.artifacts import digest
 from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
@@ -53,17 +50,3 @@ def test_a_lora_row_that_is_killed_and_started_again_ends_as_one_never_killed(
     with killed_at_a_checkpoint():
         pipeline.run("ppo", tmp_path / "b", settings=settings)
     assert digest(pipeline.run("ppo", tmp_path / "b", settings=settings)) == plain
-
-
-def test_the_reference_shares_the_policy_s_weights(pipeline: Pipeline) -> None:
-    run = start_run(
-        pipeline.result("data"),
-        pipeline.result("sft"),
-        EvaluationConfig(**SETTINGS["evaluation"]),
-        LoraSettings(**LORA),
-        0,
-    )
-    assert run.reference.model is run.policy.model
-    trained = [name for name, p in run.policy.model.named_parameters() if p.requires_grad]
-    assert trained
-    assert all("lora_" in name for name in trained)

@@ -46,7 +46,8 @@ def outcome(pipeline: Pipeline, project: Path, name: str, **params: str) -> RowO
     """A result as the graph of a project names it: by paths below the project."""
     kind, out = KINDS[name], project / "results" / name
     record = read_json(out / "record" / "record.json")
-    record["inputs"] = {path.removeprefix(f"{pipeline.root}/"): value for path, value in record["inputs"].items()}
+    places = {str(pipeline.result(each)): f"results/{each}/result" for each in ("data", "sft", *KINDS)}
+    record["inputs"] = {places.get(path, path): value for path, value in record["inputs"].items()}
     stage = TrackedStage(f"{kind}-segment-segment-0", kind, "segment", 0, out, f"testbed/segment/{name}/0", params)
     return RowOutcome(stage, digest(out / "result"), record)
 

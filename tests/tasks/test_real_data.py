@@ -19,7 +19,7 @@ from tasks import prepare
 from tasks.commands.explain import explain
 from tasks.data_specs.long_form import labels_of, shortened_prompt
 from tasks.running.artifacts import read_json, read_jsonl
-from tests.tasks.tiny_pipeline import RUNS, SETTINGS, SUPERVISED, Pipeline
+from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, Pipeline
 
 SET = "hh_helpful"
 QA = {
@@ -71,7 +71,7 @@ def real(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
         "evaluation": {"max_new_tokens": 12, "task_tokens": 8, "judge": None},
     }
     made = Pipeline(root).write({**SETTINGS, **changes})
-    for name in RUNS:
+    for name in ("data", "tokenizer", "sft", "entropies", "reward_model", "normaliser", "ppo", "dpo"):
         made.run(name)
     return made
 

@@ -48,7 +48,8 @@ def resolved(out: Path) -> dict[str, Any]:
 def changed(pipeline: Pipeline, root: Path, **settings: dict[str, Any]) -> Pipeline:
     """The tiny pipeline with its results so far, and other settings."""
     made = Pipeline(root).write({**SETTINGS, **{name: {**SETTINGS[name], **own} for name, own in settings.items()}})
-    shutil.copytree(pipeline.root / "results", made.root / "results", dirs_exist_ok=True)
+    for name in ("data", "tokenizer", "sft", "entropies", "reward_model", "normaliser", "ppo"):
+        shutil.copytree(pipeline.out(name), made.out(name))
     return made
 
 

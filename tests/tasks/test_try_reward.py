@@ -13,7 +13,7 @@ from rlhf_core.data.tokenizers import add_pad_token
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from tasks.commands.try_reward import print_tried_reward, statistics_line
-from tasks.scoring.own_rewards import TriedReward
+from tasks.scoring.texts import TriedReward
 from tests.tiny_causal import save_chat
 
 #: Rewards as a user may write them; the module has a name that no other test imports.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import pytest
 
 from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.supervised.recipes import RECIPES
-from tests.tasks.golden_metrics import REFRESH, Measured, differences, floor, measured, runs_of, stored, version
+from tests.tasks.golden_metrics import REFRESH, Measured, differences, measured, runs_of, stored, version
 from tests.tasks.golden_runs import COMPUTING, RUNS, SETTINGS, SharedRuns
-from tests.tasks.refresh_golden import ROUNDINGS, in_no_rounding
 from tests.tasks.refresh_golden import golden as to_keep
+from tests.tasks.refresh_golden import in_no_rounding
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -55,35 +52,3 @@ def test_differences_beyond_rounding_are_found() -> None:
         "metrics/loss",
         "metrics/new",
     ]
-
-
-def test_a_rounding_that_draws_another_token_widens_no_tolerance() -> None:
-    first = Measured({"rows.jsonl": "abc"}, {"metrics/loss": 0.5})
-    flipped = Measured({"rows.jsonl": "xyz"}, {"metrics/loss": 0.7})
-    assert to_keep(first, [flipped, first]) == to_keep(first, [first])
-    with pytest.raises(ValueError, match="every other rounding gives other texts"):
-        to_keep(first, [flipped])
-
-
-def test_what_leaves_its_values_in_every_rounding_has_changed() -> None:
-    """A run whose golden values come back when it is rounded differently has not."""
-    asked = []
-
-    def measure(tree: Path, names: list[str], environment: Mapping[str, str] | None) -> dict[str, Measured] | str:
-        kept = stored("tokenizer")["runs"]
-        asked.append(names)
-        if len(asked) == 1:
-            return "the process was killed"
-        as_before = Measured(kept["dialogue-tokenizer"]["texts"], kept["dialogue-tokenizer"]["numbers"])
-        found = {"dialogue-tokenizer": as_before, "longform-tokenizer": Measured()}
-        return {name: found[name] for name in names}
-
-    names = ["dialogue-tokenizer", "longform-tokenizer"]
-    assert in_no_rounding(names, measure) == ["longform-tokenizer"]
-    assert asked == [names, names, *[["longform-tokenizer"]] * (len(ROUNDINGS) - 3)]
-    assert in_no_rounding([], measure) == []
-
-
-def test_the_smallest_tolerance_of_a_projection_is_that_of_its_series() -> None:
-    numbers = {"rollouts.jsonl/rewards": 2.0, "rollouts.jsonl/rewards~": 0.01}
-    assert floor("rollouts.jsonl/rewards~", numbers) == floor("rollouts.jsonl/rewards", numbers) == pytest.approx(4e-4)

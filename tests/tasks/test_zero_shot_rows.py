@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.rewards.zero_shot import ZeroShotSettings, load_zero_shot
 from tasks.graph.check import check_rows
 from tests.small_repository import set_entry
@@ -51,9 +50,6 @@ def test_selection_and_policy_read_what_the_model_says(golden: SharedRuns, model
         *before, last = rollout["breakdown"]["holistic"]
         assert last == pytest.approx(5 * (raw - statistics["mean"]) / statistics["std"], abs=1e-3)
         assert not any(before)
-    fitted = {**ROW, "components": [{**HOLISTIC, "normaliser": "sequence"}, {"aspect": "length"}]}
-    with pytest.raises(RecipeError, match="normaliser 'sequence' is fitted to a trained reward model"):
-        golden.run("qa-alarm", row=fitted, **read, out=tmp_path / "refused")
 
 
 def test_what_needs_a_trained_model_is_refused_before_anything_runs(tmp_path: Path, model: Path) -> None:

@@ -1,15 +1,15 @@
-"""A reward function of the user's own, tried on texts before anything is trained with it."""
+"""Texts in place of samples: the batch of rollouts that rewards get of them, and a user's own reward tried on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.rewards.function import checked_signal, values_of
@@ -34,19 +34,39 @@ class TriedReward:
     lengths: Tensor
 
 
-def text_batch(encoder: Encoder, rows: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> RolloutBatch:
-    """Returns a batch of rollouts, as rewards get it, of texts instead of samples; without log-probabilities."""
-    encoded = [encoder.sequence(row, text) for row, text in zip(rows, responses, strict=True)]
-    prompt_ids, prompt_mask = pad_rows([each.prompt for each in encoded], encoder.pad_id, "left")
-    groups: dict[str, int] = {}
+def text_batch(
+    encoder: Encoder,
+    rows: Sequence[Mapping[str, Any]],
+    texts: Sequence[str],
+    sequences: Sequence[EncodedSequence] | None = None,
+    groups: Sequence[Hashable] | None = None,
+    device: torch.device | None = None,
+) -> RolloutBatch:
+    """Returns the batch of rollouts of texts, without log-probabilities.
+
+    Args:
+        encoder: of prompts and texts.
+        rows: the data row behind each prompt.
+        texts: one response for each row.
+        sequences: their tokens, encoded and spelled here unless given.
+        groups: equal for responses to the same prompt; by the prompt's text unless given.
+        device: of the tensors.
+    """
+    encoded = sequences or [encoder.sequence(row, text) for row, text in zip(rows, texts, strict=True)]
+    ids, mask = pad_rows([each.prompt for each in encoded], encoder.pad_id, "left")
+    prompts = [str(row["prompt"]) for row in rows]
+    places: dict[Hashable, int] = {}
+    numbers = torch.tensor([places.setdefault(each, len(places)) for each in groups or prompts])
+    made = encoder.responses(encoded, spelled=sequences is None)
+    responses = replace(made, ids=made.ids.to(device), mask=made.mask.to(device), ended=made.ended.to(device))
     return RolloutBatch(
-        prompt_ids=prompt_ids,
-        prompt_mask=prompt_mask,
-        responses=encoder.responses(encoded, spelled=True),
-        prompts=[str(row["prompt"]) for row in rows],
-        texts=list(responses),
+        prompt_ids=ids.to(device),
+        prompt_mask=mask.to(device),
+        responses=responses,
+        prompts=prompts,
+        texts=list(texts),
         records=[dict(row) for row in rows],
-        groups=torch.tensor([groups.setdefault(str(row["prompt"]), len(groups)) for row in rows]),
+        groups=numbers.to(device),
     )
 
 
