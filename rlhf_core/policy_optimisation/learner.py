@@ -68,7 +68,7 @@ class Imitation:
         rows = self.passes.next()
         counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
         for chosen, counts in distributed.shares(rows, self.microbatch):
-            sequences, weights = ([side[i] for i in chosen] for side in (self.sequences, self.weights))
+            sequences, weights = [self.sequences[i] for i in chosen], [self.weights[i] for i in chosen]
             yield (self.coefficient if counts else 0.0) * weighted_nll(policy, sequences, weights) / counted
 
     def state_dict(self) -> dict[str, Any]:

@@ -125,7 +125,8 @@ class WeightedLikelihood:
             )
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        sequences, weights = ([side[i] for i in rows] for side in (self.examples.sequences, self.examples.weights))
+        sequences = [self.examples.sequences[i] for i in rows]
+        weights = [self.examples.weights[i] for i in rows]
         return weighted_nll(self.policy, sequences, weights), self.weight(rows), {}
 
     def weight(self, rows: Sequence[int]) -> float:

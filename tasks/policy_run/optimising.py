@@ -19,7 +19,7 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, PhaseClock
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, FixedSamples
+from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, FixedSamples, OnPolicy
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.combinations import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.composition import Reward
@@ -111,10 +111,14 @@ class Optimising:
         apply_device_settings(models, config, at_once * longest, _frozen(run, reward))
         self.clock, self.tools = PhaseClock(), ToolClock(reward)
         sizes = {"rollout_batch": config.rollout_batch, "microbatch": config.microbatch, "seed": row.seed}
-        if solved is not None and issubclass(SOURCES[config.source], FixedSamples):
-            source = FixedSamples(run.reference, solved.batch, **sizes)
+        kind = SOURCES[config.source]
+        source: OnPolicy | FixedSamples
+        if issubclass(kind, FixedSamples):
+            if solved is None:
+                raise RecipeError(f"{row.where}: the optimiser learns from fixed samples: give --samples")
+            source = kind(run.reference, solved.batch, **sizes)
         else:
-            source = SOURCES[config.source](
+            source = kind(
                 run.policy,
                 run.reference,
                 self.encoder.tokenizer,

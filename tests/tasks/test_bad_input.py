@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_core.data.truncation import Limits
+from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import DataError
 from tasks.running.loading import encode, load_encoder
 from tasks.running.stage import USER_ERROR, run_main
