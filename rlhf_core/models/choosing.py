@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-
-class Drawing(Protocol):
-    """Settings of `Sampling` that decide which tokens are chosen, and how many."""
-
-    @property
-    def max_new_tokens(self) -> int: ...
-
-    @property
-    def temperature(self) -> float: ...
-
-    @property
-    def top_p(self) -> float: ...
-
-    @property
-    def top_k(self) -> int: ...
+if TYPE_CHECKING:
+    from rlhf_core.models.sampling import Sampling
 
 
-def truncate(scores: Tensor, sampling: Drawing) -> Tensor:
+def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
     """Returns log-scores with what top-k and top-p exclude set to -inf; scores are already divided by temperature."""
     if sampling.top_k and sampling.top_k < scores.shape[-1]:
         kth = scores.topk(sampling.top_k, dim=-1).values[:, -1:]
@@ -37,7 +24,7 @@ def truncate(scores: Tensor, sampling: Drawing) -> Tensor:
     return scores
 
 
-def choose(logits: Tensor, uniform: Tensor, sampling: Drawing) -> Tensor:
+def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     """Returns [batch] int64: one token per row, by inverting the cumulative distribution at `uniform` [batch]."""
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.errors import NumericsError
-from rlhf_core.models.choosing import Drawing, choose
+from rlhf_core.models.choosing import choose
 from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.rollout import check_side
 
 #: Samples a response to each prompt: (prompts without padding, uniform numbers [rows, max_new_tokens] of [0, 1)) ->
@@ -48,17 +49,11 @@ def joined(parts: Sequence[Generated], pad_id: int) -> Generated:
     if len(parts) == 1:
         return parts[0]
     width = max(part.ids.shape[1] for part in parts)
-
-    def below(tensors: list[Tensor], value: float) -> Tensor:
-        return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1]), value=value) for t in tensors])
-
-    return Generated(
-        ids=below([part.ids for part in parts], pad_id),
-        mask=below([part.mask for part in parts], False),
-        ended=torch.cat([part.ended for part in parts]),
-        logprobs=below([part.logprobs for part in parts], 0.0),
-        entropies=below([part.entropies for part in parts], 0.0),
-    )
+    padded: dict[str, Tensor] = {}
+    for name, value in {"ids": pad_id, "mask": False, "logprobs": 0.0, "entropies": 0.0}.items():
+        tensors = [getattr(part, name) for part in parts]
+        padded[name] = torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1]), value=value) for t in tensors])
+    return Generated(ended=torch.cat([part.ended for part in parts]), **padded)
 
 
 @torch.no_grad()
@@ -66,7 +61,7 @@ def sample_in_steps(
     policy: Policy,
     prompt_ids: Tensor,
     prompt_mask: Tensor,
-    sampling: Drawing,
+    sampling: Sampling,
     generator: torch.Generator,
 ) -> Generated:
     """Samples one response per row, a token of every row at a time; see `sampling.generate`.
@@ -130,7 +125,7 @@ def sample_by_request(
     policy: Policy,
     prompt_ids: Tensor,
     prompt_mask: Tensor,
-    sampling: Drawing,
+    sampling: Sampling,
     generator: torch.Generator,
     answer: ByRequest,
 ) -> Generated:

@@ -1,6 +1,7 @@
 """Shapings as steps of a reward: each a function of its values, with its options and running statistics.
 
-Values that are not rewards (padding, beyond a row's segments) stay 0 and count for nothing.
+Values that are not rewards (padding, beyond a row's segments) stay 0 and count for nothing. Source: PAR, §3.2, §4.1,
+Figure 4b, Algorithm 4.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.shaping import functions
 from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.typed import Checked, above, at_least, between
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 EVERY: tuple[SignalType, ...] = (Sequence, Segments, Tokens)
 BY_RESPONSE: tuple[SignalType, ...] = (Sequence, Segments)
+#: c^5, c^3, c and 1 of the fifth-order approximation of the sigmoid on [-5, 5] (PAR's released code).
+POLYNOMIAL = (2.0266917e-4, -1.01309121e-2, 0.2287885118, 0.5)
+#: Added to the references' sample standard deviation, so that equal references have a percentile.
+LSC_EPSILON = 1e-5
+#: Share of their size by which equal float32 values may differ.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ class SigmoidCentered(Centered):
     k: Annotated[float, above(0)] = 1.0
 
     def curve(self, centred: Tensor) -> Tensor:
-        return functions.sigmoid(centred, self.k)
+        return torch.sigmoid(self.k * centred)
 
 
 @dataclass
@@ -176,7 +183,7 @@ class SgFc(Centered):
     constants = {"shift": ("sft_deviations", lambda units, n: n * units.deviation)}  # noqa: RUF012
 
     def curve(self, centred: Tensor) -> Tensor:
-        return functions.sgfc(centred, self.shift, self.k)
+        return torch.sigmoid(self.k * (centred - self.shift))
 
 
 @dataclass
@@ -191,27 +198,33 @@ class MeanCentered(Centered):
 
 @dataclass
 class Polynomial(Centered):
-    """The fifth-order fit of the sigmoid.
+    """The fifth-order fit of the sigmoid on (-5, 5), 0 below and 1 above.
 
     Args:
-        clamp: keep it within [0, 1]; else it overshoots to 1.011 just below 5 and is not monotone.
+        clamp: keep it within [0, 1]; else it is -.011 just above -5 and 1.011 just below 5, and not monotone there.
     """
 
     clamp: bool = False
 
     def curve(self, centred: Tensor) -> Tensor:
-        return functions.polynomial(centred, self.clamp)
+        fifth, third, first, constant = POLYNOMIAL
+        value = fifth * centred**5 + third * centred**3 + first * centred + constant
+        value = value.clamp(0.0, 1.0) if self.clamp else value
+        return torch.where(centred <= -5.0, 0.0, torch.where(centred >= 5.0, 1.0, value))
 
 
 @dataclass
 class LogSigmoidCentered(Centered):
-    """LSC: log sigmoid of r less a percentile of the reference rewards, of which it needs at least 2."""
+    """LSC: log sigmoid of r less a percentile of the normal with the references' mean and sample deviation."""
 
     references: Annotated[int, at_least(2)] = 10
     percentile: Annotated[float, between(0, 1, open_low=True, open_high=True)] = 0.85
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
-        return functions.lsc(values, references_of(batch, self.references), self.percentile)
+        references = references_of(batch, self.references)
+        mean, deviation = references.mean(dim=1), references.std(dim=1, correction=1)
+        quantile = mean + NormalDist().inv_cdf(self.percentile) * (deviation + LSC_EPSILON)
+        return torch.nn.functional.logsigmoid(values.float() - quantile[:, None])
 
 
 @dataclass
@@ -221,7 +234,7 @@ class Sigmoid(Elementwise):
     k: Annotated[float, above(0)] = 1.0
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
-        return functions.sigmoid(values, self.k)
+        return torch.sigmoid(self.k * values.float())
 
 
 @dataclass
@@ -250,7 +263,8 @@ class LengthPenalty(Elementwise):
     }
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
-        return functions.length_penalty(values, batch.responses.lengths, self.beyond, self.per_token)
+        over = (batch.responses.lengths.float() - self.beyond).clamp(min=0.0)
+        return values.float() - self.per_token * over[:, None]
 
 
 @dataclass
@@ -338,18 +352,22 @@ class Running(Elementwise):
 
 @dataclass
 class MeanStd(Running):
-    """(r - running mean)/running deviation; r - mean while the deviation is 0 or fewer than two rewards are known."""
+    """(r - running mean)/running deviation; r - mean while the deviation is no more than the mean's rounding."""
 
     def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
-        return functions.meanstd(values, statistics.mean, statistics.deviation)
+        deviation = statistics.deviation
+        return (values.float() - statistics.mean) / (deviation if deviation > ROUNDING * abs(statistics.mean) else 1.0)
 
 
 @dataclass
 class MinMax(Running):
-    """(r - running minimum)/(running range); 1/2 while the range is 0. Unseen rewards may leave [0, 1]."""
+    """(r - running minimum)/(running range); 1/2 while the range is rounding. Unseen rewards may leave [0, 1]."""
 
     def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
-        return functions.minmax(values, statistics.minimum, statistics.maximum)
+        low, high = statistics.minimum, statistics.maximum
+        if high - low <= ROUNDING * max(abs(low), abs(high)):
+            return torch.full_like(values, 0.5, dtype=torch.float32)
+        return (values.float() - low) / (high - low)
 
 
 @dataclass

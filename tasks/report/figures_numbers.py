@@ -119,18 +119,20 @@ def shaping_functions(figure: FigureData, request: Request) -> None:
     """Draws PAR's functions of the centred reward."""
     import torch
 
-    from rlhf_core.shaping.functions import polynomial, sgfc, sigmoid
+    from rlhf_core.shaping.choices import SHAPINGS
 
     x = torch.linspace(-6, 6, 121)
-    drawn = {
-        "sigmoid": sigmoid(x),
-        "sigmoidk2": sigmoid(x, 2.0),
-        "sigmoidk3": sigmoid(x, 3.0),
-        "tanh": torch.tanh(x),
-        "poly_fitted": polynomial(x),
-        "sgfc": sgfc(x),
+    names = {
+        "par": "sigmoid",
+        "sigmoid_k2": "sigmoidk2",
+        "sigmoid_k3": "sigmoidk3",
+        "tanh_centered": "tanh",
+        "poly": "poly_fitted",
     }
-    series = [Series(name, x.tolist(), list(y.tolist()), colour=slot) for slot, (name, y) in enumerate(drawn.items())]
+    series = [
+        Series(names.get(kind, kind), x.tolist(), SHAPINGS[kind]().curve(x).tolist(), colour=slot)  # type: ignore[attr-defined]
+        for slot, kind in enumerate((*names, "sgfc"))
+    ]
     figure.panels.append(Panel("Functions", "centered reward", "RL reward", series))
 
 

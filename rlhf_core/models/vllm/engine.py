@@ -21,9 +21,9 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.models.architecture import POSITIONS, field
-from rlhf_core.models.choosing import Drawing
 from rlhf_core.models.generation import Generated, sample_by_request
 from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.models.vllm.environment import Installed, check_vllm, deaths, installed
 from rlhf_core.models.vllm.messages import Ended, receive, send
 from rlhf_core.models.vllm.weights import checksums, hand_over_file
@@ -171,7 +171,7 @@ class Process:
         self.weights = state
 
     def sample(
-        self, prompts: list[list[int]], uniforms: Tensor, sampling: Drawing, eos_id: int
+        self, prompts: list[list[int]], uniforms: Tensor, sampling: Sampling, eos_id: int
     ) -> tuple[list[list[int]], Tensor, Tensor]:
         """Returns responses, log-probabilities and entropies; see `ByRequest`."""
         chosen = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
@@ -317,7 +317,7 @@ def process_for(policy: Policy, longest: int) -> Process:
 
 
 def _answer(
-    policy: Policy, prompts: list[list[int]], uniforms: Tensor, sampling: Drawing
+    policy: Policy, prompts: list[list[int]], uniforms: Tensor, sampling: Sampling
 ) -> tuple[list[list[int]], Tensor, Tensor]:
     """Returns the responses; a process that dies is named, and another one does its work.
 
@@ -346,7 +346,7 @@ def _answer(
 
 @torch.no_grad()
 def sample_by_vllm(
-    policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Drawing, generator: torch.Generator
+    policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
 ) -> Generated:
     """Samples one response per row; see `sampling.generate`. Log-probabilities and entropies are vLLM's.
 

@@ -31,7 +31,7 @@ from vllm import LLM, SamplingParams
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates
 
-from rlhf_core.models.choosing import Drawing, choose
+from rlhf_core.models.choosing import choose
 from rlhf_core.models.vllm.messages import Ended, receive, send
 
 Reply = tuple[dict[str, Any], dict[str, Tensor]]
@@ -48,7 +48,7 @@ class VllmChooser(LogitsProcessor):
     uniforms: ClassVar[Tensor]
     logprobs: ClassVar[Tensor]
     entropies: ClassVar[Tensor]
-    sampling: ClassVar[Drawing]
+    sampling: ClassVar[Any]
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.device = device
@@ -56,7 +56,7 @@ class VllmChooser(LogitsProcessor):
         self.requests: dict[int, tuple[int, list[int]]] = {}
 
     @classmethod
-    def begin(cls, uniforms: Tensor, sampling: Drawing) -> None:
+    def begin(cls, uniforms: Tensor, sampling: Any) -> None:
         """Prepares for the requests of [rows, max_new_tokens] tokens."""
         cls.uniforms, cls.sampling = uniforms, sampling
         cls.logprobs, cls.entropies = torch.zeros_like(uniforms), torch.zeros_like(uniforms)

@@ -21,8 +21,7 @@ from rlhf_core.policy_optimisation.config import useless_combination
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation.segmenters import NGram
 from rlhf_core.shaping.choices import SHAPINGS, build_shaping, needs_references, shaping_class
-from rlhf_core.shaping.functions import meanstd, minmax
-from rlhf_core.shaping.steps import Centered, Running, RunningStatistics, SftUnits
+from rlhf_core.shaping.steps import Centered, MeanStd, MinMax, Running, RunningStatistics, SftUnits
 from rlhf_core.signals import Segments, Sequence, Tokens
 
 #: Options that a shaping cannot do without.
@@ -198,9 +197,10 @@ def test_running_statistics_are_those_of_all_values_at_once_and_survive_json(bat
 def test_running_shapings_do_not_amplify_rounding(size: float, seed: int) -> None:
     noise = 1 + 1e-7 * torch.rand(8, generator=torch.Generator().manual_seed(seed)).double()
     values = (size * noise)[None]
-    mean, deviation = float(values.mean()), float(values.std(correction=0))
-    assert meanstd(values, mean, deviation).abs().max() <= 1e-6 * size
-    assert (minmax(values, float(values.min()), float(values.max())) == 0.5).all()
+    statistics = RunningStatistics()
+    statistics.update(values)
+    assert MeanStd().by(values, statistics).abs().max() <= 1e-6 * size
+    assert (MinMax().by(values, statistics) == 0.5).all()
 
 
 def test_statistics_take_in_a_batch_once_and_before_it_is_shaped() -> None:
