@@ -23,6 +23,10 @@ from rlhf_core.signals import Segments, Tokens
 RewardFunction = Callable[[RolloutBatch], RewardOutput]
 #: generate samples responses; score runs the reference, the reward and the critic; update trains.
 PHASES = ("generate", "score", "update")
+#: What an update reads of a batch, of its responses, and of an experience beside these.
+_OF_BATCH = ("prompt_ids", "prompt_mask", "groups", "logprobs", "reference_logprobs")
+_OF_RESPONSES = ("ids", "mask", "ended")
+_OWN = ("values", "advantages", "returns", "scores", "importance")
 
 
 class PhaseClock:
@@ -245,43 +249,23 @@ class Experience:
 
     def packed(self) -> dict[str, Any]:
         """Returns the tensors that an update reads, for a buffer or a checkpoint, without texts and records."""
-        assert self.batch.logprobs is not None
-        assert self.batch.reference_logprobs is not None
-        return {
-            "prompt_ids": self.batch.prompt_ids,
-            "prompt_mask": self.batch.prompt_mask,
-            "ids": self.batch.responses.ids,
-            "mask": self.batch.responses.mask,
-            "ended": self.batch.responses.ended,
-            "groups": self.batch.groups,
-            "logprobs": self.batch.logprobs,
-            "reference_logprobs": self.batch.reference_logprobs,
-            "total": self.reward.total,
-            "values": self.values,
-            "advantages": self.advantages,
-            "returns": self.returns,
-            "scores": self.scores,
-            **({} if self.importance is None else {"importance": self.importance}),
-        }
+        parts = ((self.batch, _OF_BATCH), (self.batch.responses, _OF_RESPONSES), (self, _OWN))
+        found = {name: getattr(part, name) for part, names in parts for name in names}
+        return {name: value for name, value in found.items() if value is not None} | {"total": self.reward.total}
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Tensor]) -> Experience:
         """Returns the inverse, as far as an update is concerned."""
-        rows = range(packed["ids"].shape[0])
+        rows = len(packed["ids"])
         batch = RolloutBatch(
-            prompt_ids=packed["prompt_ids"],
-            prompt_mask=packed["prompt_mask"],
-            responses=Responses(packed["ids"], packed["mask"], packed["ended"]),
-            prompts=["" for _ in rows],
-            texts=["" for _ in rows],
-            records=[{} for _ in rows],
-            groups=packed["groups"],
-            logprobs=packed["logprobs"],
-            reference_logprobs=packed["reference_logprobs"],
+            responses=Responses(*(packed[name] for name in _OF_RESPONSES)),
+            prompts=[""] * rows,
+            texts=[""] * rows,
+            records=[{} for _ in range(rows)],
+            **{name: packed[name] for name in _OF_BATCH},
         )
         reward = RewardOutput(packed["total"], {"total": packed["total"]}, {})
-        parts = {name: packed[name] for name in ("values", "advantages", "returns", "scores")}
-        return cls(batch=batch, reward=reward, **parts, importance=packed.get("importance"))
+        return cls(batch=batch, reward=reward, **{name: packed[name] for name in _OWN if name in packed})
 
 
 class ReplayBuffer:
