@@ -257,12 +257,13 @@ class Experience:
     def unpacked(cls, packed: Mapping[str, Tensor]) -> Experience:
         """Returns the inverse, as far as an update is concerned."""
         rows = len(packed["ids"])
+        of_batch: dict[str, Any] = {name: packed[name] for name in _OF_BATCH}
         batch = RolloutBatch(
-            responses=Responses(*(packed[name] for name in _OF_RESPONSES)),
+            responses=Responses(packed["ids"], packed["mask"], packed["ended"]),
             prompts=[""] * rows,
             texts=[""] * rows,
             records=[{} for _ in range(rows)],
-            **{name: packed[name] for name in _OF_BATCH},
+            **of_batch,
         )
         reward = RewardOutput(packed["total"], {"total": packed["total"]}, {})
         return cls(batch=batch, reward=reward, **{name: packed[name] for name in _OWN if name in packed})
