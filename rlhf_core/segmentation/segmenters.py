@@ -6,9 +6,9 @@ Each is a small frozen dataclass with `segment(responses) -> Segmentation`. EOS 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import NumericsError, RecipeError
@@ -21,15 +21,6 @@ from rlhf_core.typed import Checked, at_least, typed
 
 #: Sentence markers of the Segment paper (§4.2) and their foreign-language equivalents.
 SENTENCE_MARKERS = frozenset(".!?\n;,:…。！？；，：、،؟؛।")
-
-
-@runtime_checkable
-class SentenceSegmenter(Protocol):
-    """Cuts responses into sentences, behind each of which a reward model can read a token of its own."""
-
-    def segment(self, responses: Responses) -> Segmentation: ...
-
-    def sentence_ends(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.rewards.aggregation import Aggregation
 from rlhf_core.rewards.preference_training import PLAIN_MEAN
 from rlhf_core.segmentation.end_tokens import with_end_tokens
-from rlhf_core.segmentation.segmenters import SentenceSegmenter
 from rlhf_core.segmentation.segments import SegmentedSequence, Segmenter
 from tasks.running.result_rows import PreferencePair
 
@@ -66,10 +65,11 @@ def segmented(
     sequences: list[SegmentedSequence] = []
     spans: list[list[tuple[int, int]]] = []
     if end_token is not None:
-        if not isinstance(segmenter, SentenceSegmenter):
+        find_ends = getattr(segmenter, "sentence_ends", None)
+        if find_ends is None:
             raise RecipeError(NO_SENTENCES)
         texts = [token_spans(encoder.tokenizer, sequence.response)[0] for sequence in encoded]
-        for sequence, text, sentences in zip(encoded, texts, segmenter.sentence_ends(texts), strict=True):
+        for sequence, text, sentences in zip(encoded, texts, find_ends(texts), strict=True):
             ids, ends = with_end_tokens(encoder.tokenizer, text, sentences, end_token)
             sequences.append(SegmentedSequence(EncodedSequence(sequence.prompt, [*ids, encoder.eos_id]), ends))
             spans.append([(start, end + 1) for start, end in zip([0, *(e + 1 for e in ends)], ends, strict=False)])

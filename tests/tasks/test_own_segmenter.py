@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.segmentation.segmenters import SentenceSegmenter, build_segmenter
+from rlhf_core.segmentation.segmenters import build_segmenter
 from tasks.graph.check import check_rows
 from tasks.graph.rows import load_rows
 from tasks.params.reward_model import RewardModelSpec
@@ -55,7 +55,7 @@ def test_a_stage_makes_the_model_that_it_asks_for(tmp_path: Path) -> None:
     (tmp_path / "mark.txt").write_text("|", encoding="utf-8")
     made = load_segmenter({"kind": PARAGRAPHS, "model": "any"}, tmp_path)
     assert made == Paragraphs("|")
-    assert isinstance(made, SentenceSegmenter)
+    assert hasattr(made, "sentence_ends")
     with pytest.raises(RecipeError, match="made by the stage `segmenter`: give --sentences"):
         load_segmenter({"kind": PARAGRAPHS, "model": "any"}, None)
 
