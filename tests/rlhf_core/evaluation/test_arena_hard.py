@@ -14,7 +14,7 @@ from rlhf_core.evaluation.judges.replies import ARENA_LABELS, parse_arena_hard
 
 
 def game(id_, first, text):
-    return Game(id_, first, "arena_hard", parse_arena_hard(text), text, 1)
+    return Game(id_, first, "arena_hard", parse_arena_hard(text), text)
 
 
 def test_by_hand_with_swapped_sides_and_strong_verdicts():
@@ -72,7 +72,7 @@ def test_the_weighted_mean_is_the_bradley_terry_win_rate(labels):
 
 
 def test_nothing_valid_is_nan_and_one_sided_results_are_not_fifty():
-    empty = arena_win_rate([Game("1", "model", "arena_hard", JudgeAnswer.invalid("no"), "", 3)])
+    empty = arena_win_rate([Game("1", "model", "arena_hard", JudgeAnswer.invalid("no"), "")])
     assert math.isnan(empty["win_rate"])
     assert empty["n_invalid"] == 1
     assert arena_win_rate([game("1", "model", "[[A>B]]")] * 3)["win_rate"] == 100
