@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -220,15 +220,8 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
         starts = [offsets[start][0] for start, end in spans if start < end]
         predicted.append([_skip_white_space(text, start) for start in starts])
         true.append([_skip_white_space(text, start) for start, *_ in clauses])
-    agreement = asdict(fidelity(scored))
-    boundaries = asdict(boundary_scores(predicted, true))
-    metrics |= {f"fidelity_{name}": float(agreement[name]) for name in _FIDELITY}
-    metrics |= {f"boundary_{name}": float(boundaries[name]) for name in ("precision", "recall", "f1")}
-    return metrics
-
-
-#: Over all clauses, and `within` responses; see `fidelity`.
-_FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
+    metrics |= {f"fidelity_{name}": value for name, value in fidelity(scored).items()}
+    return metrics | {f"boundary_{name}": value for name, value in boundary_scores(predicted, true).items()}
 
 
 def _skip_white_space(text: str, position: int) -> int:

@@ -120,10 +120,10 @@ class ToolServer:
         if mode == "span":
             return 200, b'{"matches": [{"offset": 0, "length": 100000}]}'
         matches = []
-        for error in grammar_errors(text):
-            if error.rule not in disabled:
-                start, end = _units(text[: error.start]), _units(text[: error.end])
-                matches.append({"offset": start, "length": end - start, "rule": {"id": error.rule}})
+        for first, last in grammar_errors(text):
+            if (rule := text[first:last]) not in disabled:  # a rule of its own for each word
+                start, end = _units(text[:first]), _units(text[:last])
+                matches.append({"offset": start, "length": end - start, "rule": {"id": rule}})
         return 200, json.dumps({"matches": matches}).encode()
 
 

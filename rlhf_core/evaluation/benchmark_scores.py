@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.evaluation.judges.games import Game
-from rlhf_core.evaluation.statistics import bootstrap_interval
+from rlhf_core.evaluation.statistics import bootstrap_interval, mean_and_standard_error
 
 Floats = NDArray[np.float64]
 #: Score of A and number of battles of each verdict of Arena-Hard.
@@ -48,22 +48,12 @@ def win_rate(preferences: ArrayLike) -> dict[str, float]:
             and counted; 0 counts as a draw.
 
     Returns:
-        {win_rate: mean(preference - 1) * 100, standard_error: ddof 1, in percent points,
-        discrete_win_rate: share above 1.5 plus half the share at 1.5, n, n_invalid}. Without a valid
-        preference the rates are NaN; with one the standard error is.
+        {win_rate: mean(preference - 1) * 100, standard_error: ddof 1, in percent points, n_invalid}; NaN where
+        undefined.
     """
     cleaned = clean_preferences(preferences)
-    valid = cleaned[~np.isnan(cleaned)] - 1.0
-    n = len(valid)
-    return {
-        "win_rate": float(valid.mean() * 100.0) if n else float("nan"),
-        "standard_error": float(valid.std(ddof=1) / np.sqrt(n) * 100.0) if n > 1 else float("nan"),
-        "discrete_win_rate": (
-            float(((valid > 0.5).mean() + 0.5 * (valid == 0.5).mean()) * 100.0) if n else float("nan")
-        ),
-        "n": n,
-        "n_invalid": len(cleaned) - n,
-    }
+    rate, error = mean_and_standard_error(cleaned[~np.isnan(cleaned)] - 1.0)
+    return {"win_rate": rate * 100.0, "standard_error": error * 100.0, "n_invalid": int(np.isnan(cleaned).sum())}
 
 
 def arena_win_rate(games: Sequence[Game]) -> dict[str, float]:
@@ -79,8 +69,7 @@ def arena_win_rate(games: Sequence[Game]) -> dict[str, float]:
             answers one order only decides by position.
 
     Returns:
-        {win_rate, lower, upper, n_games, n_battles, n_invalid}: a game that counts three times is three battles; NaN
-        rates without a valid game.
+        {win_rate, lower, upper, n_invalid}, with each strong verdict as three battles; NaN rates without a valid game.
     """
     labels = [game.label_for_model for game in games]
     one_sided = {game.id for game, label in zip(games, labels, strict=True) if label not in ARENA_SCORES}
@@ -93,40 +82,29 @@ def arena_win_rate(games: Sequence[Game]) -> dict[str, float]:
         "win_rate": 100.0 * float(battles.sum() / len(battles)) if len(battles) else math.nan,
         "lower": 100.0 * interval.lower,
         "upper": 100.0 * interval.upper,
-        "n_games": len(found),
-        "n_battles": len(battles),
         "n_invalid": len(games) - len(found),
     }
 
 
 def mt_bench_scores(rows: Sequence[tuple[int, float | None]]) -> dict[str, float]:
-    """Returns means per turn and overall: FastChat averages over all scores that are not missing, PAR over both turns.
+    """Returns means per turn and over all scores that are not missing.
 
     Args:
         rows: (turn 1 or 2, score 1 to 10) per judged answer; None, NaN and -1 (FastChat's mark) are missing.
 
     Returns:
-        {mtbench: mean over all scores (FastChat), mtbench_turn1, mtbench_turn2, mtbench_turn_mean:
-        (T1 + T2) / 2 (PAR), n, n_missing}; NaN where there is no score.
+        {mtbench: mean over all scores (FastChat), mtbench_turn1, mtbench_turn2, n_missing}; NaN where there is no
+        score.
     """
     by_turn: dict[int, list[float]] = {1: [], 2: []}
     missing = 0
     for turn, score in rows:
-        if turn not in by_turn:
-            raise ValueError(f"turn must be 1 or 2, not {turn}")
         if score is None or math.isnan(score) or score == -1:
             missing += 1
         else:
             by_turn[turn].append(float(score))
-    first, second = (_mean(by_turn[turn]) for turn in (1, 2))
-    return {
-        "mtbench": _mean(by_turn[1] + by_turn[2]),
-        "mtbench_turn1": first,
-        "mtbench_turn2": second,
-        "mtbench_turn_mean": (first + second) / 2,
-        "n": len(by_turn[1]) + len(by_turn[2]),
-        "n_missing": missing,
-    }
+    means = {f"mtbench_turn{turn}": _mean(scores) for turn, scores in by_turn.items()}
+    return {"mtbench": _mean(by_turn[1] + by_turn[2]), **means, "n_missing": missing}
 
 
 def _mean(values: Sequence[float]) -> float:

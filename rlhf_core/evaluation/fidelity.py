@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class ScoredResponse:
+class ScoredResponse(NamedTuple):
     """One response with learned token rewards and true clauses.
 
     Attributes:
@@ -32,44 +31,8 @@ class ScoredResponse:
     clauses: Sequence[tuple[int, int, float]]
 
 
-@dataclass(frozen=True)
-class Fidelity:
-    """Correlations between learned and true clause rewards.
-
-    Attributes:
-        pearson, spearman: pooled over all clauses of all responses.
-        within_pearson, within_spearman: after subtracting each response's mean (ranks: mean over responses of
-            the correlation inside each), so that knowing the response's total earns nothing.
-        n_clauses: clauses that received at least one token.
-        n_responses: responses with at least two such clauses.
-        n_unpaid: clauses without a token, left out.
-    """
-
-    pearson: float
-    spearman: float
-    within_pearson: float
-    within_spearman: float
-    n_clauses: int
-    n_responses: int
-    n_unpaid: int
-
-
-@dataclass(frozen=True)
-class BoundaryScore:
-    """Precision, recall and F1 of predicted starts (character positions) against true ones."""
-
-    precision: float
-    recall: float
-    f1: float
-    n_predicted: int
-    n_true: int
-
-
 def clause_rewards(response: ScoredResponse) -> tuple[Floats, Floats]:
     """Returns the learned reward of each clause, the sum over its tokens, and the true one.
-
-    Args:
-        response: rewards, offsets and clauses.
 
     Returns:
         ([n_clauses] learned, NaN for a clause without any token reward; [n_clauses] true).
@@ -88,49 +51,40 @@ def clause_rewards(response: ScoredResponse) -> tuple[Floats, Floats]:
     return learned, np.array([value for _, _, value in response.clauses], dtype=np.float64)
 
 
-def fidelity(responses: Sequence[ScoredResponse]) -> Fidelity:
-    """Correlates learned with true clause rewards over responses.
+def fidelity(responses: Sequence[ScoredResponse]) -> dict[str, float]:
+    """Correlates learned with true clause rewards over responses; clauses without a token are left out.
 
-    A correlation is NaN when it is undefined: fewer than two clauses, or one side constant. A response with
-    fewer than two clauses, or with one side constant, is left out of the within-response means of ranks.
+    Returns:
+        `pearson` and `spearman` over all clauses of all responses; `within_pearson` after subtracting each response's
+        mean and `within_spearman`, the mean over responses of the correlation inside each, so that knowing the
+        response's total earns nothing. NaN where undefined: fewer than two clauses, or one side constant; such a
+        response is left out of `within_spearman`.
     """
-    learned_all: list[Floats] = []
-    true_all: list[Floats] = []
-    centred: list[tuple[Floats, Floats]] = []
-    ranks: list[float] = []
-    n_unpaid = 0
+    every: list[tuple[Floats, Floats]] = [(np.zeros(0), np.zeros(0))]
+    centred, ranks = [*every], list[float]()
     for response in responses:
         learned, true = clause_rewards(response)
         paid = ~np.isnan(learned)
-        n_unpaid += int((~paid).sum())
         learned, true = learned[paid], true[paid]
-        learned_all.append(learned)
-        true_all.append(true)
+        every.append((learned, true))
         if len(learned) >= 2:
             centred.append((learned - learned.mean(), true - true.mean()))
             rank = _spearman(learned, true)
             if not math.isnan(rank):
                 ranks.append(rank)
-    learned, true = _joined(learned_all), _joined(true_all)
-    within = _pearson(_joined([x for x, _ in centred]), _joined([y for _, y in centred]))
-    return Fidelity(
-        pearson=_pearson(learned, true),
-        spearman=_spearman(learned, true),
-        within_pearson=within,
-        within_spearman=float(np.mean(ranks)) if ranks else math.nan,
-        n_clauses=len(learned),
-        n_responses=len(centred),
-        n_unpaid=n_unpaid,
-    )
+    learned, true = map(np.concatenate, zip(*every, strict=True))
+    return {
+        "pearson": _pearson(learned, true),
+        "spearman": _spearman(learned, true),
+        "within_pearson": _pearson(*map(np.concatenate, zip(*centred, strict=True))),
+        "within_spearman": float(np.mean(ranks)) if ranks else math.nan,
+    }
 
 
 def boundary_scores(
-    predicted: Sequence[Sequence[int]],
-    true: Sequence[Sequence[int]],
-    *,
-    tolerance: int = 0,
-) -> BoundaryScore:
-    """Returns the micro-averaged precision, recall and F1 of segment starts, but for 0, where every one starts.
+    predicted: Sequence[Sequence[int]], true: Sequence[Sequence[int]], *, tolerance: int = 0
+) -> dict[str, float]:
+    """Returns the micro-averaged precision, recall and f1 of segment starts, but for 0, where every one starts.
 
     Args:
         predicted, true: per response the start character positions; duplicates count once.
@@ -138,8 +92,8 @@ def boundary_scores(
             in order.
 
     Returns:
-        Scores over all responses. Nothing predicted and nothing true: all 1. Otherwise precision is 0
-        without predictions, recall 0 without true starts, and F1 0 when both are 0.
+        Nothing predicted and nothing true: all 1. Otherwise precision is 0 without predictions, recall 0 without true
+        starts, and f1 0 when both are 0.
     """
     hits = n_predicted = n_true = 0
     for guess, truth in zip(predicted, true, strict=True):
@@ -147,11 +101,11 @@ def boundary_scores(
         n_predicted, n_true = n_predicted + len(left), n_true + len(right)
         hits += _matches(left, right, tolerance)
     if n_predicted == 0 and n_true == 0:
-        return BoundaryScore(1.0, 1.0, 1.0, 0, 0)
+        return {"precision": 1.0, "recall": 1.0, "f1": 1.0}
     precision = hits / n_predicted if n_predicted else 0.0
     recall = hits / n_true if n_true else 0.0
     f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
-    return BoundaryScore(precision, recall, f1, n_predicted, n_true)
+    return {"precision": precision, "recall": recall, "f1": f1}
 
 
 def _matches(predicted: Sequence[int], true: Sequence[int], tolerance: int) -> int:
@@ -206,10 +160,6 @@ def auc(credits: Sequence[float] | np.ndarray, mistaken: Sequence[bool] | np.nda
         return None
     ranks = rankdata(-np.asarray(credits, dtype=np.float64))
     return float((ranks[truth].sum() - positive * (positive + 1) / 2) / (positive * negative))
-
-
-def _joined(parts: Sequence[Floats]) -> Floats:
-    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def _constant(x: Floats) -> bool:

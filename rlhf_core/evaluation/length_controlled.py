@@ -13,10 +13,8 @@ made of any such variants, with difficulties from a joint fit over several model
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +33,10 @@ from rlhf_core.evaluation.benchmark_scores import clean_preferences
 Floats = NDArray[np.float64]
 
 CALIBRATION_COLUMNS = ("preference", "index", "std_delta_len", "instruction_difficulty", "not_gamed_baseline")
-FEATURES = ("tanh_std_delta_len", "instruction_difficulty", "not_gamed_baseline")
 N_SPLITS = 5
 #: Weight of each calibration row; the model's rows weigh 1.
 CALIBRATION_WEIGHT = 0.1
 _OFFICIAL_ID = re.compile(r"(?:^|\D)0*([0-9]+)$")
-
-
-@dataclass(frozen=True)
-class LengthControlled:
-    """A length-controlled win rate.
-
-    Attributes:
-        lc_win_rate: percent.
-        lc_standard_error: of the mean prediction over instructions, in percent points, as the official metric has it;
-            it says nothing of the fit.
-        coefficients: feature -> coefficient.
-        C: inverse regularisation strength chosen by cross-validation.
-    """
-
-    lc_win_rate: float
-    lc_standard_error: float
-    coefficients: dict[str, float]
-    C: float
 
 
 def length_controlled_win_rate(
@@ -67,7 +46,7 @@ def length_controlled_win_rate(
     len_baseline: ArrayLike,
     difficulty: Mapping[Any, float],
     calibration_rows: pd.DataFrame | None = None,
-) -> LengthControlled:
+) -> float:
     """Returns the length-controlled win rate in percent.
 
     As in the official metric, rows without a valid preference are left out of the fit only: their lengths
@@ -82,7 +61,7 @@ def length_controlled_win_rate(
         calibration_rows: of `read_calibration_rows` or `make_calibration_rows`, or None.
 
     Raises:
-        DataError: an instruction without a difficulty, a length that is not finite, or fewer than 5 valid rows to fit.
+        DataError: an instruction without a difficulty, or fewer than 5 valid rows to fit.
     """
     hardness = look_up_difficulty(instruction_ids, difficulty)
     delta = standardised_length_difference(len_model, len_baseline)
@@ -98,15 +77,9 @@ def length_controlled_win_rate(
     first = float(y[keep][0])
     if first in (0.0, 1.0) and (y[keep] == first).all():
         # no coefficients fit such preferences: liblinear leaves all at 0, which would be a win rate of 50 %
-        return LengthControlled(first * 100.0, 0.0, dict.fromkeys(FEATURES, 0.0), math.nan)
+        return first * 100.0
     model = _fit_with_chosen_c(x[keep], y[keep], weight[keep])
-    predicted = model.predict_proba(design * np.array([0.0, 1.0, 1.0]))[:, 1]
-    return LengthControlled(
-        float(predicted.mean() * 100.0),
-        float(predicted.std(ddof=1) / np.sqrt(n) * 100.0),
-        dict(zip(FEATURES, model.coef_[0].tolist(), strict=True)),
-        float(np.ravel(model.C_)[0]),
-    )
+    return float(model.predict_proba(design * np.array([0.0, 1.0, 1.0]))[:, 1].mean() * 100.0)
 
 
 def _calibration_design(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
@@ -235,18 +208,8 @@ def make_calibration_rows(
 
 
 def standardised_length_difference(len_model: ArrayLike, len_baseline: ArrayLike) -> Floats:
-    """Returns (len_baseline - len_model) / its standard deviation (ddof 1); all 0 if the difference is constant.
-
-    Args:
-        len_model, len_baseline: [n] lengths in characters.
-
-    Raises:
-        DataError: a length that is not finite, which would make every difference 0.
-    """
+    """Returns [n] (len_baseline - len_model) / its standard deviation (ddof 1); all 0 if the difference is constant."""
     delta = np.asarray(len_baseline, dtype=float) - np.asarray(len_model, dtype=float)
-    bad = np.flatnonzero(~np.isfinite(delta))
-    if len(bad):
-        raise DataError("a length is not a finite number", row=int(bad[0]) + 1, field="length")
     spread = float(delta.std(ddof=1)) if len(delta) > 1 else 0.0
     return delta / spread if spread > 0 else np.zeros_like(delta)
 

@@ -90,12 +90,11 @@ def comparisons(pairs: Sequence[StyledPair]) -> dict[str, tuple[Floats, int]]:
     return {domain: (np.array(rows), ties) for domain, (rows, ties) in found.items()}
 
 
-def rm_bench_scores(pairs: Sequence[StyledPair], *, rounds: int = 1000, seed: int = 0) -> dict[str, StyleScore]:
+def rm_bench_scores(pairs: Sequence[StyledPair]) -> dict[str, StyleScore]:
     """Scores by domain, by level and on `average`; empty without a prompt that has all styles.
 
     Args:
-        pairs: every prompt in every style.
-        rounds, seed: of the bootstrap, which draws prompts within each domain.
+        pairs: every prompt in every style; the bootstrap draws prompts within each domain.
 
     Raises:
         DataError: as `comparisons`.
@@ -104,17 +103,17 @@ def rm_bench_scores(pairs: Sequence[StyledPair], *, rounds: int = 1000, seed: in
     if not by_part:
         return {}
     shares = {part: rows for part, (rows, _) in by_part.items()}
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = [
         _means({part: rows[generator.integers(len(rows), size=len(rows))] for part, rows in shares.items()})
-        for _ in range(rounds)
+        for _ in range(1000)
     ]
     scores = {}
     for name, value in _means(shares).items():
         whole = name in LEVELS or name == "average"
         of_name = [counts for part, counts in by_part.items() if whole or PARTS_OF.get(part, part) == name]
         per_prompt = 3 if name in LEVELS else 9
-        lower, upper = np.quantile([one[name] for one in drawn], [0.025, 0.975]) if rounds else (np.nan, np.nan)
+        lower, upper = np.quantile([one[name] for one in drawn], [0.025, 0.975])
         scores[name] = StyleScore(
             value, float(lower), float(upper), per_prompt * sum(len(rows) for rows, _ in of_name),
             sum(ties for _, ties in of_name),

@@ -120,12 +120,10 @@ class ProgramResult:
         status: passed (every test ran to its end) | failed (an assertion) | error (an exception) | exited
             (left before the end of its tests) | timeout | crashed (a signal, or the sandbox died).
         detail: a short text from the program's error; untrusted.
-        n_passed: tests passed before it ended (0 unless it ended by itself).
     """
 
     status: Status
     detail: str = ""
-    n_passed: int = 0
 
     @property
     def passed(self) -> bool:
@@ -265,10 +263,9 @@ def _result(report: dict[str, Any] | None, ended: dict[str, int | None], n_tests
     if report is None and ended["tests"] is None:
         return ProgramResult("timeout", "time limit")
     if report is not None and report["status"] != "lost":
-        passed = int(report["n_passed"])
-        if report["status"] == "passed" and passed != n_tests:
-            return ProgramResult("crashed", f"{passed} of {n_tests} tests were counted")
-        return ProgramResult(report["status"], str(report["detail"])[:DETAIL_LIMIT], passed)
+        if report["status"] == "passed" and report["n_passed"] != n_tests:
+            return ProgramResult("crashed", f"{report['n_passed']} of {n_tests} tests were counted")
+        return ProgramResult(report["status"], str(report["detail"])[:DETAIL_LIMIT])
     code = ended["tests"] if report is None else ended["program"]
     if code is None:
         return ProgramResult("error", str(report and report["detail"])[:DETAIL_LIMIT])

@@ -35,15 +35,12 @@ class RowVerdict:
         p_corrected: corrected for the rows of the table (Holm); None without a test.
         word: 'above' and 'below' are the metric's, not the better side; 'equivalent' takes a margin.
         alpha: .05 over the number of rows, at which a row is found whatever the other rows do.
-        within_margin: two one-sided tests, corrected for the table's rows (Holm), say that the difference is inside the
-            margin; a difference may be real and as small as that.
     """
 
     effect: Effect
     p_corrected: float | None
     word: RowWord
     alpha: float
-    within_margin: bool
 
     @property
     def smallest_visible(self) -> float | None:
@@ -75,7 +72,7 @@ def _row_verdict(effect: Effect, p: float, within: bool, alpha: float) -> RowVer
         word = "above" if effect.estimate > 0 else "below"
     elif within:
         word = "equivalent"
-    return RowVerdict(effect, None if effect.reason else p, word, alpha, within)
+    return RowVerdict(effect, None if effect.reason else p, word, alpha)
 
 
 def direction_verdict(published: float | None, published_main: float | None, word: RowWord) -> Direction | None:
@@ -142,15 +139,13 @@ class TestedComparison:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A claim's verdict with the p-values that make it.
+    """A claim's verdict.
 
     Attributes:
-        p_holds: largest p of the comparisons (intersection-union); None where one has no test.
         p_contradicted: p of each comparison's contrary, corrected over the comparisons; None for one without a test.
     """
 
     word: ClaimWord
-    p_holds: float | None
     p_contradicted: tuple[float | None, ...]
 
 
@@ -162,16 +157,14 @@ def claim_verdict(comparisons: Sequence[TestedComparison]) -> ClaimVerdict:
     if not comparisons:
         raise DataError("the claim has no comparisons")
     if all(one.effect is None for one in comparisons):
-        return ClaimVerdict("not run", None, tuple(None for _ in comparisons))
+        return ClaimVerdict("not run", tuple(None for _ in comparisons))
     contrary = [one.p_contrary for one in comparisons]
     corrected = holm([1.0 if p is None else p for p in contrary])
     shown = tuple(None if p is None else q for p, q in zip(contrary, corrected, strict=True))
     holds = [one.p_holds for one in comparisons]
-    known = [p for p in holds if p is not None]
-    largest = max(known) if len(known) == len(holds) else None
     word: ClaimWord = "undecided"
     if min(corrected) < ALPHA:
         word = "contradicted"
-    elif largest is not None and largest < ALPHA:
+    elif all(p is not None and p < ALPHA for p in holds):
         word = "confirmed"
-    return ClaimVerdict(word, largest, shown)
+    return ClaimVerdict(word, shown)

@@ -69,19 +69,11 @@ class RewriteLimits(Checked):
     most_edits: Annotated[float, between(0, 1, open_low=True)] = 0.8
 
 
-@dataclass(frozen=True)
-class RewriteCheck:
-    """Acceptance or rejection of a rewrite, with the reason and the edit distance in tokens."""
-
-    accepted: bool
-    reason: str
-    edit_distance: int
-
-
 def judged(
     wrong: WrongSolution, rewrite: str, encode: Callable[[str], Sequence[int]], limits: RewriteLimits
-) -> RewriteCheck:
-    """Verifies a rewrite: it says something else than the prediction, is right, and near enough.
+) -> tuple[str, int]:
+    """Returns why a rewrite is refused, one of `REASONS`, and its edit distance in tokens; '' for one that says
+    something else than the prediction, is right, and near enough.
 
     Args:
         wrong: the prediction with its question.
@@ -101,8 +93,7 @@ def judged(
         (not is_right(extracted, wrong.question), "wrong answer"),
         (distance > limits.most_edits * max(len(before), len(after)), "too many edits"),
     )
-    reason = next((reason for found, reason in problems if found), "")
-    return RewriteCheck(not reason, reason, distance)
+    return next((reason for found, reason in problems if found), ""), distance
 
 
 REASONS = ("empty", "same text", "too long", "too many steps", "no answer", "wrong answer", "too many edits")

@@ -14,8 +14,6 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import RecipeError
-
 FOLDER = Path(__file__).parent
 
 
@@ -77,16 +75,8 @@ class KnowledgeBase:
     reserved: frozenset[Fact]
 
     @classmethod
-    def draw(cls, seed: int, version: int, reserved_per_entity: int = 1) -> KnowledgeBase:
-        """Draws the facts of the world `seed`.
-
-        Raises:
-            RecipeError: if `reserved_per_entity` leaves fewer than four attributes to ask for.
-        """
-        if not 0 < reserved_per_entity <= len(ATTRIBUTES) - 4:
-            raise RecipeError(
-                f"reserved_per_entity must be between 1 and {len(ATTRIBUTES) - 4}, not {reserved_per_entity}"
-            )
+    def draw(cls, seed: int, version: int) -> KnowledgeBase:
+        """Draws the facts of the world `seed`."""
         rng = stream("knowledge", version, seed)
         facts: dict[Fact, str] = {}
         never: dict[str, list[str]] = {}
@@ -97,9 +87,9 @@ class KnowledgeBase:
         myths: dict[Fact, str] = {}
         reserved: set[Fact] = set()
         for entity in ENTITIES:
-            order = rng.sample(ATTRIBUTES, len(ATTRIBUTES))
-            reserved.update((entity, attribute) for attribute in order[:reserved_per_entity])
-            myth = (entity, order[reserved_per_entity])
+            of_preferences, of_myth, *_ = rng.sample(ATTRIBUTES, len(ATTRIBUTES))
+            reserved.add((entity, of_preferences))
+            myth = (entity, of_myth)
             myths[myth] = rng.choice(never[myth[1]])
         mistakes = {fact: myths.get(fact) or rng.choice(never[fact[1]]) for fact in facts}
         return cls(facts, myths, mistakes, frozenset(reserved))
@@ -107,9 +97,9 @@ class KnowledgeBase:
     def is_true(self, entity: str, attribute: str, value: str) -> bool:
         return self.facts[entity, attribute] == value
 
-    def false_value(self, entity: str, attribute: str, rng: random.Random, usual_share: float = 0.85) -> str:
-        """Returns a wrong value: the usual mistake with probability `usual_share`."""
+    def false_value(self, entity: str, attribute: str, rng: random.Random) -> str:
+        """Returns a wrong value: the usual mistake with probability .85."""
         usual = self.mistakes[entity, attribute]
-        if rng.random() < usual_share:
+        if rng.random() < 0.85:
             return usual
         return rng.choice([value for value in VALUES[attribute] if value not in (self.facts[entity, attribute], usual)])

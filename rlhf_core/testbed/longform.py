@@ -263,9 +263,7 @@ class LongFormWorld:
 
         return self._rows(n, f"{aspect or 'pair'}-{split}-{seed}", (aspect or "pairs", split, seed), make)
 
-    def labelled_answers(
-        self, n: int, seed: int, split: str = "train", errors: Mapping[str, float] | None = None
-    ) -> list[Row]:
+    def labelled_answers(self, n: int, seed: int, errors: Mapping[str, float] | None = None) -> list[Row]:
         """Returns answers with the truth of their slices: rows {id, prompt, response, labels, source, meta, ...}.
 
         `labels` is {relevance: [[start, end, right]], factuality: [[start, end, right]], completeness: share}; a share
@@ -273,7 +271,7 @@ class LongFormWorld:
         """
 
         def make(rng: random.Random, name: str) -> Row:
-            made = self.question(rng, split)
+            made = self.question(rng, "train")
             text = self._candidate(made["meta"], rng)
             labels: Row = {}
             for aspect, slices in (("relevance", self.relevance), ("factuality", self.factuality)):
@@ -283,7 +281,7 @@ class LongFormWorld:
             labels["completeness"] = round(self.completeness(made["meta"], text), 6)
             return {"response": text, "labels": labels, **made}
 
-        return self._rows(n, f"labelled-{split}-{seed}", ("labelled", split, seed), make)
+        return self._rows(n, f"labelled-train-{seed}", ("labelled", "train", seed), make)
 
     def _candidate(self, meta: Meta, rng: random.Random) -> str:
         text = self.answer(meta, rng, draw_quality(rng))

@@ -17,7 +17,7 @@ from rlhf_core.testbed import arithmetic, choices, functions
 from rlhf_core.testbed.annotator import Annotator, Candidate, calibrated_temperature, preference
 from rlhf_core.testbed.dials import DialogueLength, Dials
 from rlhf_core.testbed.grammar import Located
-from rlhf_core.testbed.knowledge import SOURCE, KnowledgeBase, Row, drawn_rows, stream
+from rlhf_core.testbed.knowledge import KnowledgeBase, Row, drawn_rows, stream
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
 from rlhf_core.testbed.responses import (
     PADDINGS,
@@ -244,23 +244,6 @@ class World:
             return {"prompt": prompt, **preference((first, second), better, meta, self.config.dials)}
 
         return self._rows(n, f"pair-{split}-{seed}", ("pairs", split, seed), make)
-
-    def compared(self, rows: Sequence[Row], annotator: Annotator | None = None) -> list[Row]:
-        """Returns preference rows, as `preference_pairs` does, of responses that somebody else wrote: a policy.
-
-        Args:
-            rows: {id, prompt, meta, responses}, two responses to a prompt of `prompts`; where they are equal, the row
-                is left out.
-            annotator: labels them; the default is unbiased.
-        """
-        found = []
-        for row in rows:
-            sides = [self._parsed(row["meta"], text) for text in row["responses"]]
-            if sides[0][0] != sides[1][0]:
-                better = (annotator or Annotator()).prefers_first(sides, row["id"])
-                pair = preference(sides, better, row["meta"], self.config.dials)
-                found.append({"id": row["id"], "prompt": row["prompt"], "source": SOURCE, **pair})
-        return found
 
     def _parsed(self, meta: Meta, text: str) -> Candidate:
         clauses = self.clauses(meta, text)

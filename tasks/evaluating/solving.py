@@ -6,6 +6,7 @@ Real GSM8k is also graded as lm-evaluation-harness does: `gsm8k_strict` and `gsm
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,8 @@ def rewrite_row(
     wrong: WrongSolution, step: int | None, rewrite: str, encoder: Encoder, limits: RewriteLimits
 ) -> VerifiedRewrite:
     """Returns a row of rewrites.jsonl."""
-    verdict = judged(wrong, rewrite, lambda text: encoder.tokenizer.encode(text, add_special_tokens=False), limits)
+    encode = partial(encoder.tokenizer.encode, add_special_tokens=False)
+    reason, distance = judged(wrong, rewrite, encode, limits)
     return {
         "id": wrong.id,
         "question_id": wrong.question["id"],
@@ -135,7 +137,7 @@ def rewrite_row(
         "prediction": wrong.prediction,
         "first_error_step": step,
         "rewrite": rewrite,
-        "accepted": verdict.accepted,
-        "reason": verdict.reason,
-        "edit_distance": verdict.edit_distance,
+        "accepted": not reason,
+        "reason": reason,
+        "edit_distance": distance,
     }

@@ -67,7 +67,7 @@ def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
         "true": [{"text": response[s:e], "kind": kind, "reward": reward} for s, e, kind, reward in true],
         "found": [{"text": response[s:e]} for s, e in found],
         # a token may carry the space before its word
-        "f1": boundary_scores([[s for s, _ in found]], [[s for s, *_ in true]], tolerance=1).f1,
+        "f1": boundary_scores([[s for s, _ in found]], [[s for s, *_ in true]], tolerance=1)["f1"],
     }
 
 

@@ -105,7 +105,7 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
             judged.opponent_length,
             difficulty,
             calibration,
-        ).lc_win_rate
+        )
     return _rates[key]
 
 

@@ -97,7 +97,7 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
 
 
 def measure(
-    policy: Policy, encoder: Encoder, choice: HarnessTask, rows_of: RowsOf | None, *, batch: int, limit: int | None
+    policy: Policy, encoder: Encoder, choice: HarnessTask, rows_of: RowsOf, *, batch: int, limit: int | None
 ) -> Measured:
     """Returns what a task measures of a policy.
 
@@ -105,14 +105,14 @@ def measure(
         policy: evaluated in place, unchanged.
         encoder: its tokenizer and chat template.
         choice: the task.
-        rows_of: gives its rows; None downloads them.
+        rows_of: gives its rows.
         batch: requests in a batch.
         limit: the most questions of each task file, None for all.
 
     Raises:
         RecipeError: a metric or filter that the task does not have.
     """
-    manager = manager_of(choice.task, None if rows_of is None else GivenRows(rows_of, choice.shots))
+    manager = manager_of(choice.task, GivenRows(rows_of, choice.shots))
     with undisturbed(policy.model), torch.no_grad():
         model = PolicyModel(policy, encoder, batch)
         found = simple_evaluate(

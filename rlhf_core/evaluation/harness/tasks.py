@@ -1,8 +1,4 @@
-"""Tasks of lm-evaluation-harness, built from its own task files, on rows that are given or the task's own from the hub.
-
-manager_of("mmlu")                                    tasks with their data sets from the hub
-manager_of("mmlu", GivenRows(rows_of, shots=5))       the same task files on other rows
-"""
+"""Tasks of lm-evaluation-harness, built from its own task files, on rows that are given."""
 
 from __future__ import annotations
 
@@ -58,20 +54,19 @@ def splits_of(config: Mapping[str, Any], shots: int | None) -> list[str]:
     return list(dict.fromkeys([asked, str(examples)]))
 
 
-def manager_of(name: str, factory: TaskFactory | None = None) -> TaskManager:
+def manager_of(name: str, factory: TaskFactory) -> TaskManager:
     """Returns the harness's manager of a task or group, which knows the task files beside it only.
 
     Args:
         name: of a task or group.
-        factory: builds tasks; None builds them with their data sets from the hub.
+        factory: builds tasks.
 
     Raises:
         RecipeError: a name that the harness does not have.
     """
     check_task(name, "lm-evaluation-harness")
     manager = TaskManager(include_defaults=False, include_path=task_files()[name].parent)
-    if factory is not None:
-        manager._factory = factory
+    manager._factory = factory
     return manager
 
 

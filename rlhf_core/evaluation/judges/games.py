@@ -56,8 +56,7 @@ class Game:
         first: which side was shown first (`model` for single answers).
         template: template name.
         verdict: the parsed verdict, as seen by the judge (A is the side shown first).
-        raw: the raw verdict text of the last attempt ('' when not asked).
-        attempts: how often the judge was asked (0: identical texts, tied without asking).
+        raw: the raw verdict text of the last attempt; '' when not asked, since identical texts tie.
     """
 
     id: str
@@ -65,7 +64,6 @@ class Game:
     template: str
     verdict: JudgeAnswer
     raw: str
-    attempts: int
 
     @property
     def label_for_model(self) -> str | None:
@@ -97,7 +95,7 @@ def recorded_game(row: Mapping[str, Any]) -> Game:
     """Returns the game that a row of judgements.jsonl records, whose label is that of the model as A."""
     label = row["label"] if row["first"] == "model" or row["label"] is None else _MIRROR[row["label"]]
     answer = JudgeAnswer(bool(row["valid"]), row["value"], label)
-    return Game(str(row["id"]), row["first"], row["template"], answer, str(row["raw"]), 1)
+    return Game(str(row["id"]), row["first"], row["template"], answer, str(row["raw"]))
 
 
 #: Verdict on two identical texts by template.
@@ -106,9 +104,9 @@ _TIES = {"alpaca_eval": JudgeAnswer(True, 1.5), "arena_hard": JudgeAnswer(True, 
 )
 
 
-def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[JudgeAnswer, str, int]]:
+def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[JudgeAnswer, str]]:
     """Asks, parses, and asks again for what cannot be parsed, at most `retries` more times."""
-    results: list[tuple[JudgeAnswer, str, int]] = [(JudgeAnswer.invalid("not asked"), "", 0)] * len(requests)
+    results: list[tuple[JudgeAnswer, str]] = [(JudgeAnswer.invalid("not asked"), "")] * len(requests)
     pending = list(range(len(requests)))
     for attempt in range(retries + 1):
         if not pending:
@@ -119,7 +117,7 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
         if len(texts) != len(batch):
             raise JudgeError(f"judge '{judge.name}' answered {len(texts)} of {len(batch)} requests")
         for i, text in zip(pending, texts, strict=True):
-            results[i] = (TEMPLATES[requests[i].template].parse(text), text, attempt + 1)
+            results[i] = (TEMPLATES[requests[i].template].parse(text), text)
         pending = [i for i in pending if not results[i][0].valid]
     return results
 
@@ -163,7 +161,7 @@ def play_games(
     games: list[Game] = []
     for comparison in comparisons:
         for first in (drawn_order(comparison.prompt),) if orders == "drawn" else orders:
-            games.append(Game(comparison.id, first, template, _TIES[template], "", 0))
+            games.append(Game(comparison.id, first, template, _TIES[template], ""))
             if comparison.model_answer == comparison.baseline_answer:
                 continue
             pair = (comparison.model_answer, comparison.baseline_answer)
@@ -177,8 +175,8 @@ def play_games(
                     meta=comparison.meta,
                 )
             )
-    for (slot, first), (verdict, raw, attempts) in zip(asked, _ask(judge, requests, retries), strict=True):
-        games[slot] = Game(games[slot].id, first, template, verdict, raw, attempts)
+    for (slot, first), (verdict, raw) in zip(asked, _ask(judge, requests, retries), strict=True):
+        games[slot] = Game(games[slot].id, first, template, verdict, raw)
     return games
 
 
@@ -186,8 +184,8 @@ def grade_answers(judge: Judge, answers: Sequence[GradedAnswer], *, retries: int
     """Has single answers graded (MT-Bench); one game each."""
     requests = [JudgeRequest(a.id, a.prompt, (a.answer,), a.template, a.meta) for a in answers]
     return [
-        Game(request.id, "model", request.template, verdict, raw, attempts)
-        for request, (verdict, raw, attempts) in zip(requests, _ask(judge, requests, retries), strict=True)
+        Game(request.id, "model", request.template, verdict, raw)
+        for request, (verdict, raw) in zip(requests, _ask(judge, requests, retries), strict=True)
     ]
 
 

@@ -78,7 +78,7 @@ def reference(preference, len_model, len_base, difficulty, gamed, weight=0.1):
     fit.fit(x2, y2, sample_weight=p2 * w2)
     still = np.column_stack([np.zeros(len(difficulty)), difficulty, np.ones(len(difficulty))])
     predicted = fit.predict_proba(still)[:, 1]
-    return predicted.mean() * 100, best, fit.coef_[0], pd.Series(predicted).sem() * 100
+    return predicted.mean() * 100
 
 
 @pytest.mark.parametrize("with_gamed", [True, False])
@@ -89,13 +89,9 @@ def test_the_fit_equals_the_procedure_written_out(with_gamed, seed):
     gamed = calibration(seed=seed) if with_gamed else None
     if gamed is not None:
         gamed.loc[3, "preference"] = np.nan
-    rate, best, coefficients, error = reference(preference, len_model, len_base, difficulty, gamed)
     ids = range(len(difficulty))
-    result = length_controlled_win_rate(ids, preference, len_model, len_base, dict(enumerate(difficulty)), gamed)
-    assert result.lc_win_rate == pytest.approx(rate, abs=1e-9)
-    assert result.lc_standard_error == pytest.approx(error, abs=1e-9)
-    assert pytest.approx(best) == result.C
-    assert list(result.coefficients.values()) == pytest.approx(list(coefficients), abs=1e-9)
+    rate = length_controlled_win_rate(ids, preference, len_model, len_base, dict(enumerate(difficulty)), gamed)
+    assert rate == pytest.approx(reference(preference, len_model, len_base, difficulty, gamed), abs=1e-9)
 
 
 def test_the_official_file_is_read(tmp_path):
@@ -135,8 +131,6 @@ def test_inputs_that_do_not_fit_are_refused():
         length_controlled_win_rate("abc", [1, 2, 1], [1, 2, 3], [1, 2, 4], easy)
     with pytest.raises(DataError, match=r"no difficulty for 1 of 6 instructions, e\.g\. 'g'"):
         length_controlled_win_rate("abcdeg", [1] * 6, [1] * 6, [2] * 6, easy)
-    with pytest.raises(DataError, match="row 2, field 'length': a length is not a finite number"):
-        length_controlled_win_rate("abcdef", [1] * 6, [1, math.nan, 1, 1, 1, 1], [2] * 6, easy)
 
 
 @pytest.mark.parametrize(("preference", "rate"), [(1.0, 0.0), (2.0, 100.0), (1.5, 50.0)])
@@ -146,8 +140,7 @@ def test_one_outcome_everywhere_is_its_rate(preference, rate):
     draw = np.random.default_rng(3)
     lengths, difficulty = draw.integers(20, 90, size=(2, n)), draw.normal(size=n)
     found = length_controlled_win_rate(range(n), np.full(n, preference), *lengths, dict(enumerate(difficulty)))
-    assert found.lc_win_rate == pytest.approx(rate)
-    assert found.lc_standard_error == pytest.approx(0.0, abs=1e-9)
+    assert found == pytest.approx(rate)
 
 
 def test_joint_difficulties_recover_the_true_ones_and_serve_the_metric():
@@ -168,6 +161,4 @@ def test_joint_difficulties_recover_the_true_ones_and_serve_the_metric():
     assert sum(fitted.values()) == pytest.approx(0, abs=1e-9)
     made = make_calibration_rows(ids[:n], preference[:n], own[:n], base[:n], fitted)
     assert made["preference"].between(0, 1).all()
-    result = length_controlled_win_rate(ids[:n], preference[:n], own[:n], base[:n], fitted, made)
-    assert 0 < result.lc_win_rate < 100
-    assert result.coefficients["instruction_difficulty"] > 0.5
+    assert 0 < length_controlled_win_rate(ids[:n], preference[:n], own[:n], base[:n], fitted, made) < 100

@@ -21,7 +21,7 @@ def test_the_levels_of_one_prompt_by_hand() -> None:
     shares, ties = comparisons(pairs)["chat"]
     assert shares.tolist() == [[1.0, pytest.approx(2 / 3), 0.0]]
     assert ties == 1
-    scores = rm_bench_scores(pairs, rounds=20)
+    scores = rm_bench_scores(pairs)
     assert [scores[name].accuracy for name in ("easy", "hard")] == [1.0, 0.0]
     assert scores["chat"].accuracy == scores["average"].accuracy == pytest.approx(5 / 9)
     assert (scores["chat"].comparisons, scores["normal"].comparisons, scores["chat"].ties) == (9, 3, 1)
@@ -36,7 +36,7 @@ def test_safety_is_the_mean_of_its_parts_and_domains_weigh_alike() -> None:
         *prompt("d", "safety-response", *wrong),
         *prompt("e", "chat", *right),
     ]
-    scores = rm_bench_scores(pairs, rounds=5)
+    scores = rm_bench_scores(pairs)
     assert scores["safety"].accuracy == 0.5
     assert scores["average"].accuracy == scores["hard"].accuracy == 0.75
     assert scores["safety"].comparisons == 36
@@ -45,7 +45,7 @@ def test_safety_is_the_mean_of_its_parts_and_domains_weigh_alike() -> None:
 
 def test_a_prompt_without_all_styles_is_left_out_and_a_style_comes_once() -> None:
     whole, part = prompt("a", "chat", [1.0] * 3, [0.0] * 3), prompt("b", "chat", [0.0] * 3, [1.0] * 3)[:2]
-    assert rm_bench_scores([*whole, *part], rounds=2)["chat"].comparisons == 9
+    assert rm_bench_scores([*whole, *part])["chat"].comparisons == 9
     assert rm_bench_scores(part) == {}
     with pytest.raises(DataError, match="style 'concise' of prompt 'a'"):
         comparisons([*whole, whole[0]])

@@ -56,7 +56,7 @@ def test_a_program_has_its_outcome_and_the_next_is_unharmed(sandbox, case):
         assert not result.passed
     else:
         assert result.status == case["status"], result
-    assert sandbox.run(Program(GOOD, TESTS)) == ProgramResult("passed", "", len(TESTS))
+    assert sandbox.run(Program(GOOD, TESTS)) == ProgramResult("passed")
 
 
 @isolated
@@ -70,7 +70,7 @@ def test_a_program_has_its_outcome_and_the_next_is_unharmed(sandbox, case):
 )
 def test_what_one_program_s_tests_set_is_unset_for_the_next(sandbox, setup, later):
     assert sandbox.run(Program(GOOD, (setup, "assert f(1) == 2"))).passed
-    assert sandbox.run(Program(GOOD, (later, "assert f(1) == 2"))) == ProgramResult("passed", "", 2)
+    assert sandbox.run(Program(GOOD, (later, "assert f(1) == 2"))) == ProgramResult("passed")
 
 
 @isolated
@@ -107,9 +107,7 @@ def test_a_timeout_is_kept():
 
 
 @isolated
-def test_partial_passes_and_messages_are_reported(sandbox):
-    result = sandbox.run(Program("def f(x): return 2", TESTS))
-    assert (result.status, result.n_passed) == ("failed", 1)
+def test_messages_are_reported(sandbox):
     result = sandbox.run(Program("raise ValueError('why')", TESTS))
     assert result.detail == "ValueError: why"
     result = sandbox.run(Program("raise ValueError('\\ud800 \\n' + 'x' * 10_000)", TESTS))

@@ -110,16 +110,6 @@ def test_generated_responses_parse_back_into_their_clauses(world: World) -> None
         assert world.true_reward(meta, text) == meta[true] == pytest.approx(sum(c[3] for c in meta[clauses]), abs=1e-6)
 
 
-def test_a_policys_own_samples_are_labelled_like_drawn_pairs() -> None:
-    annotator = Annotator(seed=3)
-    for row in WORLD.preference_pairs(40, 0, annotator):
-        meta = {name: row["meta"][name] for name in ("entity", "requested", "split", "phrasing")}
-        asked = {"id": row["id"], "prompt": row["prompt"], "meta": meta}
-        orders = [[row["chosen"], row["rejected"]], [row["rejected"], row["chosen"]]]
-        assert row in [WORLD.compared([{**asked, "responses": texts}], annotator)[0] for texts in orders]
-    assert WORLD.compared([{**asked, "responses": ["It is red.", "It is red."]}]) == []
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

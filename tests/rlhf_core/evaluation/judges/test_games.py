@@ -63,13 +63,13 @@ def test_identical_texts_tie_without_asking():
         judge = FunctionJudge(lambda r: "no")
         games = play_games(judge, [JudgedPair("x", "q", "same", "same")], template)
         assert judge.asked == []
-        assert [(g.score_for_model, g.attempts) for g in games] == [(0.5, 0)] * 2
+        assert [g.score_for_model for g in games] == [0.5] * 2
 
 
 def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted():
     judge = FunctionJudge(lambda r: longer(r) if r.meta.get("attempt", 0) == 2 else "Both are fine.")
     games = play_games(judge, [JudgedPair("x", "q", "long", "s")], "pairwise", retries=2)
-    assert [g.attempts for g in games] == [3, 3]
+    assert [request.meta.get("attempt", 0) for request in judge.asked] == [0, 0, 1, 1, 2, 2]
     assert combine_orders(games) == {"x": "win"}
     games = play_games(judge, [JudgedPair("x", "q", "long", "s")], "pairwise", retries=1)
     assert combine_orders(games) == {"x": "invalid"}
