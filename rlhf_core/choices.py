@@ -14,7 +14,7 @@ entry, so that nothing else lists names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -98,16 +98,14 @@ class Choices(Mapping[str, C], Generic[C]):
         found = import_attribute(name, self.noun)
         target = found.func if isinstance(found, partial) else found
         if self.dataclasses and not (isinstance(found, type) and is_dataclass(found)):
-            raise RecipeError(f"{self.noun} '{name}' is not a dataclass{_remedy(found)}")
+            raise RecipeError(f"{self.noun} '{name}' is not a dataclass; write @dataclass above its class")
         missing = [attribute for attribute in self.needs if not hasattr(target, attribute)]
         if missing:
             raise RecipeError(f"{self.noun} '{name}' lacks {', '.join(missing)}")
-        known = list(self._entries.values())
-        forms: tuple[tuple[str, Callable[[Any], bool]], ...]
-        forms = (("callable", callable), ("a mapping", lambda one: isinstance(one, Mapping)))
-        for described, fits in forms:
-            if known and all(map(fits, known)) and not fits(found):
-                raise RecipeError(f"{self.noun} '{name}' is not {described}, as each {self.noun} is")
+        like = next(iter(self._entries.values()), found)
+        if callable(like) != callable(found):
+            form = "callable" if callable(like) else "a mapping"
+            raise RecipeError(f"{self.noun} '{name}' is not {form}, as each {self.noun} is")
         own: C = found
         return own
 
@@ -115,6 +113,10 @@ class Choices(Mapping[str, C], Generic[C]):
         """Returns a choice's class or function, without the options that its name fixes."""
         found = self[name]
         return found.func if isinstance(found, partial) else found
+
+    def _fixed(self, name: str) -> dict[str, Any]:
+        found = self[name]
+        return dict(found.keywords) if isinstance(found, partial) else {}
 
     def kind_of(self, spec: Any) -> str:
         """Returns the name that a specification states.
@@ -132,9 +134,7 @@ class Choices(Mapping[str, C], Generic[C]):
 
     def options(self, kind: str) -> tuple[str, ...]:
         """Returns the names of the options that a choice takes."""
-        entry = self[kind]
-        fixed = entry.keywords if isinstance(entry, partial) else {}
-        target: Any = entry.func if isinstance(entry, partial) else entry
+        target, fixed = self.named(kind), self._fixed(kind)
         names = list(init_fields(target)) if isinstance(target, type) and is_dataclass(target) else []
         try:
             names = names or list(inspect.signature(target).parameters)
@@ -175,9 +175,7 @@ class Choices(Mapping[str, C], Generic[C]):
         kind, stated = self.kind_of(spec), self.stated_options(spec)
         known = self.options(kind)
         options = {name: value for name, value in provided.items() if name in known} | stated
-        entry: Any = self[kind]
-        fixed = dict(entry.keywords) if isinstance(entry, partial) else {}
-        target: Any = entry.func if isinstance(entry, partial) else entry
+        target, fixed = self.named(kind), self._fixed(kind)
         where = f"{self.noun} '{kind}'"
         if isinstance(target, type) and is_dataclass(target):
             return typed(target, {**fixed, **options}, where)
@@ -186,15 +184,3 @@ class Choices(Mapping[str, C], Generic[C]):
         except TypeError as error:
             raise RecipeError(f"{where}: {error}") from None
         return called(target, {**fixed, **checked_arguments(target, options, where)}, where)
-
-
-def _remedy(found: Any) -> str:
-    """Returns the end of the message about a user's own entry that is not a dataclass."""
-    if not isinstance(found, type):
-        return f" but of type {type(found).__name__}; name a class with @dataclass, whose fields are its options"
-    try:
-        file = inspect.getsourcefile(found)
-    except TypeError:  # of a module without a file
-        file = None
-    at = f"class {found.__name__}{f' in {file}' if file else ''}"
-    return f"; write @dataclass above {at}, with a field for each option"

@@ -33,103 +33,83 @@ T = TypeVar("T")
 _UNREADABLE = (NameError, TypeError, AttributeError, SyntaxError)
 
 
-@dataclass(frozen=True)
-class Range:
-    """A range of numbers.
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A rule beside the type of an annotation: `check` returns a value, or raises what is wrong with it."""
 
-    Args:
-        says: the end of "it must be".
-        holds: whether a number is in it.
-    """
-
-    says: str
-    holds: Callable[[float], bool]
-
-    def check(self, value: Any) -> Any:
-        """Returns the value, or raises what is wrong with it."""
-        return value if self.holds(value) else _raise(f"it must be {self.says}")
+    check: Callable[[Any], Any]
 
 
-def at_least(least: float) -> Range:
+def in_range(says: str, holds: Callable[[float], bool]) -> Rule:
+    """Returns the numbers for which a condition holds; `says` is the end of "it must be"."""
+    return Rule(lambda value: value if holds(value) else _raise(f"it must be {says}"))
+
+
+def at_least(least: float) -> Rule:
     """Returns the numbers from `least` on."""
-    return Range(f"at least {least:g}", lambda value: value >= least)
+    return in_range(f"at least {least:g}", lambda value: value >= least)
 
 
-def above(limit: float) -> Range:
+def above(limit: float) -> Rule:
     """Returns the numbers above `limit`."""
-    return Range(f"above {limit:g}", lambda value: value > limit)
+    return in_range(f"above {limit:g}", lambda value: value > limit)
 
 
-def between(low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Range:
+def between(low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Rule:
     """Returns the numbers from `low` to `high`, without an end that is open."""
     if open_low and open_high:
-        return Range(f"between {low:g} and {high:g}, both excluded", lambda value: low < value < high)
+        return in_range(f"between {low:g} and {high:g}, both excluded", lambda value: low < value < high)
     if open_low:
-        return Range(f"above {low:g} and at most {high:g}", lambda value: low < value <= high)
+        return in_range(f"above {low:g} and at most {high:g}", lambda value: low < value <= high)
     if open_high:
-        return Range(f"at least {low:g} and below {high:g}", lambda value: low <= value < high)
-    return Range(f"from {low:g} to {high:g}", lambda value: low <= value <= high)
+        return in_range(f"at least {low:g} and below {high:g}", lambda value: low <= value < high)
+    return in_range(f"from {low:g} to {high:g}", lambda value: low <= value <= high)
 
 
-def other_than(number: float) -> Range:
+def other_than(number: float) -> Rule:
     """Returns all numbers but one."""
-    return Range(f"other than {number:g}", lambda value: value != number)
+    return in_range(f"other than {number:g}", lambda value: value != number)
 
 
 #: Seeds of random generators.
 Seed = Annotated[int, at_least(0)]
 
 
-@dataclass(frozen=True, eq=False)
-class OneOf:
-    """A word of a table; a table of choices also takes `module:attribute`.
+def one_of(known: Collection[Any], says: str = "known:") -> Rule:
+    """Returns the words of a table; a table of choices also takes `module:attribute`.
 
     Args:
         known: the words.
         says: goes before them in a message that no near one is in.
     """
 
-    known: Collection[Any]
-    says: str = "known:"
-
-    def check(self, value: Any) -> Any:
-        """Returns the value, or raises the nearest known word."""
-        refusal = getattr(self.known, "refusal", None)
+    def check(value: Any) -> Any:
+        refusal = getattr(known, "refusal", None)
         if refusal is not None:
             problem = refusal(value)
-        elif any(value == one and type(value) is type(one) for one in self.known):
+        elif any(value == one and type(value) is type(one) for one in known):
             problem = None
         else:
-            problem = hint(value, self.known).removeprefix("; ").replace("known:", self.says, 1)
+            problem = hint(value, known).removeprefix("; ").replace("known:", says, 1)
         return value if problem is None else _raise(problem)
 
-
-def one_of(known: Collection[Any]) -> OneOf:
-    """Returns the words of a table."""
-    return OneOf(known)
+    return Rule(check)
 
 
-@dataclass(frozen=True, eq=False)
-class Accepted:
-    """A value that a function accepts; its RecipeError says what is wrong."""
+def accepted_by(function: Callable[[Any], Any]) -> Rule:
+    """Returns the values for which a function raises no RecipeError, such as specifications that can be built."""
 
-    by: Callable[[Any], Any]
-
-    def check(self, value: Any) -> Any:
-        """Returns the value, or raises what the function says; of an unknown choice, at its `kind`."""
+    def check(value: Any) -> Any:
         try:
-            self.by(value)
+            function(value)
         except RecipeError as error:
-            if getattr(error, "near", None) is not None:
+            if getattr(error, "near", None) is not None:  # an unknown choice, which is named at its `kind`
                 found = {"name": getattr(error, "name", None), "near": cast(Any, error).near}
                 raise PydanticCustomError("choice", "unknown choice", found) from None
             _raise(str(error))
         return value
 
-
-def accepted_by(function: Callable[[Any], Any]) -> Accepted:
-    """Returns the values for which a function raises no RecipeError, such as specifications that can be built."""
-    return Accepted(function)
+    return Rule(check)
 
 
 class Checked:
@@ -256,13 +236,13 @@ def _schema(hint: Any) -> CoreSchema:
     if kind is Annotated:
         schema = _schema(inner[0])
         for one in inner[1:]:
-            if isinstance(one, Range | OneOf | Accepted):
+            if isinstance(one, Rule):
                 schema = core.no_info_after_validator_function(one.check, schema)
         return schema
     if kind in (Union, UnionType):
         return core.union_schema([(made := _schema(one), _label(made)) for one in inner], mode="left_to_right")
     if kind is Literal:
-        return core.no_info_plain_validator_function(OneOf(inner, "it must be one of").check)
+        return core.no_info_plain_validator_function(one_of(inner, "it must be one of").check)
     if kind in _PLAIN:
         return _PLAIN[kind]
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):

@@ -42,7 +42,6 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     run_app.worker,
     run_app.plan,
     run_app.rehearse,
-    run_app.times,
     results_app.table,
     results_app.compare,
     results_app.rows,

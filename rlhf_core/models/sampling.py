@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.vllm.environment import check_vllm
-from rlhf_core.typed import Checked, Range, at_least, between, one_of
+from rlhf_core.typed import Checked, at_least, between, in_range, one_of
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ DEFAULT_ENGINE = "loop"
 used_engines: set[str] = set()
 #: Temperatures of sampling: below the smallest and above the largest one, logits are no longer told apart.
 Temperature = Annotated[
-    float, Range("0 for greedy, or from 0.01 to 100", lambda value: value == 0 or 0.01 <= value <= 100)
+    float, in_range("0 for greedy, or from 0.01 to 100", lambda value: value == 0 or 0.01 <= value <= 100)
 ]
 
 

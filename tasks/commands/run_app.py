@@ -1,4 +1,4 @@
-"""Commands that train: `rewardsmith run`, `worker`, `plan`, `rehearse` and `times`."""
+"""Commands that train: `rewardsmith run`, `worker`, `plan` and `rehearse`."""
 
 from __future__ import annotations
 
@@ -155,13 +155,3 @@ def rehearse(
     print(f"list: {file.relative_to(root)}; report: {(rehearsal.tree / 'report').relative_to(root)}/index.html")
     forecast(root, scale, deepspeed, gpus, gpu_memory)
     raise typer.Exit(found.status)
-
-
-def times(
-    paper: Annotated[str | None, typer.Argument(help="Show the stages of this paper only.")] = None,
-    scale: Scale = "testbed",
-) -> None:
-    """Show the seconds of each kind of stage, and the overhead of the last run."""
-    from tasks.graph.times import print_times
-
-    print_times(Path.cwd(), scale, paper)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -31,17 +30,13 @@ def clock(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-def _count(number: int, what: str) -> str:
-    """'1 slot', '2 slots'."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _record(out: Path) -> dict[str, Any]:
-    """Returns a stage's record; empty without one."""
-    with suppress(OSError, ValueError):
-        record = json.loads((out / "record" / "record.json").read_text(encoding="utf-8"))
-        return record if isinstance(record, dict) else {}
-    return {}
+def _records(root: Path, outs: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Returns the records of output directories that have one, by the directory below the root."""
+    found = {}
+    for out in outs:
+        with suppress(OSError, ValueError):
+            found[out.relative_to(root).as_posix()] = json.loads((out / "record" / "record.json").read_text("utf-8"))
+    return found
 
 
 def _kind_of(out: str) -> tuple[str, str]:
@@ -54,32 +49,32 @@ def _kind_of(out: str) -> tuple[str, str]:
 
 
 def _expected(root: Path, stages: Iterable[Stage], measured: Mapping[str, float]) -> dict[str, float | None]:
-    """Returns a number of each stage: its own where it is measured, else the mean of its kind at its scale, else
-    None."""
-    kinds: dict[tuple[str, str], list[float]] = {}
-    for out, value in measured.items():
-        if stopped(root / out / "result") is None:  # else it did not do what a stage of its kind does
-            kinds.setdefault(_kind_of(out), []).append(value)
-    means = {kind: mean(values) for kind, values in kinds.items()}
+    """Returns a number of each stage: its own where it is measured, else the mean of its kind at its scale, else None.
+
+    Stages that stopped did not do what a stage of their kind does.
+    """
     own = {out: value for out, value in measured.items() if stopped(root / out / "result") is None}
+    kinds: dict[tuple[str, str], list[float]] = {}
+    for out, value in own.items():
+        kinds.setdefault(_kind_of(out), []).append(value)
+    means = {kind: mean(values) for kind, values in kinds.items()}
     return {stage.address: own.get(stage.out, means.get(_kind_of(stage.out))) for stage in stages}
 
 
 def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | None]:
     """Returns the seconds that each stage should take, by records; None where nothing of its kind ran here."""
-    outs = [path.parent.parent for path in (root / "results").glob("**/record/record.json")]
-    records = {out.relative_to(root).as_posix(): _record(out).get("seconds") for out in outs}
-    return _expected(root, stages, {out: float(seconds) for out, seconds in records.items() if seconds is not None})
+    records = _records(root, (path.parent.parent for path in (root / "results").glob("**/record/record.json")))
+    return _expected(root, stages, {out: float(one["seconds"]) for out, one in records.items() if "seconds" in one})
 
 
 def expected_bytes(root: Path, stages: Iterable[Stage]) -> float:
     """Returns the disk that the results of the stages which run should take, by the results that are there."""
-    folders = [path for path in (root / "results").glob("**/result") if path.is_dir()]
     sizes = {
         folder.parent.relative_to(root).as_posix(): float(
             sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         )
-        for folder in folders
+        for folder in (root / "results").glob("**/result")
+        if folder.is_dir()
     }
     running = [stage for stage in stages if stage.state == "run"]
     return sum(size or 0.0 for size in _expected(root, running, sizes).values())
@@ -121,15 +116,7 @@ def wall_seconds(stages: Mapping[str, Stage], expected: Mapping[str, float | Non
 
 @dataclass(frozen=True)
 class KindTime:
-    """Time and memory of all stages of a kind.
-
-    Attributes:
-        kind: the module, such as reward_model.
-        stages: how many have a record.
-        seconds: their own, in all.
-        share: of all kinds' seconds.
-        peak_memory_mb: the largest of a stage; None where no record says.
-    """
+    """Time of all stages of a kind: how many have a record, their own seconds, and the largest memory in MB."""
 
     kind: str
     stages: int
@@ -150,14 +137,13 @@ def by_kind(results: Path, group: str | None = None) -> list[KindTime]:
         results: of a scale, `results/<scale>`.
         group: a paper, or 'shared'; all without it.
     """
+    outs = (path.parent.parent for path in results.glob(f"{group or '*'}/*/**/record/record.json"))
     found: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(results.glob(f"{group or '*'}/*/**/record/record.json")):
-        record = _record(path.parent.parent)
+    for out, record in _records(results, outs).items():
         if "seconds" in record:
-            found.setdefault(path.relative_to(results).parts[1].partition("-")[0], []).append(record)
+            found.setdefault(Path(out).parts[1].partition("-")[0], []).append(record)
     seconds = {kind: sum(float(record["seconds"]) for record in records) for kind, records in found.items()}
-    total = sum(seconds.values()) or 1.0
-    kinds = []
+    total, kinds = sum(seconds.values()) or 1.0, []
     for kind in sorted(found, key=lambda kind: -seconds[kind]):
         peaks = [peak for record in found[kind] if (peak := record.get("peak_memory_mb")) is not None]
         kinds.append(KindTime(kind, len(found[kind]), seconds[kind], seconds[kind] / total, max(peaks, default=None)))
@@ -172,7 +158,6 @@ class StageTime:
         began: after the run's beginning.
         seconds: of the call, from the scheduler's point of view.
         own: of the stage's work, as its record says; 0 for one that came from the cache.
-        startup: of its process before that: Python and its libraries.
     """
 
     stage: str
@@ -181,16 +166,14 @@ class StageTime:
     began: float
     seconds: float
     own: float
-    startup: float
 
 
 def stage_time(out: Path, *, stage: str, outcome: str, cores: int, began: float, seconds: float) -> StageTime:
     """Returns a stage that ended, with what its record says of it; never more than its call took (a resumed stage's
     record counts what interrupted runs did, too)."""
-    record = _record(out) if outcome == "ran" else {}
+    record = next(iter(_records(out, [out]).values()), {}) if outcome == "ran" else {}
     own = min(seconds, record.get("seconds", 0.0))
-    startup = min(seconds - own, record.get("startup_seconds", 0.0))
-    return StageTime(stage, outcome, cores, round(began, 2), round(seconds, 2), round(own, 2), round(startup, 2))
+    return StageTime(stage, outcome, cores, round(began, 2), round(seconds, 2), round(own, 2))
 
 
 @dataclass
@@ -215,11 +198,7 @@ class RunTimes:
         return time.monotonic() - self._clock
 
     def write(self, root: Path) -> None:
-        """Ends the run and leaves its file; a run without stages leaves none.
-
-        A disk that takes no file is not worth a run: what failed on it says so itself, and the file of the last writing
-        stays as it is.
-        """
+        """Ends the run and leaves its file; a run without stages leaves none, nor does a full disk stop the run."""
         self.seconds = round(self.elapsed(), 2)
         if self.stages:
             text = json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False)
@@ -229,14 +208,11 @@ class RunTimes:
     def parts(self) -> dict[str, float]:
         """Returns shares of the run's slot-seconds; they sum to 1.
 
-        `stages`: their own work; `start of processes`: Python and its libraries; `DVC and Prefect`: the rest of the
-        calls; `before and after`: no running stage (what is stale, MLflow, the report); `free slots`: while others
-        worked, since nothing was ready.
+        `stages`: their own work; `processes, DVC and Prefect`: the rest of the calls; `before and after`: no running
+        stage (what is stale, MLflow, the report); `free slots`: while others worked, since nothing was ready.
         """
         whole = max(self.slots * self.seconds, 1e-9)
-        own, startup, calls = (
-            sum(getattr(stage, name) * stage.cores for stage in self.stages) for name in ("own", "startup", "seconds")
-        )
+        own, calls = (sum(getattr(stage, name) * stage.cores for stage in self.stages) for name in ("own", "seconds"))
         covered = end = 0.0
         for stage in sorted(self.stages, key=lambda stage: stage.began):
             covered += max(0.0, stage.began + stage.seconds - max(end, stage.began))
@@ -244,20 +220,18 @@ class RunTimes:
         alone = self.slots * max(0.0, self.seconds - covered)
         return {
             "stages": own / whole,
-            "start of processes": startup / whole,
-            "DVC and Prefect": (calls - own - startup) / whole,
+            "processes, DVC and Prefect": (calls - own) / whole,
             "before and after": alone / whole,
             "free slots": max(0.0, whole - calls - alone) / whole,
         }
 
     def line(self) -> str:
         """Returns the run in one line: stages, wall time, and the share beyond the stages' own work."""
-        own, parts = mean(stage.own for stage in self.stages), self.parts()
+        parts = self.parts()
         beyond = 100 * (1 - parts["stages"] - parts["free slots"])
         return (
-            f"Last run, begun {datetime.fromisoformat(self.started):%d %B %Y, %H:%M} UTC: "
-            f"{_count(len(self.stages), 'stage')} of {clock(own)} each in {clock(self.seconds)} on "
-            f"{_count(self.slots, 'slot')}; {beyond:.1f} % beyond the stages' own work"
+            f"Last run, begun {self.started}: {len(self.stages)} stages in {clock(self.seconds)} on {self.slots} "
+            f"slot(s); {beyond:.1f} % beyond the stages' own work"
         )
 
 
@@ -270,29 +244,3 @@ def last_run(root: Path) -> RunTimes | None:
         except (OSError, ValueError, RecipeError) as error:
             print(f"warning: {path} was skipped ({error}); remove it", file=sys.stderr)
     return None
-
-
-def print_times(root: Path, scale: str, group: str | None) -> None:
-    """Prints the table of kinds, and the shares of the last run."""
-    from rich.console import Console
-    from rich.table import Table
-
-    kinds = by_kind(root / "results" / scale, group)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("kind of stage")
-    for column in ("stages", "in all", "each", "share", "peak memory"):
-        table.add_column(column, justify="right")
-    for kind in kinds:
-        peak = "" if kind.peak_memory_mb is None else f"{kind.peak_memory_mb:.0f} MB"
-        cells = (str(kind.stages), clock(kind.seconds), clock(kind.each), f"{100 * kind.share:.1f} %", peak)
-        table.add_row(kind.kind, *cells)
-    if kinds:
-        Console(markup=False).print(table)
-        total = sum(kind.seconds for kind in kinds)
-        print(f"{sum(kind.stages for kind in kinds)} stages, {clock(total)} of their own work")
-    else:
-        print(f"no stage has finished in results/{scale}")
-    if (run := last_run(root)) is not None:
-        print(f"\n{run.line()}")
-        for name, share in run.parts().items():
-            print(f"  {100 * share:5.1f} %  {name}")

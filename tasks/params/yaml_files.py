@@ -73,8 +73,6 @@ for _kind, (_pattern, _first) in _SCALARS.items():
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
 #: Mappings and lists in each other, and a line that may be within as many.
 DEEPEST, _INDENTED = 100, re.compile(r"^(?:[-?:][ \t]| ){100}", re.M)
-#: Values of a file whose aliases are written out.
-MOST_VALUES = 1_000_000
 #: Whole numbers are below it in size, as the 64 bits of seeds are.
 LARGEST = 2**63
 
@@ -103,16 +101,6 @@ def nested_too_deeply(text: str) -> bool:
             if depth > DEEPEST:
                 return True
     return False
-
-
-def _repeats_too_much(value: Any) -> bool:
-    """Returns whether aliases make a value too large to be written out, or a part of itself."""
-    parts, count = [value], 0
-    while parts and count <= MOST_VALUES:
-        part = parts.pop()
-        count += 1
-        parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    return count > MOST_VALUES
 
 
 def folders_of(path: Path) -> list[Path]:
@@ -147,6 +135,8 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     if nested_too_deeply(text):
         raise DataError("nested too deeply", file=file, remedy=f"At most {DEEPEST} mappings and lists in each other")
     try:
+        if "*" in text and any(isinstance(one, yaml.AliasToken) for one in yaml.scan(text, Loader=yaml.CSafeLoader)):
+            raise DataError("has an alias", file=file, remedy="Write out what each *name stands for")
         value = yaml.load(text, Loader=Loader)
     except _Refused as wrong:
         raise DataError(wrong.problem, file=file, line=wrong.line, field=wrong.name, remedy=wrong.remedy) from None
@@ -157,8 +147,6 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DataError(f"not valid YAML ({reason})", file=file, remedy="It must be YAML in UTF-8") from None
-    if "*" in text and _repeats_too_much(value):
-        raise DataError("its aliases repeat too much", file=file, remedy="Write out what each *name stands for")
     if not isinstance(value, dict):
         raise DataError("expected a mapping of settings", file=file, remedy="It needs lines of the form name: value")
     return value

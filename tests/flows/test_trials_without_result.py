@@ -57,7 +57,7 @@ def test_a_failed_run_names_the_failure_and_no_divergence(root: Path, monkeypatc
         failed={DPO: "stage failed with exit code 2: gradient norm is nan", SFT: "no space left on device"},
         skipped={BANDIT: f"reads from {SFT}, which failed"},
     )
-    summary.stage_times.stages.append(StageTime(DPO, "failed", 1, 0.0, 2.0, 0.0, 0.0))
+    summary.stage_times.stages.append(StageTime(DPO, "failed", 1, 0.0, 2.0, 0.0))
     with pytest.raises(RunFailed) as error:
         tried(root, monkeypatch, ["bandit", "dpo"], summary)
     assert str(error.value).endswith(". no space left on device")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.recipe import parse_recipe, referenced_models, reward_models, useless_shaping
+from rlhf_core.recipe import parse_recipe, referenced_models, useless_shaping
 
 ROW: dict[str, Any] = {
     "title": "Segment",
@@ -53,12 +53,6 @@ MODEL = {name: ROW[name] for name in ("reward_model", "readout", "normaliser", "
 MIXED = changed(**dict.fromkeys(MODEL)) | {"components": [MODEL, {**FUNCTION, "weight": 0.5}]}
 
 
-def test_reward_models_and_functions_mix_in_one_row() -> None:
-    recipe = parse_recipe(MIXED)
-    assert [component.name for component in recipe.components] == ["segment", "own:brevity"]
-    assert reward_models(recipe) == ["segment"]
-
-
 def test_a_component_is_shaped_by_one_step_or_several() -> None:
     recipe = parse_recipe(changed(shaping={"kind": "par", "references": 5}))
     assert referenced_models(recipe) == ["segment"]
@@ -66,19 +60,6 @@ def test_a_component_is_shaped_by_one_step_or_several() -> None:
     assert referenced_models(recipe) == []
     recipe = parse_recipe(changed(shaping={"kind": "ceil", "ceiling": {"sft_deviations": 2.0}}))
     assert referenced_models(recipe) == ["segment"]
-
-
-TOKENS: dict[str, Any] = {**FUNCTION, "gives": "tokens", "credit": "as_is"}
-
-
-def test_every_shaping_of_the_only_component_is_useless_for_online_dpo() -> None:
-    dpo = {"kind": "online_dpo"}
-    for shaping in ({"kind": "clip"}, [{"kind": "length_penalty"}, {"kind": "ceil", "ceiling": 1.0}]):
-        sequence = {"readout": AGGREGATE, "normaliser": "none", "credit": "last_token", "shaping": shaping}
-        assert "never reaches online DPO" in str(useless_shaping(parse_recipe(changed(**sequence, optimiser=dpo))))
-        parts = [{**MODEL, "readout": AGGREGATE, **sequence}, FUNCTION]
-        assert useless_shaping(parse_recipe(MIXED | {"components": parts, "optimiser": dpo})) is None
-    assert "never reaches" in str(useless_shaping(parse_recipe(changed(shaping={"kind": "clip"}, optimiser=dpo))))
 
 
 def test_an_affine_shaping_is_useless_for_one_value_per_response_only() -> None:

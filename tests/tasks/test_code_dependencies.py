@@ -86,10 +86,6 @@ def test_an_installed_package_counts_by_its_version(project: Path) -> None:
     assert reads(project, {"kind": "json:loads"}) == Reads()
 
 
-def test_what_two_files_name_counts_once(project: Path) -> None:
-    assert Reads(("b",), ("x==1",)) | Reads(("a", "b")) == Reads(("a", "b"), ("x==1",))
-
-
 #: A stage that leaves what a stage of the project leaves.
 STAND_IN = """
 import sys

@@ -30,7 +30,6 @@ COMMANDS = {
     "worker": "--pool --limit --verbose -v",
     "plan": "NAMES --full --seed --scale --all",
     "rehearse": "NAMES --scale --rows --replies --gpus --gpu-memory --deepspeed --verbose -v",
-    "times": "PAPER --scale",
     "table": "NAME --scale --demo",
     "compare": "NAMES --scale --seed --metric --out",
     "rows": "PAPER --scale",
@@ -152,7 +151,7 @@ def test_a_model_that_is_trained_at_other_seeds_names_them(tmp_path: Path, monke
 @pytest.mark.parametrize(
     "words",
     [
-        ["rows"], ["report"], ["verify"], ["try-reward", "mine:brevity"], ["graph"], ["times"], ["run"],
+        ["rows"], ["report"], ["verify"], ["try-reward", "mine:brevity"], ["graph"], ["run"],
         ["compare", "bandit"], ["hackability"], ["atlas"], ["explain", "--prompt", "Hi", "--response", "Hello."],
         ["study", "list"], ["study", "plan", "gate"], ["tune", "gate"],
     ],

@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.published import printed_tables
 from tasks import sft
 from tasks.dvc.pipelines import refuse_asked
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import check_all
-from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import SUITE
 from tasks.params.pages import read_settings
 from tests import small_repository
@@ -66,44 +62,11 @@ def test_committed_graph_files_are_current() -> None:
     assert graph.check_graph(ROOT) == [], "run `rewardsmith graph`"
 
 
-def test_the_demo_is_a_study_of_its_own_and_demo_all_has_a_part_of_each_paper() -> None:
-    settings = read_settings(ROOT / "params.yaml")
-    assert list(settings["demo"]) == ["demo"]
-    assert sorted(settings["demo_all"]) == sorted(printed_tables.PAPERS)
-    assert settings["demo_all"]["segment"]["seeds"] == [0, 1]
-    assert len(settings["demo_all"]["segment"]["rows"]) == 7
-
-
-def test_the_headline_rows_have_a_file_of_their_own_and_no_stage_twice() -> None:
-    graphs = graph.build(ROOT)
-    testbed = [one for place, one in graphs.items() if place.parts[1:2] in ((), ("testbed",))]
-    outs = [item.out for one in testbed for item in one.items()]
-    assert len(outs) == len(set(outs))
-    headline = graphs[HEADLINE_ROWS]
-    assert {item.owner for item in graphs[Path()].items()} == {"demo", "shared"}
-    assert {paper: tables.out for paper, tables in headline.tables.items()} == {
-        paper: f"results/testbed/{paper}/tables-demo" for paper in printed_tables.PAPERS
-    }
-    assert {f"policy-segment-segment-{seed}" for seed in (0, 1)} <= set(headline.stages)
-
-
 def test_a_paper_is_in_the_demo_or_in_demo_all(root: Path) -> None:
     settings = read_settings(root / "params.yaml")
     write_yaml(root / "params.yaml", settings | {"demo_all": settings["demo"]})
     with pytest.raises(RecipeError, match="demo and demo_all both name 'segment'"):
         graph.build(root)
-
-
-def trained(paper: str) -> dict[str, int]:
-    """Reward models and policies of a paper, in demo-all and in its matrix."""
-    graphs = graph.build(ROOT)
-    items = [*graphs[HEADLINE_ROWS].items(), *graphs[Path("pipelines/testbed") / paper].items()]
-    own = {(item.module, item.out) for item in items if item.owner == paper}
-    return {kind: sum(module == kind for module, _ in own) for kind in ("reward_model", "policy")}
-
-
-def test_full_matrix_has_every_policy_of_the_paper_over_three_seeds() -> None:
-    assert trained("segment")["policy"] == 27 * 3
 
 
 @pytest.mark.parametrize(
@@ -158,11 +121,6 @@ def test_a_row_waits_for_the_check_of_its_paper_and_nothing_else_does(root: Path
     assert waiting == {f"policy-{name}" for name in named(stages, "policy")}
 
 
-def test_a_shaping_that_is_none_is_named_by_the_graph(root: Path) -> None:
-    set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segment", shaping="par"))
-    refused(root, "rows.yaml:wrong: shaping is 'par'; it must be a mapping")
-
-
 def test_version_is_read_without_importing(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "sft.py").write_text("import no_such_library\n\nVERSION: int = 7\n")
@@ -178,11 +136,6 @@ def test_a_version_step_changes_the_graph(root: Path) -> None:
     assert graph.check_graph(root) == [Path("dvc.yaml")]
     graph.update_graph(root)
     assert stages_of(root)["policy-segment-bandit-0"]["cmd"].endswith("--stage-version 2")
-
-
-def test_unknown_reward_model_names_the_nearest(root: Path) -> None:
-    set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segmnt"))
-    refused(root, "reward_model is 'segmnt', which no page has; did you mean 'segment'")
 
 
 def test_a_reward_model_of_another_backbone_serves_where_both_have_one_tokenizer(root: Path) -> None:
@@ -206,31 +159,6 @@ def test_reference_rewards_are_of_the_rows_own_backbone(root: Path) -> None:
     set_entry(root / "params/scales/testbed/backbones.yaml", "llama", small_repository.BACKBONE)
     set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segment", "llama", shaping={"kind": "par"}))
     refused(root, "is of 'phi3-mini'; its shaping needs a reward model of the row's backbone")
-
-
-def test_the_sentence_paper_trains_what_its_experiments_are() -> None:
-    assert trained("sentence") == {"reward_model": 12 * 3, "policy": 18 * 3}
-
-
-def without(name: str) -> dict[str, Any]:
-    """A row that lacks a setting."""
-    return {key: value for key, value in reward_row("segment").items() if key != name}
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"kind": "magic", "backbone": "phi3-mini"}, "kind is 'magic'"),
-        (without("backbone"), "'backbone' is missing"),
-        (without("reward_model"), "a component needs one of 'reward_model'"),
-        (reward_row("segment", optimiser="ppo"), "optimiser is 'ppo'; it must be a mapping"),
-        (reward_row("segment", settings="huge"), "settings is 'huge', which no scale has"),
-        (reward_row("segment", backbone="phi4"), "backbone is 'phi4', which no scale has"),
-    ],
-)
-def test_bad_rows_are_refused(root: Path, row: dict[str, object], message: str) -> None:
-    set_entry(root / "params/segment/rows.yaml", "wrong", row)
-    refused(root, message)
 
 
 def test_a_page_that_cannot_be_read_is_refused_and_files_stay_as_they_are(root: Path) -> None:
@@ -284,13 +212,6 @@ def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
     assert "--tokenizer results/testbed/shared/tokenizer/llama/result" in stages["sft-llama-0"]["cmd"]
 
 
-def test_a_matrix_stays_current_once_it_is_there(root: Path) -> None:
-    write_matrix(root)
-    (root / "tasks" / "policy.py").write_text("VERSION = 2\n")
-    graph.write(root)
-    assert stages_of(root / "pipelines/testbed/segment")["policy-segment-dpo-0"]["cmd"].endswith("--stage-version 2")
-
-
 def test_a_matrix_that_no_row_makes_is_refused(root: Path) -> None:
     with pytest.raises(RecipeError, match="no row of other has a backbone at scale testbed"):
         write_matrix(root, "other")
@@ -303,12 +224,6 @@ def test_files_that_nothing_gives_any_more_are_removed(root: Path) -> None:
     assert graph.check_graph(root)
     graph.write(root)
     assert not list(left.parent.iterdir())
-
-
-@given(st.text(min_size=1, max_size=40))
-def test_file_names_of_addresses_are_plain(address: str) -> None:
-    assert "/" not in graph.file_name(address)
-    assert ":" not in graph.file_name(address)
 
 
 @pytest.mark.platform

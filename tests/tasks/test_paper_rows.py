@@ -16,14 +16,13 @@ from rlhf_core.published import printed_tables, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rewards.composition import Reward
 from tasks.graph.items import Item
-from tasks.graph.matrix import build, suite_seeds
+from tasks.graph.matrix import build
 from tasks.graph.rows import RowSpec, load_rows, paper_folder, papers, raw_row, read_rows, row_addresses
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import Address, entries, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import DEFAULT_SCALE, typed
-from tasks.params.stages import run_settings
 from tasks.policy_run.reward import RewardInputs, build_reward
 from tasks.studies.caveats import LEAST
 from tests import small_repository
@@ -40,11 +39,6 @@ FITTED = ("global", "last", "location_aware")
 def policy_scale(row: RowSpec, scale: Scale) -> PolicyScale:
     where = Address(str(scale.row(row, 0)[-1].arguments["scale"]))
     return typed(PolicyScale, read_settings(where.under(ROOT)), str(where))
-
-
-def modules(row: RowSpec) -> dict[str, str]:
-    """Returns {module: name} of the stages above a row and its own; the last of each module."""
-    return {item.module: item.name for item in TESTBED.row(row, 0)}
 
 
 @pytest.mark.parametrize("paper", printed_tables.PAPERS)
@@ -130,22 +124,6 @@ def test_the_initial_policy_answers_as_long_as_policies_do_while_they_train(scal
     assert compared > 15
 
 
-def test_a_policy_reads_the_selection_and_what_the_selection_read() -> None:
-    items = TESTBED.row(load_rows(ROOT, "alarm")["qa-alarm"], 0)
-    (selection,) = [item for item in items if item.module == "selection"]
-    policy = items[-1].arguments
-    assert policy["selection"] == f"{selection.out}/result"
-    assert policy["holistic"] == selection.arguments["reward_model"]
-    assert policy["aspect_model"] == selection.arguments["aspect_model"]
-
-
-def test_alarm_is_run_with_three_seeds_at_every_scale_as_in_the_paper() -> None:
-    suite = run_settings(ROOT).suite
-    for scale in ("testbed", "small", "feedback", "paper"):
-        assert suite_seeds(suite, scale, "alarm") == (0, 1, 2)
-    assert suite_seeds(suite, "paper", "par") == (0,)
-
-
 # --- RLMEC -----------------------------------------------------------------------------------------------------------
 
 
@@ -174,26 +152,6 @@ def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() ->
         assert ("13" in str(spec.source)) is (each.published.extra["model_size"] == "13B")
         assert spec.data == ("questions" if each.part == "qa" else "mathematics")
         assert not TESTBED.has(raw_row(ROOT, "rlmec", each.recipe.name))
-
-
-def test_a_printed_row_is_one_policy_for_each_task() -> None:
-    rows = [m for m in row_map.mapped_rows(printed_tables.table("rlmec/3")) if m.published.condition == "+ RLMEC"]
-    names = ("qa-rlmec", "math-rlmec", "qa-13b-rlmec", "math-13b-rlmec")
-    assert [m.recipe and m.recipe.name for m in rows] == [m.main for m in rows] == [*names]
-    assert rows[0].condition == "+ RLMEC · 7B · qa"
-    assert set(rows[0].published.values) == {"ecqa", "qasc", "obqa", "arc", "qa_avg"}
-    assert "gsm8k" in rows[0].elsewhere
-    ablation = row_map.mapped_rows(printed_tables.table("rlmec/4"))[2]
-    assert ablation.condition == "TLS no, RL yes, IR yes · 13B · qa"
-
-
-def test_what_a_row_learns_from_is_made_for_it() -> None:
-    assert "teacher" not in modules(ROWS["math-sft"])
-    assert "generative_reward_model" not in modules(ROWS["math-rft-td"])
-    assert modules(ROWS["math-rlmec"])["generative_reward_model"] == "math"
-    assert "reward_model" not in modules(ROWS["math-rlmec"])
-    vanilla = modules(ROWS["qa-vanilla-ppo"])
-    assert (vanilla["solution_pairs"], vanilla["reward_model"]) == ("rlmec-qa", "qa")
 
 
 def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None:

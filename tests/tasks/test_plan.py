@@ -55,11 +55,6 @@ def test_a_row_is_selected_with_everything_above_it() -> None:
     assert list(chosen) == ["prepare", "sft-phi3-mini-0", "reward_model-segment-0", "policy-segment-0"]
 
 
-def test_a_seed_is_selected_over_all_rows() -> None:
-    assert "policy-bandit-1" in select(chain(), seeds=[1])
-    assert "policy-segment-0" not in select(chain(), seeds=[1])
-
-
 def test_a_paper_is_selected_with_what_it_shares_and_no_more() -> None:
     other = [
         replace(stage("sft-llama-0", "prepare"), owner="shared"),
@@ -76,19 +71,6 @@ def test_a_paper_is_selected_with_what_it_shares_and_no_more() -> None:
     assert not set(mine[1:]) & set(select(known, papers=["segment"]))
 
 
-def test_several_papers_are_selected_without_the_studies_beside_them() -> None:
-    beside = [
-        replace(stage("reward_model-hackability-odin-0", "prepare"), owner="shared"),
-        replace(stage("policy-hackability-odin-0", "reward_model-hackability-odin-0"), owner="hackability"),
-        replace(stage("policy-par-odin-0", "prepare"), name="odin", owner="par"),
-    ]
-    known = {address: replace(s, owner="segment") for address, s in chain().items()} | {s.address: s for s in beside}
-    assert set(select(known, papers=["segment", "par"])) == {*chain(), "policy-par-odin-0"}
-    seed = select(known, seeds=[0], papers=["segment", "par"])
-    assert {"policy-segment-0", "policy-par-odin-0"} <= set(seed)
-    assert not {"policy-bandit-1", "policy-hackability-odin-0"} & set(seed)
-
-
 def test_unknown_row_and_seed_name_what_is_known() -> None:
     with pytest.raises(RecipeError, match=r"unknown row 'segmant'; did you mean 'segment'"):
         select(chain(), rows=["segmant"])
@@ -97,11 +79,6 @@ def test_unknown_row_and_seed_name_what_is_known() -> None:
     other = replace(stage("policy-demo-vanilla-7", "prepare"), name="vanilla", seed=7, owner="demo")
     with pytest.raises(RecipeError, match=r"'segment' has no seed 7; there are \[0\].*suite: seeds"):
         select({**chain(), other.address: other}, rows=["segment"], seeds=[7])
-
-
-def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"dvc\.yaml does not exist\. Run rewardsmith in the repository"):
-        pipelines.asked_files(tmp_path, "segment")
 
 
 @pytest.mark.parametrize(
@@ -159,12 +136,6 @@ def test_headline_rows_are_looked_for_in_their_own_file(tmp_path: Path) -> None:
     assert set(whole) <= set(pipelines.asked_files(root, SUITE, full=True))
     with pytest.raises(RecipeError, match="demo-all is the headline rows at scale testbed"):
         pipelines.asked_papers(root, DEMO_ALL, scale="testbed", full=True)
-
-
-def test_without_headline_rows_demo_all_says_where_to_list_them(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    with pytest.raises(RecipeError, match=r"list them under demo_all in params\.yaml"):
-        pipelines.asked_files(root, DEMO_ALL, scale="testbed", full=False)
 
 
 def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,14 +265,6 @@ def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(finished_copy: P
     assert dpo.upstream == ("prepare-dialogue", "sft-phi3-mini-0", "check-segment")
     assert found["sft-phi3-mini-0"].state == "current"
     assert dpo.needs == {"cores": 1, "gpus": 0, "memory_gb": 2}
-
-
-def test_a_seed_of_a_paper_takes_no_other_papers_models() -> None:
-    shared = [replace(stage(f"sft-{name}-0", "prepare"), owner="shared") for name in ("own", "other")]
-    policy = replace(stage("policy-sentence-segment-0", "sft-own-0"), owner="sentence")
-    known = {s.address: s for s in (*chain().values(), *shared, policy)}
-    assert "sft-own-0" in select(known, seeds=[0], papers=["sentence"])
-    assert "sft-other-0" not in select(known, seeds=[0], papers=["sentence"])
 
 
 @pytest.mark.parametrize("scale", ["testbed", "reasoning"])

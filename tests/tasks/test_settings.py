@@ -11,7 +11,6 @@ from tasks.normaliser import calibration_indices
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
-from tasks.params.policy import PolicyScale
 from tasks.params.reward_model import NormaliserSpec
 from tasks.params.scales import scale_entries
 from tasks.params.settings import overrides, typed
@@ -75,14 +74,6 @@ def test_a_recipes_own_settings_are_numbers_or_multiples_of_the_scales() -> None
         overrides({"iterations": {"times": 1e308}}, {"iterations": 40})
     with pytest.raises(RecipeError, match=r"schedule is .* the scale gives cosine"):
         overrides({"schedule": {"times": 2}}, {"schedule": "cosine"})
-
-
-def test_a_floor_of_a_rate_that_never_falls_is_refused() -> None:
-    sizes = dict.fromkeys(("iterations", "rollout_batch", "minibatch", "microbatch", "epochs"), 1)
-    scale = PolicyScale({**sizes, "actor_lr": 1e-3, "critic_lr": 1e-3, "lr_final_share": 0.1})
-    with pytest.raises(RecipeError, match=r"lr_final_share is 0.1, but lr_schedule is 'constant', which never decays"):
-        scale.optimiser_config({"kind": "ppo"}, "row")
-    assert scale.optimiser_config({"kind": "ppo", "lr_schedule": "cosine"}, "row").lr_final_share == 0.1
 
 
 def test_fine_tuning_learns_from_the_stated_number_of_examples_the_same_ones_each_time() -> None:
