@@ -20,7 +20,7 @@ from flows.working_tree import RUN, end_processes
 from tasks.running.platform_state import PLATFORM, lives
 
 #: Seconds between looks at the run's state.
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 #: Set in the process of a run that a worker started.
 STARTED = "PREFECT__FLOW_RUN_ID"
 #: Seconds between a flow run's heartbeats (Prefect's least), and without one until it counts as dead.
@@ -59,7 +59,7 @@ class CancelWatch:
         now = time.monotonic()
         if self.client is None or self.run is None or now < self._next:
             return
-        self._next = now + LOOK_SECONDS
+        self._next = now + POLL_SECONDS
         try:
             state = self.client.read_flow_run(self.run).state
         except (httpx.HTTPError, PrefectException):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -49,7 +48,6 @@ class Slots:
     def __init__(self, cores: int, gpus: Sequence[str], memory_gb: float) -> None:
         self.cores, self.gpus, self.memory_gb = cores, list(gpus), memory_gb
         self._free_cores, self._free_gpus, self._free_memory = cores, list(gpus), memory_gb
-        self._lock = threading.Lock()
 
     def refuse_impossible(self, stage: str, needs: Mapping[str, float]) -> None:
         """Refuses a stage that this machine can never run.
@@ -67,19 +65,16 @@ class Slots:
         """Returns a grant of the needs of a stage, at most the whole machine; None while they are not free."""
         cores = int(min(needs.get("cores", 1), self.cores))
         gpus, memory = int(needs.get("gpus", 0)), min(needs.get("memory_gb", 0), self.memory_gb)
-        with self._lock:
-            if cores > self._free_cores or gpus > len(self._free_gpus) or memory > self._free_memory:
-                return None
-            self._free_cores -= cores
-            self._free_memory -= memory
-            given = tuple(self._free_gpus.pop(0) for _ in range(gpus))
-            return Grant(cores, given, memory)
+        if cores > self._free_cores or gpus > len(self._free_gpus) or memory > self._free_memory:
+            return None
+        self._free_cores -= cores
+        self._free_memory -= memory
+        return Grant(cores, tuple(self._free_gpus.pop(0) for _ in range(gpus)), memory)
 
     def give_back(self, grant: Grant) -> None:
-        with self._lock:
-            self._free_cores += grant.cores
-            self._free_memory += grant.memory_gb
-            self._free_gpus = sorted([*self._free_gpus, *grant.gpus], key=self.gpus.index)
+        self._free_cores += grant.cores
+        self._free_memory += grant.memory_gb
+        self._free_gpus = sorted([*self._free_gpus, *grant.gpus], key=self.gpus.index)
 
 
 def make_limits(client: Any, name: str) -> None:

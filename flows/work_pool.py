@@ -34,7 +34,7 @@ from tasks.running.commit import commit_of
 
 Answer = TypeVar("Answer")
 #: Seconds between looks at a stage's flow run.
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 #: Seconds that a stage waits for a server or a remote that does not answer.
 LOST_SECONDS = 600.0
 #: Stages in flight in a pool that has no concurrency limit.
@@ -138,7 +138,7 @@ class WorkPool:
         while not (run.state and run.state.is_final()):
             if running.cancelled:
                 raise StageFailed(f"stage {address} goes on in pool '{self.name}'", exit_code=1, retry=False)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             run = self._patiently(running, partial(self.client.read_flow_run, run.id))
         state, where = run.state, f"flow run {run.name} in pool '{self.name}'"
         if state.is_completed():
@@ -191,7 +191,7 @@ class WorkPool:
             except (RemoteFailed, httpx.HTTPError) as error:
                 if running.cancelled or time.monotonic() - since > LOST_SECONDS:
                     raise StageFailed(str(error), exit_code=1, retry=False) from error
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
 
     def _find(self) -> tuple[str, int]:
         """Returns the pool's type and its places.

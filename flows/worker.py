@@ -23,7 +23,7 @@ from tasks.running import machine
 from tasks.running.exclusive import only_scheduler
 
 #: Seconds between looks for stages; Prefect's usual ten would be felt at every stage.
-LOOK_SECONDS = "3"
+POLL_SECONDS = "3"
 
 
 def register(client: Any, pool: str, code: str) -> list[str]:
@@ -65,7 +65,7 @@ def serve(pool: str, limit: int | None = None) -> None:
     from prefect.client.orchestration import get_client
     from prefect.workers.process import ProcessWorker
 
-    os.environ.setdefault("PREFECT_WORKER_QUERY_SECONDS", LOOK_SECONDS)
+    os.environ.setdefault("PREFECT_WORKER_QUERY_SECONDS", POLL_SECONDS)
     os.environ.setdefault("PREFECT_WORKER_ENABLE_CANCELLATION", "true")
     require_prefect_server()
     root = Path.cwd().resolve()

@@ -189,7 +189,10 @@ def look(platform: Platform, reference: Path, report: Report) -> None:
     report.problems += [f"{name} differs" for name in sorted(wanted) if found.get(name) != wanted[name]]
     report.problems += [f"{name} is too much" for name in sorted(set(found) - set(wanted))]
     report.problems += [f"a part of an output is left: {p}" for p in root.glob("results/**/.partial-*")]
-    report.problems += [f"an orphan is left: {process}" for process, _ in started_processes(root)]
+    until = time.monotonic() + 30  # a run's process lives some seconds longer than the run
+    while (left := [process for process, _ in started_processes(root)]) and time.monotonic() < until:
+        time.sleep(1)
+    report.problems += [f"an orphan is left: {process}" for process in left]
     if "up to date" not in (status := command("dvc", "status", root=root).stdout):
         report.problems.append(f"DVC would run something again: {status}")
     until = time.monotonic() + LEASE_SECONDS + 30  # slots that could not be given back end with their lease

@@ -6,13 +6,11 @@ or a remote is compared here with its record, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RewardsmithError
-from tasks.dvc.internals import open_repo
 from tasks.running.artifacts import digest
 from tasks.running.platform_state import read_private
 from tasks.running.result_digests import RECORD, RESULT
@@ -75,47 +73,3 @@ def remove_with_cache(repo: Any, out: Any) -> None:
     out.remove()
     for name in digests:
         drop_damaged_copy(Path(cache.oid_to_path(name)))
-
-
-def tracked_files(root: Path, named: Path) -> Mapping[str, Path]:
-    """Returns the files of a folder that DVC tracks, each with its copy in DVC's cache; fetches missing and damaged
-    copies.
-
-    Args:
-        root: the repository.
-        named: the `.dvc` file, relative to the root.
-
-    Raises:
-        DataError: DVC cannot read the file.
-        RewardsmithError: neither the cache nor a remote has all files.
-    """
-    from dvc.exceptions import DvcException
-    from dvc_data.hashfile.tree import Tree
-    from dvc_objects.errors import ObjectFormatError
-
-    missing = ""
-    with open_repo(root) as repo:
-        try:
-            [stage] = repo.stage.load_all(str(root / named))
-            cache, digest = repo.cache.local, stage.outs[0].hash_info
-            for fetched in (False, True):
-                if fetched:
-                    with suppress(DvcException, RecursionError):  # a list of files may be nested too deeply
-                        repo.fetch([str(root / named)])
-                drop_damaged_copy(Path(cache.oid_to_path(str(digest.value))))
-                try:
-                    listed = Tree.load(cache, digest)
-                except FileNotFoundError as error:
-                    missing = str(error)
-                    continue
-                copies = {"/".join(parts): Path(cache.oid_to_path(info.value)) for parts, _, info in listed}
-                for path in copies.values():
-                    drop_damaged_copy(path)
-                if not (lost := [str(path) for path in copies.values() if not path.exists()]):
-                    return copies
-                missing = lost[0]
-        except (DvcException, ObjectFormatError) as error:
-            raise DataError(
-                f"DVC cannot read it ({error})", file=str(root / named), remedy=f"git checkout {named}, or dvc pull"
-            ) from None
-    raise RewardsmithError(f"{root / named} names files that neither DVC's cache nor a remote has ({missing})")

@@ -47,7 +47,7 @@ class Remote:
         self.fs, self.path = entries.fs, entries.path
 
     @contextmanager
-    def _asked(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, what: str) -> Iterator[None]:
         """Gives the errors of a remote, of which each kind of store has its own, one form.
 
         Raises:
@@ -72,7 +72,7 @@ class Remote:
             RewardsmithError: this machine may not, or cannot, do that.
         """
         probe = self.fs.join(self.path, f".probe-{uuid.uuid4().hex}")
-        with self._asked("written"):
+        with self._translated_errors("written"):
             try:
                 self.fs.makedirs(self.path, exist_ok=True)
                 self.fs.pipe_file(probe, b"")
@@ -89,7 +89,7 @@ class Remote:
         """
         target = Path(self.repo.cache.legacy.path) / run_folder(key)
         folder = self.fs.join(self.path, *run_folder(key).parts)
-        with self._asked("asked"):
+        with self._translated_errors("asked"):
             for path in sorted(self.fs.find(folder)) if self.fs.exists(folder) else ():
                 file = target / self.fs.name(path)
                 if not file.exists():
@@ -105,7 +105,7 @@ class Remote:
         Raises:
             RemoteFailed: the remote cannot be asked now.
         """
-        with self._asked("read"):
+        with self._translated_errors("read"):
             self._transfer(self.store, self.repo.cache.local, outs)
 
     def push(self, stages: Sequence[Any]) -> None:
@@ -117,7 +117,7 @@ class Remote:
         from dvc.fs import generic, localfs
 
         outs = [out for stage in stages for out in stage.outs]
-        with self._asked("written"):
+        with self._translated_errors("written"):
             failed, missing = self._transfer(self.repo.cache.local, self.store, outs)
             if failed:
                 raise RemoteFailed(f"remote '{self.name}' did not take {failed} file(s); they are kept in this clone")

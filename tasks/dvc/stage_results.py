@@ -38,7 +38,7 @@ class StageResults:
         from dvc.dvcfile import load_file
 
         logging.getLogger("dvc").setLevel(logging.WARNING)
-        self.repo, self._turn = open_repo(root), threading.RLock()
+        self.repo, self._lock = open_repo(root), threading.RLock()
         self.repo.scm_context.quiet = True  # no advice to add dvc.lock to git, which would follow every stage
         try:
             self.remote = None if remote is None else Remote(self.repo, remote)
@@ -74,7 +74,7 @@ class StageResults:
         """
         from dvc.dependency.base import DependencyDoesNotExistError
 
-        with self._turn, self.repo.lock:
+        with self._lock, self.repo.lock:
             try:
                 self._stages[address].save_deps()
             except DependencyDoesNotExistError as error:
@@ -98,12 +98,12 @@ class StageResults:
                 yield found
                 return
             with ExitStack() as held:
-                with self._turn, self.repo.lock:
+                with self._lock, self.repo.lock:
                     stage.save_deps()
                     inputs = [(dep, dep.hash_info) for dep in stage.deps]
                     held.enter_context(self._locked(stage))
                 yield RAN
-                with self._turn, self.repo.lock:
+                with self._lock, self.repo.lock:
                     if changed := [str(dep) for dep, before in inputs if dep.get_hash() != before]:
                         raise RewardsmithError(
                             f"{', '.join(changed[:3])} changed while stage {address} ran, so its result has no known "
@@ -124,7 +124,7 @@ class StageResults:
         from dvc.exceptions import DvcException
 
         stage = self._stages[address]
-        with self._turn, self.repo.lock:
+        with self._lock, self.repo.lock:
             if not stage.changed():
                 return UNCHANGED
             if Inspection(self.repo).restorable(stage, self.remote):
@@ -156,7 +156,7 @@ class StageResults:
         from dvc.stage.loader import StageLoader
 
         assert self.remote is not None
-        with self._turn, self.repo.lock:
+        with self._lock, self.repo.lock:
             for address, entry in entries.items():
                 stage = self._stages[address]
                 StageLoader.fill_from_lock(stage, dict(entry))
@@ -191,7 +191,7 @@ class StageResults:
             RewardsmithError: results that are not in the cache, or a remote that does not take them.
         """
         assert self.remote is not None
-        with self._turn:
+        with self._lock:
             self.remote.push([self._stages[address] for address in addresses])
 
     def _removed_damaged(self, outs: Iterable[Any]) -> list[Any]:
@@ -217,10 +217,10 @@ class StageResults:
         paths = [[part.fs_path for part in parts] for parts in (stage.deps, stage.outs)]
         hardlink = self.repo.config["core"].get("hardlink_lock", False)
         lock = rwlock(self.repo.tmp_dir, self.repo.fs, " ".join(sys.argv), *paths, hardlink)
-        with self._turn:  # DVC's file of locks is not made for threads
+        with self._lock:  # DVC's file of locks is not made for threads
             lock.__enter__()
         try:
             yield
         finally:
-            with self._turn:
+            with self._lock:
                 lock.__exit__(None, None, None)

@@ -7,6 +7,7 @@ has; they are restored before anything reads them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.dvc.cache_digests import tracked_files
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import digest, read_json
 
@@ -52,30 +52,33 @@ def restore_records(root: Path) -> list[str]:
     """
     if not (root / NAMED).exists():
         return []
-    try:
-        kept = tracked_files(root, NAMED)
-    except DataError:
-        raise
-    except RewardsmithError as error:
-        raise RewardsmithError(
-            f"{error}. Without these records the next evaluation would count as the first. Fetch them: dvc remote add, "
-            f"dvc pull {NAMED}; or take back the {NAMED} whose records are here"
-        ) from None
+    from dvc.api import DVCFileSystem
+    from dvc.exceptions import DvcException
+    from dvc_data.index import DataIndexDirError
+
     written = []
-    for name, source in kept.items():
-        path = root / RECORDS / name
-        if not path.exists():
-            write_whole(path, source.read_text(encoding="utf-8"))
-            written.append((RECORDS / name).as_posix())
-        elif path.name == MARK:
-            if read_json(source)["record"] > read_json(path)["record"]:
-                write_whole(path, source.read_text(encoding="utf-8"))
-        elif digest(path) != digest(source):
-            raise DataError(
-                f"differs from the file that {NAMED} names, and records never change",
-                file=str(path),
-                remedy="Move it away: the next run restores it from DVC",
-            )
+    try:
+        tracked = DVCFileSystem(str(root))
+        found = tracked.find(f"/{RECORDS}", detail=True, dvc_only=True)
+        for name in sorted(found):
+            path = root / name.lstrip("/")
+            if not path.exists():
+                write_whole(path, tracked.read_text(name, encoding="utf-8"))
+                written.append(name.lstrip("/"))
+            elif path.name != MARK and hashlib.md5(path.read_bytes()).hexdigest() != found[name]["md5"]:
+                raise DataError(
+                    f"differs from the file that {NAMED} names, and records never change",
+                    file=str(path),
+                    remedy="Move it away: the next run restores it from DVC",
+                )
+        if not found:
+            raise FileNotFoundError(f"{NAMED} names no file")
+    except (DvcException, DataIndexDirError, OSError) as error:
+        raise RewardsmithError(
+            f"neither DVC's cache nor a remote has the records of {NAMED} ({error}). Without them the next evaluation "
+            f"would count as the first. Fetch them: dvc remote add, dvc pull {NAMED}; or take back the {NAMED} whose "
+            "records are here"
+        ) from None
     return written
 
 

@@ -65,7 +65,7 @@ def test_a_cancelled_run_ends_itself_unless_a_worker_ends_it(monkeypatch: pytest
     client = Client(Running())
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: client)
     monkeypatch.setattr(prefect.runtime.flow_run, "id", str(uuid4()), raising=False)
-    monkeypatch.setattr(flow_runs, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(flow_runs, "POLL_SECONDS", 0.0)
     monkeypatch.delenv(flow_runs.STARTED, raising=False)
     if started:
         monkeypatch.setenv(flow_runs.STARTED, "x")
