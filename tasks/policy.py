@@ -44,7 +44,7 @@ from tasks.params.policy import PolicyScale
 from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight
 from tasks.policy_run.optimising import by_reward
-from tasks.policy_run.proxies import Peak, peak_evaluation
+from tasks.policy_run.proxies import PeakEvaluation, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, noting_divergence, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
@@ -58,7 +58,7 @@ PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedPolicy:
     """A trained policy with all that its stage measured of it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Trained:
     final: Evaluation
     over_sft: OverSft
     watch: HackingWatch | None = None
-    peak: Peak | None = None
+    peak: PeakEvaluation | None = None
     hacking: tuple[HackingPoint, ...] = ()
 
 
@@ -108,7 +108,7 @@ def train_policy(
         write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
 
 
-def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tuple[Trained, Metrics]:
+def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tuple[TrainedPolicy, Metrics]:
     """Returns the trained policy with its evaluation, and metrics of KL, alarms, peak and hacking.
 
     For the peak its weights are loaded, and afterwards the last ones again.
@@ -118,7 +118,7 @@ def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tu
     compared = over_sft(run.evaluator, final.generations, run.sft_answers)
     metrics: Metrics = {"kl": run.kl([answer for answer in final.generations if answer["benchmark"] in run.kl_sets])}
     if watch is None:
-        return Trained(row, run, final, compared), metrics
+        return TrainedPolicy(row, run, final, compared), metrics
     peak, points = None, list[HackingPoint]()
     metrics |= end_watch(run, watch, row.scale, final, compared)
     if row.scale.peak:
@@ -131,7 +131,7 @@ def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tu
         kl = {int(noted["step"]): noted["kl"] for noted in run.evaluations} | {run.last_step: metrics["kl"]}
         of_hacking, points = hindsight(watch.alarm, kl, run.evaluator.world, run.sft_answers, final.generations)
         metrics |= of_hacking
-    return Trained(row, run, final, compared, watch, peak, tuple(points)), metrics
+    return TrainedPolicy(row, run, final, compared, watch, peak, tuple(points)), metrics
 
 
 def end_watch(run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Evaluation, compared: OverSft) -> Metrics:
@@ -152,7 +152,7 @@ def end_watch(run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Ev
     return found | watch.metrics()
 
 
-def write_run(result: Path, trained: Trained) -> None:
+def write_run(result: Path, trained: TrainedPolicy) -> None:
     """Writes the model, with its adapters merged, and what was noted while it trained and was evaluated.
 
     Ranks other than 0 write to a folder that is thrown away; they write neither a model, which is large, nor a record,
@@ -178,7 +178,7 @@ def write_run(result: Path, trained: Trained) -> None:
         write_jsonl(result / "credit.jsonl", run.credit)
 
 
-def write_judgements(result: Path, trained: Trained) -> None:
+def write_judgements(result: Path, trained: TrainedPolicy) -> None:
     """Writes judgements.jsonl, and where a judge decided win_rates.json, peak_judgements.jsonl and judge.json.
 
     The judge.json of a row with a selection is by `write_selection_scores`. record/ gets another judge.json: the
@@ -201,7 +201,7 @@ def write_judgements(result: Path, trained: Trained) -> None:
         write_json(record_folder(result) / "judge.json", provenance())
 
 
-def write_judge(result: Path, trained: Trained, facts: Mapping[str, Any]) -> None:
+def write_judge(result: Path, trained: TrainedPolicy, facts: Mapping[str, Any]) -> None:
     """Writes judge.json: what tables need to compare the answers with other rows' answers."""
     evaluator = trained.run.evaluator
     instruction = {"instruction": evaluator.instruction} if evaluator.instruction else {}
@@ -209,7 +209,7 @@ def write_judge(result: Path, trained: Trained, facts: Mapping[str, Any]) -> Non
     write_json(result / "judge.json", {**of_row, **evaluator.config.between_rows()})
 
 
-def write_selection_scores(result: Path, trained: Trained) -> Metrics:
+def write_selection_scores(result: Path, trained: TrainedPolicy) -> Metrics:
     """Writes scores.jsonl and judge.json of a row with a selection of aspects; returns the answers' mean scores, by the
     holistic reward and by every aspect."""
     run, inputs = trained.run, trained.row.inputs
