@@ -24,6 +24,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +51,7 @@ from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.result_rows import HackingPoint, Metrics
 from tasks.running.stage import PageEntry, read_spec, stage
+from tasks.running.supervised import write_model
 
 VERSION = 7
 
@@ -153,17 +155,12 @@ def end_watch(run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Ev
 
 
 def write_run(result: Path, trained: TrainedPolicy) -> None:
-    """Writes the model, with its adapters merged, and what was noted while it trained and was evaluated.
-
-    Ranks other than 0 write to a folder that is thrown away; they write neither a model, which is large, nor a record,
-    whose folder is beside that one.
-    """
+    """Writes the model, with its adapters merged, and what was noted while it trained and was evaluated."""
     run, watch = trained.run, trained.watch
-    if not distributed.rank():
-        save_model(run.policy.model if run.adapter is None else run.adapter.merged(), result / "model")
-        if run.phases:
-            write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
-    run.encoder.tokenizer.save_pretrained(result / "model")
+    model = run.policy.model if run.adapter is None else run.adapter.merged()
+    write_model(result, partial(save_model, model), run.encoder.tokenizer)
+    if run.phases and not distributed.rank():
+        write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
     write_jsonl(result / "history.jsonl", run.history)
     write_jsonl(result / "checkpoints.jsonl", run.evaluations)
     write_jsonl(result / "rollouts.jsonl", run.rollouts)
