@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from torch import Tensor
 
-from rlhf_core import distributed
 from rlhf_core.aspects.aspect import SLICERS, Density
 from rlhf_core.aspects.slice_classification import (
     LabelledSequence,
@@ -40,7 +40,7 @@ from tasks.running.loading import encode, load_encoder
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import read_spec, stage
-from tasks.running.supervised import PairComparison, fit
+from tasks.running.supervised import PairComparison, fit, write_model
 
 VERSION = 1
 STAGE = "aspect_model"
@@ -75,9 +75,8 @@ def train_aspect_model(
     metrics = learned.measured()
     facts = read_json(data / "data.json")
     described = {key: facts[key] for key in ("template", "limits")}
-    if not distributed.rank():
-        model.save(result / "model", {"aspect": spec.aspect, "density": spec.density, **described})
-    encoder.tokenizer.save_pretrained(result / "model")
+    described |= {"aspect": spec.aspect, "density": spec.density}
+    write_model(result, partial(model.save, config=described), encoder.tokenizer)
     write_jsonl(result / "history.jsonl", history)
     write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +40,7 @@ from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import PageEntry, read_spec, stage
-from tasks.running.supervised import Likelihood, fit
+from tasks.running.supervised import Likelihood, fit, write_model
 
 VERSION = 1
 
@@ -96,8 +97,7 @@ def train_generative_model(
     metrics["rewritten"] = float(sum(row["accepted"] for row in corrected))
     metrics["prompts_cut"] = own.counts.prompts_cut
     metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
-    save_model(model.model, result / "model")
-    own.tokenizer.save_pretrained(result / "model")
+    write_model(result, partial(save_model, model.model), own.tokenizer)
     write_jsonl(result / "history.jsonl", history)
     write_jsonl(result / "grm_rewrites.jsonl", corrected)
     write_jsonl(result / "token_rewards.jsonl", scored)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,12 +45,13 @@ from tasks.params.policy import PolicyScale
 from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight
 from tasks.policy_run.optimising import by_reward
-from tasks.policy_run.proxies import Peak, peak_evaluation
+from tasks.policy_run.proxies import PeakEvaluation, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, noting_divergence, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.result_rows import HackingPoint, Metrics
 from tasks.running.stage import PageEntry, read_spec, stage
+from tasks.running.supervised import write_model
 
 VERSION = 7
 
@@ -58,7 +60,7 @@ PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedPolicy:
     """A trained policy with all that its stage measured of it.
 
     Attributes:
@@ -75,7 +77,7 @@ class Trained:
     final: Evaluation
     over_sft: OverSft
     watch: HackingWatch | None = None
-    peak: Peak | None = None
+    peak: PeakEvaluation | None = None
     hacking: tuple[HackingPoint, ...] = ()
 
 
@@ -108,7 +110,7 @@ def train_policy(
         write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
 
 
-def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tuple[Trained, Metrics]:
+def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tuple[TrainedPolicy, Metrics]:
     """Returns the trained policy with its evaluation, and metrics of KL, alarms, peak and hacking.
 
     For the peak its weights are loaded, and afterwards the last ones again.
@@ -118,7 +120,7 @@ def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tu
     compared = over_sft(run.evaluator, final.generations, run.sft_answers)
     metrics: Metrics = {"kl": run.kl([answer for answer in final.generations if answer["benchmark"] in run.kl_sets])}
     if watch is None:
-        return Trained(row, run, final, compared), metrics
+        return TrainedPolicy(row, run, final, compared), metrics
     peak, points = None, list[HackingPoint]()
     metrics |= end_watch(run, watch, row.scale, final, compared)
     if row.scale.peak:
@@ -131,7 +133,7 @@ def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tu
         kl = {int(noted["step"]): noted["kl"] for noted in run.evaluations} | {run.last_step: metrics["kl"]}
         of_hacking, points = hindsight(watch.alarm, kl, run.evaluator.world, run.sft_answers, final.generations)
         metrics |= of_hacking
-    return Trained(row, run, final, compared, watch, peak, tuple(points)), metrics
+    return TrainedPolicy(row, run, final, compared, watch, peak, tuple(points)), metrics
 
 
 def end_watch(run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Evaluation, compared: OverSft) -> Metrics:
@@ -152,18 +154,13 @@ def end_watch(run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Ev
     return found | watch.metrics()
 
 
-def write_run(result: Path, trained: Trained) -> None:
-    """Writes the model, with its adapters merged, and what was noted while it trained and was evaluated.
-
-    Ranks other than 0 write to a folder that is thrown away; they write neither a model, which is large, nor a record,
-    whose folder is beside that one.
-    """
+def write_run(result: Path, trained: TrainedPolicy) -> None:
+    """Writes the model, with its adapters merged, and what was noted while it trained and was evaluated."""
     run, watch = trained.run, trained.watch
-    if not distributed.rank():
-        save_model(run.policy.model if run.adapter is None else run.adapter.merged(), result / "model")
-        if run.phases:
-            write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
-    run.encoder.tokenizer.save_pretrained(result / "model")
+    model = run.policy.model if run.adapter is None else run.adapter.merged()
+    write_model(result, partial(save_model, model), run.encoder.tokenizer)
+    if run.phases and not distributed.rank():
+        write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
     write_jsonl(result / "history.jsonl", run.history)
     write_jsonl(result / "checkpoints.jsonl", run.evaluations)
     write_jsonl(result / "rollouts.jsonl", run.rollouts)
@@ -178,7 +175,7 @@ def write_run(result: Path, trained: Trained) -> None:
         write_jsonl(result / "credit.jsonl", run.credit)
 
 
-def write_judgements(result: Path, trained: Trained) -> None:
+def write_judgements(result: Path, trained: TrainedPolicy) -> None:
     """Writes judgements.jsonl, and where a judge decided win_rates.json, peak_judgements.jsonl and judge.json.
 
     The judge.json of a row with a selection is by `write_selection_scores`. record/ gets another judge.json: the
@@ -201,7 +198,7 @@ def write_judgements(result: Path, trained: Trained) -> None:
         write_json(record_folder(result) / "judge.json", provenance())
 
 
-def write_judge(result: Path, trained: Trained, facts: Mapping[str, Any]) -> None:
+def write_judge(result: Path, trained: TrainedPolicy, facts: Mapping[str, Any]) -> None:
     """Writes judge.json: what tables need to compare the answers with other rows' answers."""
     evaluator = trained.run.evaluator
     instruction = {"instruction": evaluator.instruction} if evaluator.instruction else {}
@@ -209,7 +206,7 @@ def write_judge(result: Path, trained: Trained, facts: Mapping[str, Any]) -> Non
     write_json(result / "judge.json", {**of_row, **evaluator.config.between_rows()})
 
 
-def write_selection_scores(result: Path, trained: Trained) -> Metrics:
+def write_selection_scores(result: Path, trained: TrainedPolicy) -> Metrics:
     """Writes scores.jsonl and judge.json of a row with a selection of aspects; returns the answers' mean scores, by the
     holistic reward and by every aspect."""
     run, inputs = trained.run, trained.row.inputs

@@ -18,12 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 
-from rlhf_core import distributed
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
@@ -45,7 +45,7 @@ from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import stage
-from tasks.running.supervised import PairComparison, fit
+from tasks.running.supervised import PairComparison, fit, write_model
 from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import (
     SegmentedPairs,
@@ -141,9 +141,7 @@ def train_reward_model(
     settings: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
     settings |= {"end_token": True} if spec.end_token else {}
     settings |= {"merge": list(merge.merge)} if merge else {}
-    if not distributed.rank():
-        model.save(result / "model", settings)
-    encoder.tokenizer.save_pretrained(result / "model")
+    write_model(result, partial(model.save, config=settings), encoder.tokenizer)
     write_jsonl(result / "history.jsonl", history)
     example_entropies = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
     rows = read_jsonl(data / "examples.jsonl")

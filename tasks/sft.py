@@ -7,12 +7,12 @@ is fine-tuned only when its spec has a `training` section. In tables the result 
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 
-from rlhf_core import distributed
 from rlhf_core.models.device import StatedSettings, granted, resolve
 from rlhf_core.models.hub_folder import check_architecture_runs
 from rlhf_core.models.loading import (
@@ -39,7 +39,7 @@ from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import PageEntry, read_spec, stage
-from tasks.running.supervised import Likelihood, fit
+from tasks.running.supervised import Likelihood, fit, write_model
 
 VERSION = 4
 STAGE = "sft"
@@ -111,9 +111,7 @@ def fine_tune(
         "responses_cut": float(encoder.counts.responses_cut),
     }
     evaluated = evaluator.evaluate(policy)
-    if not distributed.rank():
-        save_model(model, result / "model")
-    encoder.tokenizer.save_pretrained(result / "model")
+    write_model(result, partial(save_model, model), encoder.tokenizer)
     write_jsonl(result / "history.jsonl", history)
     write_jsonl(result / "generations.jsonl", evaluated.generations)
     write_jsonl(result / "judgements.jsonl", evaluated.judgements)

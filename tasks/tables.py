@@ -37,17 +37,6 @@ CURVE_METRICS = (
 )
 
 
-def paper_tables(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
-    """Returns all tables of a paper with their measured cells."""
-    return [measured_table(table, tree) for table in printed_tables.paper(paper_key).tables]
-
-
-def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
-    """Returns the data of a paper's figures."""
-    made = [figure.to_json() for figure in figures.paper_figures(paper_key, tree)]
-    return [{**one, "title": f"Rehearsal: {one['title']}"} for one in made] if is_rehearsal(tree.root.name) else made
-
-
 def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
     """Returns 'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts.
 
@@ -88,11 +77,6 @@ def write_curves(path: Path, paper_key: str, tree: ResultTree) -> None:
                             writer.writerow([row.name, seed, entry["step"], metric, entry[metric]])
 
 
-def declared_inputs(results: Path, paper_key: str, rows: tuple[str, ...], seeds: tuple[int, ...]) -> frozenset[str]:
-    """Returns the results that the graph declares as inputs of the tables of some rows."""
-    return frozenset(results_of_rows(Path(), results.name, paper_key, rows, seeds))
-
-
 def build(
     results: Path, paper_key: str, seeds: tuple[int, ...], out: Path, allowed: frozenset[str] | None = None
 ) -> None:
@@ -105,15 +89,17 @@ def build(
         out: the stage's output directory.
         allowed: `result` folders that may be read, None for all that exist.
     """
-    paper = printed_tables.paper(paper_key)
+    paper, rehearsal = printed_tables.paper(paper_key), "Rehearsal: " if is_rehearsal(results.name) else ""
     tree = ResultTree(results, seeds, allowed)
     inputs = list(tree.stage_folders(rows_of_paper(paper.key)))
     with stage_output(out, stage="tables", version=VERSION, inputs=inputs) as folder:
-        tables = paper_tables(paper.key, tree)
-        title = f"Rehearsal: {paper.title}" if is_rehearsal(results.name) else paper.title
+        tables = [measured_table(table, tree) for table in paper.tables]
+        drawn = [figure.to_json() for figure in figures.paper_figures(paper.key, tree)]
+        drawn = [{**one, "title": f"{rehearsal}{one['title']}"} for one in drawn]
+        title = f"{rehearsal}{paper.title}"
         header = {"paper": paper.key, "title": title, "scale": results.name, "seeds": list(seeds)}
         write_json(folder / "tables.json", {**header, "counts": verdict_counts(tables), "tables": tables})
-        write_json(folder / "figures.json", {**header, "figures": paper_figures(paper.key, tree)})
+        write_json(folder / "figures.json", {**header, "figures": drawn})
         write_json(folder / "metrics.json", flat_metrics(tables))
         write_curves(folder / "curves.csv", paper.key, tree)
 
@@ -126,7 +112,9 @@ def make_tables(
     rows: Annotated[tuple[str, ...], "rows whose results, and what they were made from, alone are read"] = (),
 ) -> None:
     """Writes a paper's tables, metrics, curves and figures beside what was published."""
-    build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
+    # the results that the graph declares as inputs of the tables of some rows
+    allowed = frozenset(results_of_rows(Path(), results.name, paper, rows, seeds)) if rows else None
+    build(results, paper, seeds, out, allowed)
 
 
 main = stage(make_tables)

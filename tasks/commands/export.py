@@ -114,7 +114,7 @@ def _reward_model(found: Trained, made: Path) -> str:
     trained = ScalarModel.training_settings(found.model)
     check_one_read(str(trained["segmenter"].get("kind")), build_aggregation(trained["aggregation"]), str(found.model))
     scorer = TrainedScorer.load(found.model, RewardModelInputs(data=found.data))
-    classifier = as_classifier(scorer.model, scorer.head, found.encoder.pad_id, str(found.model))
+    classifier = as_classifier(scorer.trained.model, scorer.trained.head, found.encoder.pad_id, str(found.model))
     save_model(classifier, made)
     template = hub_template(found.encoder.template, found.encoder.tokenizer)
     tokenizer = _write_tokenizer(found, made, template, padding="right")

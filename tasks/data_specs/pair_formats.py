@@ -56,14 +56,8 @@ _ANSWER = "\n\nAssistant:"
 
 @dataclass(frozen=True)
 class PairFormat:
-    """A format of preference pairs.
-
-    Args:
-        title: for people.
-        fits: whether a row is of this format.
-        convert: a row's prompt, chosen and rejected, and `messages` where the prompt has several; or why the row is
-            not a pair.
-    """
+    """A format of preference pairs: its title, whether a row is of it, and a row's prompt, chosen and rejected, with
+    `messages` where the prompt has several; or why the row is not a pair."""
 
     title: str
     fits: Callable[[Record], bool]
@@ -386,11 +380,7 @@ def _record(made: Record, row: Record, file: Path, number: int) -> Record:
 
 
 def _refuse(lines: Lines) -> NoReturn:
-    """Refuses rows of no known format.
-
-    Raises:
-        DataError: shows the first row and what was expected.
-    """
+    """Refuses rows of no known format: shows the first one and what was expected."""
     if not lines.rows:
         first = lines.broken[0] if lines.broken else None
         problem = "the file has no rows" if first is None else first.reason
@@ -406,10 +396,7 @@ def _refuse(lines: Lines) -> NoReturn:
 def split_by_prompt(records: Sequence[Record], share: float, most: int) -> tuple[list[Record], list[Record]]:
     """Returns records to train on and held-out ones, which have no prompt in common; the same ones each time.
 
-    Args:
-        records: of one or several files.
-        share: of the prompts that is held out, at least one.
-        most: prompts held out.
+    A share of the prompts is held out, at least one and at most `most`.
     """
     prompts = list(dict.fromkeys(str(record["prompt"]) for record in records))
     count = min(most, max(1, round(share * len(prompts))))

@@ -93,7 +93,7 @@ class ProxyReader:
 
 
 @dataclass(frozen=True)
-class Peak:
+class PeakEvaluation:
     """An evaluation of the peak: metrics as `peak_<metric>`, AlpacaEval answers, and these over the SFT model's."""
 
     metrics: Metrics
@@ -101,7 +101,7 @@ class Peak:
     over_sft: OverSft
 
 
-def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]) -> Peak:
+def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]) -> PeakEvaluation:
     """Evaluates a policy that has the peak's weights, against the SFT model's answers.
 
     Measures only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
@@ -113,4 +113,4 @@ def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Generati
     if evaluator.judge is not None and rows["mtbench"]:
         _, judged = evaluator.judge_dialogue(evaluator.judge, {"mtbench": rows["mtbench"]})
         found |= judged
-    return Peak({f"peak_{name}": value for name, value in found.items()}, rows["alpaca"], over)
+    return PeakEvaluation({f"peak_{name}": value for name, value in found.items()}, rows["alpaca"], over)

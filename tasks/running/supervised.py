@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
+from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import Policy
@@ -99,6 +101,16 @@ def fit(
         return train_resumably(
             model, target, config, seed=seed, checkpoints=checkpoints, label=label, measured=measured, shared=reused
         )
+
+
+def write_model(result: Path, save: Callable[[Path], object], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Writes a trained model with its tokenizer into a result.
+
+    Ranks other than 0 write to a folder that is thrown away, so they write no model, which is large.
+    """
+    if not distributed.rank():
+        save(result / "model")
+    tokenizer.save_pretrained(result / "model")
 
 
 def train_resumably(

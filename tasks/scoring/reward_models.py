@@ -122,16 +122,13 @@ class TrainedScorer:
     """A reward model of the project as a function of prompt and response, read as it was trained.
 
     Args:
-        model, aggregation, head, end_token: see `TrainedModel`.
+        trained: the model.
         encoder, segmenter: of the responses.
         policy: whose entropies the segmenter needs, None where it needs none.
         batch: rows per forward pass.
     """
 
-    model: ScalarModel
-    aggregation: Aggregation
-    head: str
-    end_token: int | None
+    trained: TrainedModel
     encoder: Encoder
     segmenter: Segmenter
     policy: Policy | None = None
@@ -154,8 +151,7 @@ class TrainedScorer:
         if segmenter.needs_entropies:
             policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder)
             policy.model.eval()
-        end_token = trained.end_token(encoder.tokenizer)
-        return cls(trained.model, trained.aggregation, trained.head, end_token, encoder, segmenter, policy)
+        return cls(trained, encoder, segmenter, policy)
 
     def segmented(
         self, rows: Rows, responses: Sequence[str]
@@ -165,14 +161,15 @@ class TrainedScorer:
         entropies = None
         if self.policy is not None:
             entropies = [values.tolist() for values in response_entropies(self.policy, encoded, self.batch)]
-        return segmented(encoded, self.encoder, self.segmenter, entropies, self.end_token)
+        end_token = self.trained.end_token(self.encoder.tokenizer)
+        return segmented(encoded, self.encoder, self.segmenter, entropies, end_token)
 
     def parts(
         self, sequences: Sequence[SegmentedSequence], batch: int | None = None
     ) -> tuple[torch.Tensor, list[dict[str, list[float]]]]:
         """Returns (e [n] float32; `worth`, `rewards` and `weights` of each one's segments)."""
-        size = batch or self.batch
-        return score_parts(self.model, sequences, self.encoder.pad_id, self.aggregation, size, head=self.head)
+        model, pad_id, size = self.trained, self.encoder.pad_id, batch or self.batch
+        return score_parts(model.model, sequences, pad_id, model.aggregation, size, head=model.head)
 
     def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
         """Returns e(x, y) of every row with its response."""
