@@ -45,7 +45,7 @@ COMMANDS = {
     "export": "RESULT FOLDER --data",
     "doctor": "--scale --deepspeed --gpus --gpu-memory",
     "verify": "WHAT",
-    "tune": "STUDY --trials --seed --from --write --keep --verbose -v",
+    "tune": "STUDY --trials --seed --write --keep --verbose -v",
     "graph": "--matrix --scale --check",
     "up": "--prefect-port --mlflow-port --page-port",
     "down": "",
