@@ -119,8 +119,8 @@ def tune_rows(
         keep: keep the worlds' trees in .work/tuning/, weights included.
 
     Raises:
-        RewardsmithError: an unknown study, one that was started or changed since its first trials, or a seed that is not
-            of tuning.
+        RewardsmithError: an unknown study, one that was started or changed since its first trials, or a seed that is
+            not of tuning.
         RunFailed: a stage failed.
     """
     root = Path.cwd()
