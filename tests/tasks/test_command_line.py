@@ -29,7 +29,7 @@ COMMANDS = {
     "run": "NAMES --full --seed --scale --report --no-report --sync --no-sync --pool --remote --verbose -v",
     "worker": "--pool --limit --verbose -v",
     "plan": "NAMES --full --seed --scale --all",
-    "rehearse": "NAMES --scale --rows --replies --gpus --gpu-memory --deepspeed --verbose -v",
+    "rehearse": "NAMES --scale --rows --verbose -v",
     "times": "PAPER --scale",
     "table": "NAME --scale --demo",
     "compare": "NAMES --scale --seed --metric --out",
