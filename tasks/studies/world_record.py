@@ -85,7 +85,8 @@ def world_record(
     cells: dict[str, Any] = {}
     machine: dict[str, Any] = {}
     for cell, file in zip(world.cells, world.pipelines, strict=True):
-        cells[cell] = found = {"rows": {}, "above": {}}
+        found: dict[str, dict[str, Any]] = {"rows": {}, "above": {}}
+        cells[cell] = found
         last = world.stages(cell)
         names, origins = {item.out: row for row, item in last.items()}, _origins(world, cell, last)
         # the machine is that of the first row
