@@ -8,23 +8,24 @@ installed by `make bench-peers`; a comparison whose peer is missing is not run, 
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
-from benchmarks.alternating import Row, options, print_rows, write_rows
+from benchmarks import engines, token_statistics
+from benchmarks.alternating import Row, against_peer, print_rows, write_rows
+from benchmarks.workload import ROOT
 
-#: Comparison -> the peer's folder, None where it needs none.
-COMPARISONS = {
-    "token_statistics": None,
-    "engines": None,
-    "reward_model": "trl-1.16",
-    "dpo": "trl-1.16",
-    "grpo": "trl-1.16",
-    "ppo": "trl-1.12",
+#: Comparisons with a peer: what is compared, in which unit, the version of TRL, and the target of the ratio.
+PEERS = {
+    "reward_model": ("reward model (RewardTrainer)", "pairs/s", "1.16", 2.0),
+    "dpo": ("DPO (DPOTrainer)", "pairs/s", "1.16", 1.5),
+    "grpo": ("GRPO (GRPOTrainer)", "episodes/s", "1.16", 2.0),
+    "ppo": ("PPO (PPOTrainer)", "episodes/s", "1.12", 3.0),
 }
+#: Comparisons within this project.
+OWN = {"token_statistics": token_statistics.rows, "engines": engines.rows}
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -46,22 +47,26 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = options(__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(COMPARISONS), default=list(COMPARISONS))
-    given: Any = parser.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=3, help="alternating repeats of each side")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each side")
+    parser.add_argument("--peers", type=Path, default=ROOT / ".work" / "peers", help="folder of `make bench-peers`")
+    parser.add_argument("--out", type=Path, default=ROOT / ".work" / "benchmarks")
+    parser.add_argument("--only", nargs="+", choices=[*OWN, *PEERS], default=[*OWN, *PEERS])
+    given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {load:.1f}", flush=True)
     if load > 0.5:
         print("note: other work runs on this machine; the ratio of processor seconds (CPU) is the steadier one")
     rows: list[Row] = []
-    for name, peer in COMPARISONS.items():
-        if name not in given.only:
-            continue
-        if peer and not (given.peers / peer).is_dir():
-            print(f"{name}: not run, the peer {peer} is not installed (make bench-peers)")
-            continue
-        rows += importlib.import_module(f"benchmarks.{name}").rows(given)
+    for name in given.only:
+        if name in OWN:
+            rows += OWN[name](given)
+        elif (given.peers / f"trl-{PEERS[name][2]}").is_dir():
+            rows += against_peer(name, *PEERS[name], given)
+        else:
+            print(f"{name}: not run, the peer trl-{PEERS[name][2]} is not installed (make bench-peers)")
     if rows:
         print_rows(rows)
         write_rows(rows, given.out / "comparisons.csv")

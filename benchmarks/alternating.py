@@ -1,12 +1,12 @@
 """Comparisons in which the sides take turns: each is a process of its own, and only one of them works at a time.
 
-A side is a module with a `side(name, options)` that prepares its work and returns a function that does it once and
-says how much it did. The process keeps its preparation, so that a repeat is the work alone; the first is thrown away.
+A side is a function of a module of `benchmarks`, such as `ours` and `peer`, that prepares its work by its options and
+returns a function that does it once and says how much it did. The process keeps its preparation, so that a repeat is
+the work alone; the first is thrown away.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import importlib
 import json
@@ -23,7 +23,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.workload import ROOT, workload
+
 #: Does the work once and says how much of it there was.
 Work = Callable[[], float]
 
@@ -143,13 +144,12 @@ def speed_row(what: str, unit: str, ours: list[Run], peer: list[Run], target: fl
     )  # fmt: skip
 
 
-def against_peer(name: str, what: str, unit: str, version: str, target: float, folder: Path, given: Any) -> list[Row]:
-    """The row of a benchmark whose sides 'ours' and 'peer' work on the same folder, the peer in its environment."""
-    work = {"folder": str(folder)}
-    python = peer_python(given.peers, f"trl-{version}")
+def against_peer(name: str, what: str, unit: str, version: str, target: float, given: Any) -> list[Row]:
+    """The row of a module whose sides `ours` and `peer` work on the same folder, the peer in its environment."""
+    work = {"folder": str(workload(given.out))}
     sides = [
         Side(name, "ours", work, threads=given.threads),
-        Side(name, "peer", work, python, given.threads),
+        Side(name, "peer", work, peer_python(given.peers, f"trl-{version}"), given.threads),
     ]
     runs = alternate(sides, given.repeats, given.out / "logs")
     return [speed_row(f"{what}, TRL {version}", unit, *runs, target)]
@@ -174,16 +174,6 @@ def write_rows(rows: list[Any], path: Path) -> None:
         writer = csv.DictWriter(file, list(asdict(rows[0])))
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
-
-
-def options(description: str | None) -> argparse.ArgumentParser:
-    """The options that every comparison takes."""
-    parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=3, help="alternating repeats of each side")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each side")
-    parser.add_argument("--peers", type=Path, default=ROOT / ".work" / "peers", help="folder of `make bench-peers`")
-    parser.add_argument("--out", type=Path, default=ROOT / ".work" / "benchmarks")
-    return parser
 
 
 def peer_python(peers: Path, name: str) -> str:
@@ -223,7 +213,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    _serve(importlib.import_module(f"benchmarks.{module}").side(name, json.loads(given)), channel)
+    _serve(getattr(importlib.import_module(f"benchmarks.{module}"), name)(**json.loads(given)), channel)
 
 
 if __name__ == "__main__":

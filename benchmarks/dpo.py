@@ -1,7 +1,5 @@
 """DPO, pairs per second, against TRL 1.16 `DPOTrainer`.
 
-    python -m benchmarks.dpo [--repeats 3]
-
 Both sides: one epoch over the same token ids, batches of 16 pairs, beta .1, float32. Ours computes the reference's
 log-probabilities first, in batches of similar length, and that pass is part of its time; the peer computes them
 batch by batch.
@@ -11,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.alternating import Row, Work, against_peer, options, print_rows
-from benchmarks.workload import encoded_pairs, load_model, peer_options, read, workload
+from benchmarks.alternating import Work
+from benchmarks.workload import encoded_pairs, load_model, peer_options, read
 
 BATCH = 16
 RATE = 1e-4
 BETA = 0.1
-TARGET = 1.5
 
 
 def ours(folder: str) -> Work:
@@ -77,15 +74,3 @@ def peer(folder: str) -> Work:
         return float(config.max_steps * BATCH)
 
     return work
-
-
-def side(name: str, given: dict[str, Any]) -> Work:
-    return {"ours": ours, "peer": peer}[name](given["folder"])
-
-
-def rows(given: Any) -> list[Row]:
-    return against_peer("dpo", "DPO (DPOTrainer)", "pairs/s", "1.16", TARGET, workload(given.out), given)
-
-
-if __name__ == "__main__":
-    print_rows(rows(options(__doc__).parse_args()))

@@ -20,23 +20,23 @@ BATCH, MICROBATCH, TOKENS, HEAD_SIZE = 64, 32, 64, 32
 TARGET = 1.0
 
 
-def side(name: str, given: dict[str, Any]) -> Work:
+def sampling(folder: str, engine: str, scored: bool) -> Work:
     import torch
 
     from rlhf_core.models.policy import Policy, pad_rows
     from rlhf_core.models.sampling import Sampling, generate
     from rlhf_core.policy_optimisation.experience import score
 
-    policy = Policy(load_model(given["folder"]).eval(), **read(given["folder"], "facts"))
-    prompts = pad_rows(sorted(read(given["folder"], "prompts")[:BATCH], key=len), policy.pad_id, "left")
-    sampling = Sampling(TOKENS, engine=given["engine"])
+    policy = Policy(load_model(folder).eval(), **read(folder, "facts"))
+    prompts = pad_rows(sorted(read(folder, "prompts")[:BATCH], key=len), policy.pad_id, "left")
+    sampling = Sampling(TOKENS, engine=engine)
 
     @torch.no_grad()
     def work() -> float:
         for parameter in policy.model.parameters():
             parameter[..., 0] += 1e-6
         drawn = generate(policy, *prompts, sampling, torch.Generator().manual_seed(0))
-        if given["scored"]:
+        if scored:
             score(policy, *prompts, drawn.ids, drawn.mask, MICROBATCH)
         return float(drawn.mask.sum())
 
@@ -55,12 +55,9 @@ def rows(given: Any) -> list[Row]:
     folder = str(workload(given.out, head_dim=HEAD_SIZE))
     asked = [("loop", False), ("vllm", False), ("vllm", True)]
     sides = [
-        Side(
-            "engines", f"{engine}-scored" if scored else engine,
-            {"folder": folder, "engine": engine, "scored": scored}, threads=given.threads,
-        )
+        Side("engines", "sampling", {"folder": folder, "engine": engine, "scored": scored}, threads=given.threads)
         for engine, scored in asked
-    ]  # fmt: skip
+    ]
     loop, *others = alternate(sides, given.repeats, given.out / "logs")
     return [
         speed_row(

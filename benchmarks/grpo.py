@@ -1,7 +1,5 @@
 """GRPO, episodes per second, against TRL 1.16 `GRPOTrainer`.
 
-    python -m benchmarks.grpo [--repeats 3]
-
 Both sides: the same prompts, 16 of them with 4 responses of at most 64 tokens per iteration, one optimiser step in
 forward passes of 16, KL against a frozen reference in the loss, float32, and one cheap reward of the response's words.
 """
@@ -11,13 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.alternating import Row, Work, against_peer, options, print_rows
-from benchmarks.workload import load_model, peer_options, read, workload
+from benchmarks.alternating import Work
+from benchmarks.workload import load_model, peer_options, read
 
 ROLLOUT, GROUP, MICROBATCH, TOKENS, ITERATIONS = 64, 4, 16, 64, 3
 RATE = 1e-4
 KL = 0.04
-TARGET = 2.0
 
 
 def variety(text: str) -> float:
@@ -99,15 +96,3 @@ def peer(folder: str) -> Work:
         return float(ITERATIONS * ROLLOUT)
 
     return work
-
-
-def side(name: str, given: dict[str, Any]) -> Work:
-    return {"ours": ours, "peer": peer}[name](given["folder"])
-
-
-def rows(given: Any) -> list[Row]:
-    return against_peer("grpo", "GRPO (GRPOTrainer)", "episodes/s", "1.16", TARGET, workload(given.out), given)
-
-
-if __name__ == "__main__":
-    print_rows(rows(options(__doc__).parse_args()))

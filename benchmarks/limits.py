@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.alternating import ROOT, Work
-from benchmarks.workload import read, workload
+from benchmarks.alternating import Work
+from benchmarks.workload import ROOT, read, workload
 
 COMPARISONS = ("reward_model", "dpo", "grpo", "ppo")
 
@@ -108,7 +108,7 @@ def main() -> None:
     columns = ["comparison", "models", "padding", "at most"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for name in options.comparisons:
-        work = importlib.import_module(f"benchmarks.{name}").side("ours", {"folder": str(folder)})
+        work = importlib.import_module(f"benchmarks.{name}").ours(str(folder))
         work()
         part = in_models(work, pad_id, options.repeats)
         print(f"| {name} | {part['models']:.0%} | {part['padding']:.0%} | {1 / part['models']:.2f} |", flush=True)

@@ -1,7 +1,5 @@
 """PPO (rollout, scoring, update), episodes per second, against TRL 1.12 `experimental.ppo.PPOTrainer`.
 
-    python -m benchmarks.ppo [--repeats 3]
-
 Both sides: the same prompts, 64 responses of at most 64 tokens per iteration, one epoch of one minibatch in forward
 passes of 16, a reward model and a critic of the policy's shape, KL in the reward, float32. Ours drops a row at its
 EOS and computes rows of similar length together; the peer pads all to the longest. The peer samples and scores 64 rows
@@ -11,15 +9,13 @@ at a time, which suits it better.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from benchmarks.alternating import Row, Work, against_peer, options, print_rows
-from benchmarks.workload import load_model, peer_options, read, workload
+from benchmarks.alternating import Work
+from benchmarks.workload import load_model, peer_options, read
 
 ROLLOUT, MICROBATCH, TOKENS, ITERATIONS = 64, 16, 64, 3
 RATE = 1e-4
 KL = 0.05
-TARGET = 3.0
 
 
 def ours(folder: str) -> Work:
@@ -91,15 +87,3 @@ def peer(folder: str) -> Work:
         return float(ITERATIONS * ROLLOUT)
 
     return work
-
-
-def side(name: str, given: dict[str, Any]) -> Work:
-    return {"ours": ours, "peer": peer}[name](given["folder"])
-
-
-def rows(given: Any) -> list[Row]:
-    return against_peer("ppo", "PPO (PPOTrainer)", "episodes/s", "1.12", TARGET, workload(given.out), given)
-
-
-if __name__ == "__main__":
-    print_rows(rows(options(__doc__).parse_args()))

@@ -1,21 +1,16 @@
 """Reward-model training, pairs per second, against TRL 1.16 `RewardTrainer`.
 
-    python -m benchmarks.reward_model [--repeats 3]
-
 Both sides: one epoch over the same token ids, batches of 16 pairs, AdamW, float32, one forward pass for chosen and
 rejected together. Ours batches pairs of similar length and reads the head at response tokens.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from benchmarks.alternating import Row, Work, against_peer, options, print_rows
-from benchmarks.workload import encoded_pairs, load_model, peer_options, read, workload
+from benchmarks.alternating import Work
+from benchmarks.workload import encoded_pairs, load_model, peer_options, read
 
 BATCH = 16
 RATE = 1e-3
-TARGET = 2.0
 
 
 def ours(folder: str) -> Work:
@@ -73,17 +68,3 @@ def peer(folder: str) -> Work:
         return float(config.max_steps * BATCH)
 
     return work
-
-
-def side(name: str, given: dict[str, Any]) -> Work:
-    return {"ours": ours, "peer": peer}[name](given["folder"])
-
-
-def rows(given: Any) -> list[Row]:
-    return against_peer(
-        "reward_model", "reward model (RewardTrainer)", "pairs/s", "1.16", TARGET, workload(given.out), given
-    )
-
-
-if __name__ == "__main__":
-    print_rows(rows(options(__doc__).parse_args()))

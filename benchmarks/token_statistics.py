@@ -1,7 +1,5 @@
 """Log-probability and entropy of tokens, fused with the output projection, against log-softmax and gather.
 
-    python -m benchmarks.token_statistics [--repeats 3]
-
 Hidden size 256, float32. Time is of alternating repeats; memory is how much the first call raises the peak resident
 size of a fresh process that holds hidden states and weights. The first line is what the targets are set for; the
 others are the curve over vocabulary and number of tokens.
@@ -10,9 +8,10 @@ others are the curve over vocabulary and number of tokens.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.alternating import Row, Run, Side, Work, alternate, options, print_rows
+from benchmarks.alternating import Row, Run, Side, Work, alternate
 
 HIDDEN = 256
 #: The least growth that can be told, bytes.
@@ -23,36 +22,40 @@ CURVE = ((2048, 131072), (512, 131072), (2048, 32768), (2048, 8192 + 1024))
 TARGETS = {False: (1.0, 0.15), True: (1.3, 0.4)}
 
 
-def side(name: str, given: dict[str, Any]) -> Work:
+def _work(statistics_of: Callable[..., Any], tokens: int, vocabulary: int, backward: bool) -> Work:
+    """Returns the work of a function of hidden states, targets and output projection."""
     import torch
 
-    from rlhf_core.models.logprobs import token_statistics
-
     torch.manual_seed(0)
-    hidden = torch.randn(given["tokens"], HIDDEN)
-    output = torch.nn.Linear(HIDDEN, given["vocabulary"], bias=False)
-    targets = torch.randint(0, given["vocabulary"], (given["tokens"],))
-
-    def peer(state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        log_p = output(state).log_softmax(dim=-1)
-        return log_p.gather(1, targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(dim=-1)
-
-    def ours(state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return token_statistics(state, targets, output)
-
-    function = {"ours": ours, "peer": peer}[name]
+    hidden = torch.randn(tokens, HIDDEN)
+    output = torch.nn.Linear(HIDDEN, vocabulary, bias=False)
+    targets = torch.randint(0, vocabulary, (tokens,))
 
     def work() -> float:
-        if not given["backward"]:
+        if not backward:
             with torch.no_grad():
-                function(hidden)
+                statistics_of(hidden, targets, output)
         else:
             output.weight.grad = None
-            logprobs, entropies = function(hidden.clone().requires_grad_())
+            logprobs, entropies = statistics_of(hidden.clone().requires_grad_(), targets, output)
             (logprobs.sum() + 0.01 * entropies.sum()).backward()
-        return float(given["tokens"])
+        return float(tokens)
 
     return work
+
+
+def ours(**shape: Any) -> Work:
+    from rlhf_core.models.logprobs import token_statistics
+
+    return _work(token_statistics, **shape)
+
+
+def peer(**shape: Any) -> Work:
+    def statistics_of(hidden: Any, targets: Any, output: Any) -> tuple[Any, Any]:
+        log_p = output(hidden).log_softmax(dim=-1)
+        return log_p.gather(1, targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(dim=-1)
+
+    return _work(statistics_of, **shape)
 
 
 def _rows(shape: dict[str, Any], runs: list[list[Run]]) -> list[Row]:
@@ -79,7 +82,3 @@ def rows(given: Any) -> list[Row]:
             sides = [Side("token_statistics", name, shape, threads=given.threads) for name in ("ours", "peer")]
             found += _rows(shape, alternate(sides, given.repeats, given.out / "logs"))
     return found
-
-
-if __name__ == "__main__":
-    print_rows(rows(options(__doc__).parse_args()))

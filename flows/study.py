@@ -24,13 +24,13 @@ from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
 from tasks.studies.plan import check_study
-from tasks.studies.records import write_record
-from tasks.studies.registration import (
+from tasks.studies.records import (
     Registration,
     check_tuning_seed,
     record_file,
     refuse_uncommitted_code,
     registration_of,
+    write_record,
 )
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.world_record import diverged_stages, world_record

@@ -16,7 +16,7 @@ from flows.scheduler import RunFailed, run_stale
 from tasks.commands.study import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
-from tasks.studies.registration import check_tuning_seed, refuse_if_started
+from tasks.studies.records import check_tuning_seed, refuse_if_started
 from tasks.studies.tree import Trial, WorldTree, write_tree
 from tasks.studies.tuned import read_tuning, tuned_rows, write_overrides
 from tasks.studies.tuning import (
@@ -27,7 +27,6 @@ from tasks.studies.tuning import (
     pending,
     record_to_continue,
     settings_digests,
-    taken_over,
     trials_of,
     tuning_plan,
     write_tuning,
@@ -42,16 +41,16 @@ TRIALS_PER_ROUND = 4
 
 def write_trials(
     root: Path, plan: TuningPlan, record: Record, seed: int, trials: Sequence[Trial]
-) -> tuple[WorldTree, dict[tuple[Trial, str], str]]:
+) -> tuple[WorldTree, dict[tuple[str, str], str]]:
     """Writes the tree of some trials in the world of a seed, over the tree of other trials, whose results stay; returns
     it with the digests of the rows' settings.
 
     Raises:
         DataError: a row was changed since its first trials.
     """
-    world = WorldTree(plan.study, plan.trial_rows(trials), seed, root / WORK / plan.study / str(seed))
+    world = WorldTree(plan.study, plan.spec, seed, root / WORK / plan.study / str(seed), plan.points(trials))
     write_tree(root, world)
-    digests = settings_digests(world, plan)
+    digests = settings_digests(world)
     check_digests(record, seed, digests)
     return world, digests
 
@@ -105,9 +104,8 @@ def remove_trees(root: Path, study: str) -> None:
 
 def tune_rows(
     name: str,
-    trials: int | None = None,
-    seeds: Sequence[int] = (),
-    other: str | None = None,
+    trials: int = TRIALS,
+    seeds: Sequence[int] = SEEDS,
     write: bool = False,
     keep: bool = False,
 ) -> str | None:
@@ -117,30 +115,17 @@ def tune_rows(
         name: of the study, studies/<name>.yaml.
         trials: number of points that each row is tried at.
         seeds: tuning seeds; each trial runs with each of them.
-        other: the study whose trials of the same rows are taken over first.
         write: put each row's best settings into the study's file.
         keep: keep the worlds' trees in .work/tuning/, weights included.
 
     Raises:
-        RewardsmithError: an unknown study, one that was started or changed since its first trials, a seed that is not
-            of tuning, or trials of `other` of other settings.
+        RewardsmithError: an unknown study, one that was started or changed since its first trials, or a seed that is
+            not of tuning.
         RunFailed: a stage failed.
     """
     root = Path.cwd()
     file = study_file(root, name)
-    theirs = None if other is None else read_tuning(root, other)
-    known = trials_of(theirs or read_tuning(root, file.stem))
-    plan = tuning_plan(root, file.stem, read_study(file), max(trials or (known if theirs else TRIALS), known, 1))
-    if other is not None:
-        refuse_if_started(root, file.stem)
-        record = taken_over(root, plan, other)
-        try:
-            check_settings(root, plan, record)
-        finally:
-            remove_trees(root, plan.study)
-        write_tuning(root, record)
-        seeds = seeds or record["seeds"]
-    seeds = seeds or SEEDS
+    plan = tuning_plan(root, file.stem, read_study(file), max(trials, trials_of(read_tuning(root, file.stem))))
     for seed in seeds:
         check_tuning_seed(seed)
     record = record_to_continue(root, plan, seeds)

@@ -109,20 +109,13 @@ def rehearse(
     rows: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of <name>.<split>.jsonl[.gz] with real rows.")
     ] = None,
-    replies: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='What judges and teachers say: lines of {"template": ..., "reply": ...}.'),
-    ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the forecast.")] = 8,
-    gpu_memory: Annotated[float, typer.Option(help="GiB of each GPU of the forecast.")] = 80.0,
-    deepspeed: Annotated[Path | None, typer.Option(help="DeepSpeed configuration of the forecast.")] = None,
     verbose: Verbose = False,
 ) -> None:
     """Run everything of a scale in small before GPUs are paid: every stage, table, figure and MLflow run.
 
     Models are tiny and random, data are a few rows, judges and teachers are played by this machine; no number is a
-    result. The list at the end says which cells stay empty and why, then what the scale will cost. Exits with 1 when a
-    cell is empty without a reason or a stage failed. Everything is in `.work/rehearsal/<scale>/`.
+    result. The list at the end says which cells stay empty and why. Exits with 1 when a cell is empty without a reason
+    or a stage failed. Everything is in `.work/rehearsal/<scale>/`. What a scale costs: `rewardsmith doctor --scale`.
 
     Examples: `rewardsmith rehearse all --scale paper --rows ../shared/data` · `rewardsmith rehearse segment dpo`.
     """
@@ -130,28 +123,22 @@ def rehearse(
 
     from tasks.dvc.pipelines import asked_papers
     from tasks.graph.check import refuse_rows
-    from tasks.graph.scale_check import report as forecast
     from tasks.rehearsal.empty_cells import listing_of
-    from tasks.rehearsal.endpoint import endpoints, read_replies
+    from tasks.rehearsal.endpoint import endpoints
     from tasks.rehearsal.tree import environment, write_tree
 
-    root = Path.cwd()
-    paper, chosen = split_names(root, names or [])
+    paper, chosen = split_names(Path.cwd(), names or [])
     logging.disable_progress_bar()  # of stand-ins, each written in a moment
-    said = None if replies is None else read_replies(replies)
-    rehearsal = write_tree(root, scale, rows, replies)
-    asked = dict.fromkeys(asked_papers(rehearsal.tree, paper, scale=rehearsal.name, full=True), tuple(chosen))
-    refuse_rows(rehearsal.tree, rehearsal.name, asked)
-    choice = {"paper": paper, "scale": rehearsal.name, "full": paper == SUITE, "rows": chosen}
+    tree, name = write_tree(Path.cwd(), scale, rows)
+    asked = dict.fromkeys(asked_papers(tree, paper, scale=name, full=True), tuple(chosen))
+    refuse_rows(tree, name, asked)
+    choice = {"paper": paper, "scale": name, "full": paper == SUITE, "rows": chosen}
     show_progress(verbose)
-    with endpoints(said) as served:
-        surroundings = environment(rehearsal.tree, served)
-        status = run_flow("paper", choice, verbose=verbose, folder=rehearsal.tree, environment=surroundings)
-    found = listing_of(rehearsal, asked)
+    with endpoints() as served:
+        status = run_flow("paper", choice, verbose=verbose, folder=tree, environment=environment(tree, served))
+    found, file = listing_of(tree, name, asked), tree / "rehearsal.md"
     if status and not found.failed:
         found.failed["flow"] = f"the flow ended with status {status}; its log is above"
-    file = found.write(rehearsal)
-    print(file.read_text(encoding="utf-8"))
-    print(f"list: {file.relative_to(root)}; report: {(rehearsal.tree / 'report').relative_to(root)}/index.html")
-    forecast(root, scale, deepspeed, gpus, gpu_memory)
+    file.write_text(found.text(scale), encoding="utf-8")
+    print(found.text(scale), f"list: {file}; report: {tree / 'report' / 'index.html'}", sep="\n")
     raise typer.Exit(found.status)

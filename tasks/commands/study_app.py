@@ -62,13 +62,8 @@ def show_study(name: StudyName) -> None:
 
 def tune(
     study: Annotated[str, typer.Argument(help="The study: studies/<name>.yaml.")],
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Points at which each row is tried, 16 unless given.")
-    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Points at which each row is tried.")] = 16,
     seed: Annotated[list[int] | None, typer.Option(help="A tuning seed, 100 to 199 (may be repeated).")] = None,
-    other: Annotated[
-        str | None, typer.Option("--from", help="Take over the trials that this study has of the same rows.")
-    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put each row's best settings into the study's file.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the trials' weights in .work/tuning/.")] = False,
     verbose: Verbose = False,
@@ -78,5 +73,5 @@ def tune(
     Search spaces: `params/tuning.yaml`. What was tried: `reference/tuning/<study>.json`; it is not tried again.
     Example: `rewardsmith tune credit --trials 16 --seed 100 --seed 101`. Seed 100 unless given.
     """
-    choice = {"name": study, "trials": trials, "seeds": seed or (), "other": other, "write": write, "keep": keep}
+    choice = {"name": study, "trials": trials, "seeds": seed or [100], "write": write, "keep": keep}
     raise typer.Exit(run_flow("tune", choice, verbose=verbose))

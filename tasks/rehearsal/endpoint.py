@@ -21,43 +21,24 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from rlhf_core.aspects.language_tool import URL_VARIABLE as LANGUAGETOOL
-from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.errors import DataError, hint
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.reasoning.templates import REWRITTEN
 from tasks.params.yaml_files import read_mapping
 
-Replies = Mapping[str, Sequence[str]]
-REPLIES: Replies = read_mapping(Path(__file__).with_name("replies.yaml"))
+#: Replies by the name of a template.
+REPLIES: Mapping[str, Sequence[str]] = read_mapping(Path(__file__).with_name("replies.yaml"))
 MODEL = "rehearsal"
 _SOLUTION = re.compile(r"Correct solution: (.*?)\nPrediction:", re.DOTALL)
 
 
-def read_replies(file: Path) -> dict[str, list[str]]:
-    """Returns the replies of a file of JSON Lines by template: `{"template": "arena_hard", "reply": "..."}`.
-
-    Raises:
-        DataError: a file that cannot be read, an unknown template, or a reply that is not a text, with its row.
-    """
-    found: dict[str, list[str]] = {}
-    for row, line in enumerate(read_jsonl(file), start=1):
-        name, reply = str(line.get("template")), line.get("reply")
-        if name not in REPLIES:
-            raise DataError(f"'{name}' is unknown{hint(name, REPLIES)}", file=str(file), row=row, field="template")
-        if not isinstance(reply, str):
-            raise DataError(f"it is {reply!r}, not a text", file=str(file), row=row, field="reply")
-        found.setdefault(name, []).append(reply)
-    return found
-
-
-def completion(body: Mapping[str, Any], replies: Replies) -> dict[str, Any]:
+def completion(body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a chat completion for a request's body, whose system message says its template."""
     texts = {message["role"]: message["content"] for message in body["messages"]}
     names = [name for name, template in TEMPLATES.items() if template.system == texts.get("system", "")]
     if names == ["locate_error", "rewrite_solution"]:
         names = names[texts["user"].rstrip().endswith(REWRITTEN) :]
     draw = int(sha256(texts["user"].encode("utf-8", "surrogatepass")).hexdigest()[:8], 16)
-    known = replies[names[0]] or _SOLUTION.findall(texts["user"])[-1:]
+    known = REPLIES[names[0]] or _SOLUTION.findall(texts["user"])[-1:]
     choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
     choice["message"] = {"role": "assistant", "content": known[draw % len(known)]}
     if body.get("logprobs"):
@@ -80,7 +61,6 @@ class _Handler(BaseHTTPRequestHandler):
     """Handler of the requests of a rehearsal."""
 
     protocol_version = "HTTP/1.1"
-    replies: Replies
 
     def do_POST(self) -> None:
         """Answers a request; 400 with the reason for one that is not in protocol."""
@@ -90,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.path.endswith("/v2/check"):
                 payload = checked(parse_qs(sent, keep_blank_values=True)["text"][0])
             else:
-                payload = completion(json.loads(sent), self.replies)
+                payload = completion(json.loads(sent))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             status, payload = 400, {"error": {"message": f"not in protocol: {type(error).__name__}: {error}"}}
         content = json.dumps(payload).encode("ascii")
@@ -105,14 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def endpoints(replies: Replies | None = None) -> Iterator[dict[str, str]]:
-    """Runs the server; yields the environment variables by which stages find it.
-
-    Args:
-        replies: by template, in place of those of `replies.yaml`.
-    """
-    handler = type("_HandlerOfReplies", (_Handler,), {"replies": {**REPLIES, **(replies or {})}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+def endpoints() -> Iterator[dict[str, str]]:
+    """Runs the server; yields the environment variables by which stages find it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever, name="rehearsal endpoints", daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{server.server_port}"

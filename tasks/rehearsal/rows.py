@@ -37,14 +37,12 @@ class SmallRows:
         folder: for files of rows, `<name>.<split>.jsonl`.
         given: the source of real rows, None for none.
         also: names of sets in `given` by the names that the scale has for them.
-        origins: by set: 'rows of <set>' or 'made up'.
         texts: of every row.
     """
 
     folder: Path
     given: DirectorySource | None
     also: Mapping[str, str] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
 
     def write(
@@ -68,10 +66,8 @@ class SmallRows:
         known = self.given.available() if self.given else {}
         local = next((one for one in (name, self.also.get(name, name)) if split in known.get(one, ())), None)
         if local is None or self.given is None:
-            self.origins.setdefault(name, "made up")
             first = 101 if split == "train" else 201
             return [_made_up(kind, f"{name}-{split}", number) for number in range(first, first + count)]
-        self.origins[name] = f"rows of {local}"
         found = [row for row in _read(self.given.file(local, split)) if where is None or where(row)]
         found.sort(key=lambda row: (not row.get("reference"), len(json.dumps(row))))
         return [_with_prompt(row) if kind == "prompt" else row for row in found[:count]]
@@ -80,9 +76,7 @@ class SmallRows:
         """Writes a split of a set of pairs: one pair of each of some questions."""
         ids = [row["id"] for row in questions]
         found = self.records(name, split, "preference", len(ids), lambda row: row.get("question_id") in ids)
-        if self.origins[name] == "made up":
-            found = [{**row, "question_id": id_} for row, id_ in zip(found, ids, strict=True)]
-        self._write_file(name, split, found)
+        self._write_file(name, split, [{"question_id": id_, **row} for row, id_ in zip(found, ids, strict=False)])
 
     def task(self, task: str, shots: int, name: str | None) -> str:
         """Writes the rows of a task of lm-evaluation-harness; returns the name of their set."""
@@ -119,7 +113,6 @@ class SmallRows:
                 for length, preference in ((-1.0, 0.6), (1.0, 0.3)):
                     made = {"preference": preference + index % 9 / 100, "index": index, "std_delta_len": length}
                     writer.writerow(made | {"instruction_difficulty": index % 9 / 10, "not_gamed_baseline": False})
-        self.origins["df_gamed.csv"] = "made up"
         return f"{self.folder.name}/{file.name}"
 
     def _write_file(self, name: str, split: str, rows: list[Record]) -> Path:

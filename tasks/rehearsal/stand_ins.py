@@ -1,69 +1,53 @@
 """Stand-ins of a rehearsal for the models of a scale: tiny, with random weights, of the same architecture class.
 
-A model that the hub's cache has keeps its own tokenizer and its configuration's fields beside the sizes. Any other one
-has a tokenizer that is trained on the rehearsal's rows and knows the markers of every chat template.
+Their tokenizer is trained on the rehearsal's rows and knows the markers of every chat template.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.models.architecture import known_configuration, make_tiny
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 #: Tokens of a trained tokenizer.
 VOCABULARY = 512
 
 
-@dataclass
-class StandIns:
-    """The stand-ins of one rehearsal.
+def language_model(source: str, texts: Sequence[str], folder: Path) -> None:
+    """Writes the stand-in for a language model into a folder, once; it has always the same random weights.
 
-    Attributes:
-        tree: the rehearsal's folder.
-        texts: that tokenizers are trained on.
-        tokenizers: whose tokenizer the stand-in for each model has.
+    Raises:
+        RecipeError: a model of unknown architecture.
     """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    tree: Path
-    texts: Sequence[str]
-    tokenizers: dict[str, str] = field(default_factory=dict)
+    if folder.exists():
+        return
+    config, words = make_tiny(known_configuration(source)), _trained(texts)
+    config.vocab_size = len(words)
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        kind.from_config(config, dtype=config.dtype or torch.float32).save_pretrained(folder)
+    words.save_pretrained(folder)
 
-    def of(self, source: str) -> str:
-        """Returns the folder of the stand-in for a language model, relative to the tree.
 
-        Raises:
-            RecipeError: a model of unknown architecture.
-        """
-        folder = f"hub/{source.replace('/', '--')}"
-        if source not in self.tokenizers:
-            from_cache = _write_from_cache(source, self.tree / folder)
-            self.tokenizers[source] = "its own tokenizer" if from_cache else "a tokenizer trained on the rows"
-            if not from_cache:
-                config, words = make_tiny(known_configuration(source)), _trained(self.texts)
-                config.vocab_size = len(words)
-                _save_random(config, self.tree / folder)
-                words.save_pretrained(self.tree / folder)
-        return folder
+def sentence_model(model: str, texts: Sequence[str], folder: Path) -> None:
+    """Writes the stand-in for a SaT model into a folder."""
+    from rlhf_core.segmentation.boundary_tagger import build_tagger, save_tagger, train_tokenizer
+    from rlhf_core.segmentation.sat import TaggerConfig
 
-    def sentences(self, model: str) -> str:
-        """Returns the folder of the stand-in for a SaT model, relative to the tree."""
-        from rlhf_core.segmentation.boundary_tagger import build_tagger, save_tagger, train_tokenizer
-        from rlhf_core.segmentation.sat import TaggerConfig
-
-        folder = f"hub/{model.replace('/', '--')}"
-        layers = next((int(letter) for letter in model if letter.isdigit()), 1)
-        config = TaggerConfig(layers=layers, hidden=16, heads=2, vocabulary=320)
-        words = train_tokenizer(self.texts, config.vocabulary)
-        save_tagger(build_tagger(config, words, 0), words, self.tree / folder, threshold=0.5, max_sentence_chars=256)
-        self.tokenizers[model] = "a tokenizer trained on the rows"
-        return folder
+    layers = next((int(letter) for letter in model if letter.isdigit()), 1)
+    config = TaggerConfig(layers=layers, hidden=16, heads=2, vocabulary=320)
+    words = train_tokenizer(texts, config.vocabulary)
+    save_tagger(build_tagger(config, words, 0), words, folder, threshold=0.5, max_sentence_chars=256)
 
 
 def _trained(texts: Sequence[str]) -> PreTrainedTokenizerBase:
@@ -78,29 +62,3 @@ def _trained(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     )
     words.chat_template = hub_template(TEMPLATES["phi3"], words)
     return words
-
-
-def _save_random(config: PreTrainedConfig, folder: Path) -> None:
-    """Writes a model of a configuration with random weights, always the same ones."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        kind.from_config(config, dtype=config.dtype or torch.float32).save_pretrained(folder)
-
-
-def _write_from_cache(source: str, folder: Path) -> bool:
-    """Writes a stand-in with the tokenizer and configuration of a folder or the hub's cache; returns whether they are
-    there."""
-    from transformers import AutoConfig, AutoTokenizer
-
-    try:
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-        words = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError):
-        return False
-    _save_random(make_tiny(config), folder)
-    words.save_pretrained(folder)
-    return True

@@ -15,8 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS
 from tasks.params.yaml_files import read_mapping, yaml_text
 from tasks.rehearsal.rows import SmallRows
-from tasks.rehearsal.stand_ins import StandIns
+from tasks.rehearsal.stand_ins import language_model, sentence_model
 
 CAPS = read_mapping(Path(__file__).with_name("caps.yaml"))
 SEED = 0
@@ -40,35 +39,16 @@ CHOICE_TESTS = ("mmlu_math",)
 Settings = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """A rehearsal's tree.
-
-    Attributes:
-        scale: that is rehearsed.
-        tree: the folder.
-        rows, stand_ins: that take the place of data and models.
-    """
-
-    scale: str
-    tree: Path
-    rows: SmallRows
-    stand_ins: StandIns
-
-    @property
-    def name(self) -> str:
-        """Returns the name of the scale in the tree."""
-        return f"{REHEARSAL}{self.scale}"
-
-
-def write_tree(project: Path, scale: str, given: Path | None, replies: Path | None = None) -> Rehearsal:
-    """Writes a rehearsal's tree; results stay where rows and replies are those of the rehearsal before.
+def write_tree(project: Path, scale: str, given: Path | None) -> tuple[Path, str]:
+    """Writes a rehearsal's tree; results stay where rows are those of the rehearsal before.
 
     Args:
         project: the repository.
         scale: that is rehearsed.
         given: folder of real rows, None for made-up rows alone.
-        replies: file of the judges' replies, None for drawn verdicts.
+
+    Returns:
+        the tree, and the scale's name in it.
 
     Raises:
         RecipeError: the testbed, which needs no rehearsal, or a model of unknown architecture.
@@ -77,9 +57,9 @@ def write_tree(project: Path, scale: str, given: Path | None, replies: Path | No
     if scale == DEFAULT_SCALE or is_rehearsal(scale):
         raise RecipeError(f"scale is '{scale}', which runs in minutes as it is; rehearse small or paper")
     tree = project / ".work" / "rehearsal" / scale
-    read = [] if given is None else sorted(given.iterdir())
-    files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in (*read, *filter(None, [replies]))]
-    made_of, note = f"{given} {files}", tree / "made_of.txt"
+    files = [] if given is None else sorted(given.iterdir())
+    made_of = f"{given} {[(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]}"
+    note = tree / "made_of.txt"
     if not note.exists() or note.read_text(encoding="utf-8") != made_of:
         shutil.rmtree(tree, ignore_errors=True)
     for folder in ("params", "rows"):
@@ -90,34 +70,33 @@ def write_tree(project: Path, scale: str, given: Path | None, replies: Path | No
     suite = {"seeds": [SEED], "scale_seeds": {"default": [SEED]}}
     (tree / RUNS).write_text(yaml_text({"suite": suite}), encoding="utf-8")
     rows = SmallRows(tree / "rows", None if given is None else DirectorySource(given), CAPS["also"])
-    found = Rehearsal(scale, tree, rows, StandIns(tree, rows.texts))
-    _write_scale(project, found)
+    _write_scale(project, tree, scale, rows)
     if not (tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=tree, check=True)
-    return found
+    return tree, f"{REHEARSAL}{scale}"
 
 
-def _write_scale(project: Path, rehearsal: Rehearsal) -> None:
+def _write_scale(project: Path, tree: Path, scale: str, rows: SmallRows) -> None:
     """Writes the pages of the scale, made small; data first, on whose rows tokenizers are trained."""
     from tasks.graph.dvc_files import STAGES as EVERY
 
-    folder = rehearsal.tree / "params" / "scales" / rehearsal.name
+    folder = tree / "params" / "scales" / f"{REHEARSAL}{scale}"
     folder.mkdir()
     pages = {
         kind: {
             name: small(read_settings(address.under(project)))
-            for name, address in scale_entries(project, rehearsal.scale, kind).items()
+            for name, address in scale_entries(project, scale, kind).items()
             if name != RESOURCES
         }
         for kind in KINDS
     }
     for values in pages["data"].values():
-        _with_small_rows(rehearsal.rows, values)
+        _with_small_rows(rows, values)
     for values in pages[STAGES].values():
         for name, own in values.get("sets", {}).items():
-            values["sets"][name] = rehearsal.rows.reward_bench(name, own)
+            values["sets"][name] = rows.reward_bench(name, own)
     for values in (values for kind in KINDS for values in pages[kind].values()):
-        _with_stand_ins(rehearsal.stand_ins, values)
+        _with_stand_ins(tree, rows.texts, values)
     for name, values in pages[STAGES].items():
         if name.startswith("samples"):
             values["gold"] = 1  # one sample of each question is its solution
@@ -146,16 +125,22 @@ def small(values: Mapping[str, Any]) -> Settings:
     return made | CAPS["supervised"] if {"epochs", "updates"} & values.keys() else made
 
 
-def _with_stand_ins(stand_ins: StandIns, values: Settings) -> None:
+def _with_stand_ins(tree: Path, texts: Sequence[str], values: Settings) -> None:
     """Puts stand-ins in the place of models that settings name."""
+
+    def stand_in(source: str, write: Callable[[str, Sequence[str], Path], None] = language_model) -> str:
+        folder = f"hub/{source.replace('/', '--')}"
+        write(source, texts, tree / folder)
+        return folder
+
     if "source" in values and ("tokenizer" in values or values.keys() == {"source"}):  # a backbone, a tokenizer
-        values["source"] = stand_ins.of(str(values["source"]))
+        values["source"] = stand_in(str(values["source"]))
     if values.get("filters"):
-        values["filters"]["tokenizer"] = stand_ins.of(values["filters"]["tokenizer"])
+        values["filters"]["tokenizer"] = stand_in(values["filters"]["tokenizer"])
     if "max_sentence_chars" in values and "model" in values:
-        values["model"] = stand_ins.sentences(values["model"])
+        values["model"] = stand_in(values["model"], sentence_model)
     if "base_url" not in (asked := values.get("zero_shot", {"base_url": ""})):
-        asked["model"] = stand_ins.of(asked["model"])
+        asked["model"] = stand_in(asked["model"])
 
 
 def _with_small_rows(rows: SmallRows, values: Settings) -> None:

@@ -33,19 +33,10 @@ from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.page import Bullets, Fold, Picture, ReportPage, Section, Text, Tiles, link, write_page
 from tasks.report.report_page import label
 from tasks.report.table import MARKS, ShownTable, TableCell, TableColumn, TableRow, simple_table
-from tasks.studies.equal_kl import (
-    ASSUMED,
-    EVEN,
-    OVER_SFT,
-    WHAT_IS_ASSUMED,
-    MeanAtKL,
-    curve_problem,
-    path_of,
-    rows_at_kl,
-)
-from tasks.studies.frame import BUDGET_COLUMNS, compared, core_hours, measure, row_budgets, shown_values
+from tasks.studies.equal_kl import EVEN, OVER_SFT, curve_problem, path_of
+from tasks.studies.frame import BUDGETS, compared, core_hours, measure, row_budgets, shown_values
 from tasks.studies.plan import design_of
-from tasks.studies.registration import record_file
+from tasks.studies.records import record_file
 from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import OPEN, StudyFinding, StudyState, caveat_groups
 
@@ -304,7 +295,7 @@ def _found(spec: StudySpec, finding: StudyFinding) -> tuple[str, tuple[str, ...]
 def _numbers(study: AtlasStudy, state: StudyState) -> Iterator[Any]:
     """Yields the tables behind the findings of a complete study."""
     spec, tables = state.spec, []
-    for metric in (spec.metric, *spec.shows):
+    for metric in (spec.metric, *spec.shows, *(measure(spec.metric, target) for target in spec.kl_targets)):
         shown = shown_values(spec, state.ends, metric)
         cells = {place: _mean_cell(*found) for place, found in shown.items()}
         names = dict.fromkeys(row for row, _ in shown)
@@ -316,12 +307,10 @@ def _numbers(study: AtlasStudy, state: StudyState) -> Iterator[Any]:
         for index, record in state.records.items()
     )
     yield Fold("Values of all worlds", (simple_table(["world", *(one.name for one in state.findings)], worlds),))
-    if at_kl := rows_at_kl(spec, state.records):
-        yield Fold(f"{spec.metric} at equal KL, nats per response", tuple(_at_equal_kl(spec, at_kl)))
     if tests := twin_tests(state):
         yield Fold("Rows against themselves", (simple_table(HEADINGS, (test.texts for test in tests)),))
-    budgets = ([row, *budget.texts] for row, budget in row_budgets(spec, state.frame, state.tuned).items())
-    yield Fold("Budgets of the rows", (simple_table(["row", *BUDGET_COLUMNS], budgets),))
+    budgets = ([row, *texts] for row, texts in row_budgets(spec, state.frame, state.tuned).items())
+    yield Fold("Budgets of the rows", (simple_table(["row", *BUDGETS], budgets),))
 
 
 def _mean_cell(values: Mapping[int, float], missing: int) -> TableCell:
@@ -338,22 +327,8 @@ def _world_text(spec: StudySpec, value: float | None) -> str:
     return "" if value is None else amount(spec, value)
 
 
-def _at_equal_kl(spec: StudySpec, found: Sequence[MeanAtKL]) -> Iterator[Any]:
-    size = len(spec.kl_targets)
-    rows = (
-        [f"{line[0].cell}, {line[0].row}", *("not reached" if one.value is None else one.text for one in line)]
-        for line in (found[at : at + size] for at in range(0, len(found), size))
-    )
-    yield simple_table(["cell and row", *(f"{target:g}" for target in spec.kl_targets)], rows)
-    if any(one.assumed for one in found):
-        yield Text(f"{ASSUMED}: {WHAT_IS_ASSUMED}", "key")
-    if reasons := [f"{one.cell}, {one.row} at {one.target:g}: {one.reason}" for one in found if one.reason]:
-        yield Bullets(tuple(reasons))
-
-
 def _design(spec: StudySpec) -> Fold:
-    items = (f"{part.name}, {name}: {text}" for part in design_of(spec) for name, text in part.lines.items())
-    return Fold("Design: levels, settings that are not tuned, weights of the cells", (Bullets(tuple(items)),))
+    return Fold("Design: levels, settings that are not tuned, weights of the cells", (Bullets(tuple(design_of(spec))),))
 
 
 def _runs(study: AtlasStudy) -> Iterator[Any]:
@@ -400,10 +375,8 @@ def study_section(study: AtlasStudy) -> Section:
         parts.append(findings_table(study.state))
         groups = caveat_groups(spec, study.state.findings)
         if groups:
-            items = (f"{group.of}: {'; '.join(group.texts)}" for group in groups)
-            parts.append(
-                Fold(f"Caveats ({sum(len(group.texts) for group in groups)})", (Bullets(tuple(items), "caveat"),))
-            )
+            items = (f"{pairs}: {'; '.join(texts)}" for pairs, texts in groups.items())
+            parts.append(Fold(f"Caveats ({sum(map(len, groups.values()))})", (Bullets(tuple(items), "caveat"),)))
         parts += [Text(FINDINGS_READING, "key"), *_numbers(study, study.state), _design(spec), *_runs(study)]
     return Section(study.title, f"study-{study.name}", tuple(parts), short=study.name)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlhf_core.evaluation.worlds import Effect, over_worlds, paired
 from tasks.report.outputs import BySeed
-from tasks.studies.registration import FIRST_REGISTERED
+from tasks.studies.records import FIRST_REGISTERED
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,10 @@ from tasks.studies.tuned import TunedRow, has_tuned_settings
 
 #: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
 LEAST = {"updates": 60, "iterations": 30}
-#: The ratio of the tokens that two rows learned from, of their KL and of their lengths from which on they are unequal.
-MOST_TOKENS, MOST_KL, MOST_LENGTH = 1.5, 2.0, 1.5
-#: Percent of right slices less percent of wrong ones that an aspect model calls right; below, it tells little.
-TOLD_APART = 30.0
+#: The ratio of the tokens that two rows learned from, from which on they are unequal.
+MOST_TOKENS = 1.5
+#: Metrics at the end with their words, and the ratio from which on they are far apart.
+ENDS = (("kl", "KL {:.1f} and {:.1f}", 2.0), ("response_length", "{:.0f} and {:.0f} tokens a response", 1.5))
 #: Parts that compared rows have in common, and their names in sentences.
 SHARED = {"data": "data", "sft": "SFT models", "evaluation": "evaluation settings"}
 
@@ -37,7 +37,6 @@ class ComparedRows:
         spec, hypothesis: the study and the hypothesis.
         ends, records: of the study's worlds.
         tuned: rows with their trials; empty without tuning.
-        small: the difference is real, and within the study's margin.
     """
 
     spec: StudySpec
@@ -45,7 +44,6 @@ class ComparedRows:
     ends: Ends
     records: Records
     tuned: Mapping[str, TunedRow]
-    small: bool = False
 
     @property
     def rows(self) -> tuple[str, str]:
@@ -72,8 +70,7 @@ class ComparedRows:
         return [(record, cell, record["cells"][cell]["rows"][row]) for record, cell in every]
 
 
-@dataclass(frozen=True)
-class Caveat:
+class Caveat(NamedTuple):
     """A sentence on what weakens a comparison, by the name of its predicate."""
 
     about: str
@@ -93,16 +90,13 @@ def _tuning(made: ComparedRows) -> list[str]:
         elif own.edges:
             edges = " and ".join(f"the {bound}est {name}" for name, bound in own.edges.items())
             found.append(f"'{row}' has {edges} tried")
-        if own is not None and own.digests.isdisjoint(_digests(made, row)):
+        trained = {run.get("origin", {}).get("settings", "") for _, _, run in made.runs(row)}
+        if own is not None and own.digests.isdisjoint(trained):
             found.append(f"'{row}' was tuned at other settings or stage versions")
     elsewhere = [cell for cell in made.cells if cell not in (made.spec.tuned_at or made.cells)]
     if elsewhere and {*made.rows} & {*made.tuned}:
         found.append(f"tuned in {', '.join(made.spec.tuned_at)}, not in {', '.join(elsewhere)}")
     return found
-
-
-def _digests(made: ComparedRows, row: str) -> set[str]:
-    return {run.get("origin", {}).get("settings", "") for _, _, run in made.runs(row)}
 
 
 def _budgets(made: ComparedRows) -> list[str]:
@@ -128,21 +122,19 @@ def _budgets(made: ComparedRows) -> list[str]:
 
 
 def _ends(made: ComparedRows) -> list[str]:
-    if made.hypothesis.kl is not None:
-        return []
+    """Returns the metrics whose means at the end are far apart: in all cells together, else the cells where they are.
+    At a KL both rows are read before the end."""
     found = []
-    for metric, words, most in (("kl", "KL {:.1f} and {:.1f}", MOST_KL),
-                                ("response_length", "{:.0f} and {:.0f} tokens a response", MOST_LENGTH)):  # fmt: skip
+    for metric, words, most in ENDS if made.hypothesis.kl is None else ():
 
-        def far(cells: Sequence[str], metric: str = metric, words: str = words, most: float = most) -> str | None:
-            means = [made.values(metric, row, cells).mean() for row in made.rows]
-            apart = max(means) > 0 and max(means) >= most * max(0.0, min(means))
-            return words.format(*means) if apart and not any(map(math.isnan, means)) else None
+        def apart(cells: list[str], metric: str = metric, words: str = words, most: float = most) -> str | None:
+            means = [float(made.values(metric, row, cells).mean()) for row in made.rows]
+            far = 0 < max(means) >= most * max(0.0, min(means)) and not any(map(math.isnan, means))
+            return words.format(*means) if far else None
 
-        if (everywhere := far([*made.cells])) is not None:
-            found.append(everywhere)
-        else:
-            found += [f"{said} in {cell}" for cell in made.cells if (said := far([cell])) is not None]
+        everywhere = apart([*made.cells])
+        parts = {cell: apart([cell]) for cell in made.cells}
+        found += [everywhere] if everywhere else [f"{text} in {cell}" for cell, text in parts.items() if text]
     return found
 
 
@@ -186,20 +178,17 @@ def _step(made: ComparedRows) -> list[str]:
     end = _effect(made, *(made.values(made.spec.metric, row) for row in made.rows))
     if not made.at_the_end or end is None:
         return []
-
-    def at(pick: Callable[[list[float]], float]) -> Effect | None:
-        return _effect(made, *(_while_training(made, row, pick) for row in made.rows))
-
-    if _leaves_out_zero(end):
-        best = at(lambda values: max(values, default=math.nan))
-        return (
-            [] if best is None or _leaves_out_zero(best) else [f"{_text(best)} at the best evaluations while training"]
-        )
-    before = at(lambda values: values[-2] if len(values) > 1 else math.nan)
-    if before is None or end.standard_error is None or abs(end.estimate) <= end.standard_error:
+    shown = _leaves_out_zero(end)
+    pick: Callable[[list[float]], float] = (
+        (lambda values: max(values, default=math.nan)) if shown else lambda values: [math.nan, math.nan, *values][-2]
+    )
+    other = _effect(made, *(_while_training(made, row, pick) for row in made.rows))
+    if other is None:
         return []
-    turned = end.estimate * before.estimate < 0
-    return [f"{_text(before)} at the evaluation before the last"] if turned else []
+    if shown:
+        return [] if _leaves_out_zero(other) else [f"{_text(other)} at the best evaluations while training"]
+    turned = abs(end.estimate) > (end.standard_error or math.inf) and end.estimate * other.estimate < 0
+    return [f"{_text(other)} at the evaluation before the last"] if turned else []
 
 
 def _while_training(made: ComparedRows, row: str, pick: Callable[[list[float]], float]) -> Floats:
@@ -259,43 +248,11 @@ def _runs(made: ComparedRows) -> list[str]:
             lost = [f"world {record['world']}, {cell}: {run[word]}" for record, cell, run in runs if word in run]
             if lost:
                 found.append(f"'{row}' {word} in {len(lost)} of {len(runs)} runs ({lost[0]})")
-        if made.hypothesis.kl is not None:
-            name = f"{measure(made.spec.metric, made.hypothesis.kl)}/assumed"
-            if assumed := int(np.nansum(made.values(name, row))):
-                where = "before the first evaluation, from the win rate of 50 % assumed at KL 0"
-                found.append(f"'{row}' is read {where}, in {assumed} of {len(runs)} runs")
     return found
-
-
-def _aspects(made: ComparedRows) -> list[str]:
-    """Returns the aspect models that the rows are paid by and that, in some worlds, call hardly more of right slices
-    right than of wrong ones."""
-    found = []
-    for cell in made.cells:
-        here = [(metric, row) for metric, where, row in made.ends.columns if where == cell]
-        models = {row: row.partition("/")[2] for metric, row in here if row.startswith("aspect_model/")}
-        paid = {metric.partition("train_proxy/")[2] for metric, row in here if row in made.rows} & {*models.values()}
-        for model, name in models.items():
-            names = ("share_right", "f1_right", "accuracy")
-            share, f1, accuracy = (made.ends.table(metric, [(cell, model)]) for metric in names)
-            if (paid and name not in paid) or not ((share > 0) & (share < 1)).all():  # pairs have no classes
-                continue
-            # of all slices; F1 is 2 told / (2 told + errors)
-            told = np.divide(f1 * (1 - accuracy), 2 * (1 - f1), out=share.copy(), where=f1 < 1)
-            right, wrong = 100 * told / share, 100 * (1 - (accuracy - told) / (1 - share))
-            if useless := int((right - wrong < TOLD_APART).sum()):
-                called = f"right: {right.mean():.0f} % of right slices, {wrong.mean():.0f} % of wrong ones"
-                found.append(f"'{name}' in {useless} of {len(share)} worlds of {cell} ({called})")
-    return found
-
-
-def _margin(made: ComparedRows) -> list[str]:
-    return [f"{made.spec.margin:g}"] if made.small else []
 
 
 #: By name: the opening of the sentence, and the predicate that returns its facts, none where the caveat does not hold.
 CAVEATS: Mapping[str, tuple[str, Callable[[ComparedRows], list[str]]]] = {
-    "margin": ("the difference is real, and within the margin, which counts as none", _margin),
     "tuning": ("tuning", _tuning),
     "budgets": ("unequal or little training", _budgets),
     "ends": ("ends far apart", _ends),
@@ -304,7 +261,6 @@ CAVEATS: Mapping[str, tuple[str, Callable[[ComparedRows], list[str]]]] = {
     "step": ("depends on the step", _step),
     "SFT": ("the SFT model", _sft),
     "runs": ("runs", _runs),
-    "aspects": ("aspect models that tell little", _aspects),
 }
 
 

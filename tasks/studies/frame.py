@@ -26,46 +26,33 @@ from tasks.studies.records import Records, is_number, why_no_number
 from tasks.studies.tuned import TunedRow
 
 COLUMNS = ["study", "world", "cell", "row", "step", "metric", "value"]
-#: Amounts of training in a table of budgets, by the headings behind the row's name.
-BUDGETS = {
-    "trials": ("", "{:,.0f}"), "updates": ("training/updates", "{:,.0f}"), "rollouts": ("training/rollouts", "{:,.0f}"),
-    "tokens": ("training/tokens", "{:,.0f}"), "tuning, core-hours": ("", "{:.2f}"),
-    "worlds, core-hours": ("core_seconds", "{:.2f}"), "KL": ("kl", "{:.3g}"),
-    "clip fraction": ("training/clip_fraction", "{:.3g}"),
-    "explained variance": ("training/explained_variance", "{:.3g}"),
-}  # fmt: skip
-BUDGET_COLUMNS = tuple(BUDGETS)
+#: The columns of a table of budgets behind the row's name: means over worlds and cells, core-hours in all.
+BUDGETS = ("trials", "updates", "rollouts", "tokens", "tuning, core-hours", "worlds, core-hours", "KL")
 
 
 def frame_of(spec: StudySpec, records: Records) -> pd.DataFrame:
     """Returns the frame of a study's records."""
     lines: list[tuple[Any, ...]] = []
+
+    def add(place: tuple[Any, ...], step: float | None, values: Mapping[str, Any], prefix: str = "") -> None:
+        numbers = {name: value if is_number(value) else None for name, value in values.items() if name != "step"}
+        lines.extend((*place, step, f"{prefix}{name}", value) for name, value in numbers.items())
+
     for world, record in records.items():
         threads = record["machine"]["threads"]
         for cell, stages in record["cells"].items():
             for row, run in (stages["rows"] | stages.get("above", {})).items():
-                place = (record["study"], world, cell, row)
-                lines.append((*place, None, "core_seconds", run["seconds"] * threads))
-                lines += _numbers(place, None, run.get("metrics", {}))
-                lines += _numbers(place, None, run.get("training", {}), "training/")
-                for point in run.get("curve", {}).get("points", ()):
-                    lines += _numbers(place, point["step"], point)
-                if row in stages["rows"] and spec.kl_targets and "stopped" not in run:
-                    for one in at_kl(run.get("curve", {}), spec.kl_targets, spec.metric):
-                        name = measure(spec.metric, one.target)
-                        lines += _numbers(place, None, {name: one.value, f"{name}/assumed": float(one.assumed)})
+                place, curve = (record["study"], world, cell, row), run.get("curve", {})
+                add(place, None, {"core_seconds": run["seconds"] * threads})
+                add(place, None, run.get("metrics", {}))
+                add(place, None, run.get("training", {}), "training/")
+                for point in curve.get("points", ()):
+                    add(place, point["step"], point)
+                if row in stages["rows"] and curve and "stopped" not in run:
+                    targets = {measure(spec.metric, target): target for target in spec.kl_targets}
+                    add(place, None, {name: at_kl(curve, target, spec.metric) for name, target in targets.items()})
     made = pd.DataFrame(lines, columns=COLUMNS)
     return made.astype({"step": float, "value": float})
-
-
-def _numbers(
-    place: tuple[Any, ...], step: float | None, values: Mapping[str, Any], prefix: str = ""
-) -> Iterable[tuple[Any, ...]]:
-    return (
-        (*place, step, f"{prefix}{name}", value if is_number(value) else None)
-        for name, value in values.items()
-        if name != "step"
-    )
 
 
 def measure(metric: str, kl: float | None) -> str:
@@ -119,8 +106,8 @@ def why_missing(spec: StudySpec, hypothesis: Hypothesis, records: Records, world
     run = records[world]["cells"][cell]["rows"][row]
     if hypothesis.kl is None or "stopped" in run:
         return why_no_number(records[world], cell, row, spec.metric)
-    (found,) = at_kl(run.get("curve", {}), [hypothesis.kl], spec.metric)
-    return f"world {world}: row '{row}' of cell '{cell}' has no {spec.metric} at {hypothesis.kl:g} nats: {found.reason}"
+    reason = at_kl(run.get("curve", {}), hypothesis.kl, spec.metric)
+    return f"world {world}: row '{row}' of cell '{cell}' has no {spec.metric} at {hypothesis.kl:g} nats: {reason}"
 
 
 def shown_values(spec: StudySpec, ends: Ends, metric: str) -> dict[tuple[str, str], tuple[dict[int, float], int]]:
@@ -146,38 +133,21 @@ def core_hours(frame: pd.DataFrame) -> float:
     return float(frame.loc[frame["metric"] == "core_seconds", "value"].sum()) / 3600
 
 
-@dataclass(frozen=True)
-class RowBudget:
-    """Budget of a row: means over worlds and cells, None where no record has the number.
-
-    Attributes:
-        amounts: by `BUDGET_COLUMNS`.
-    """
-
-    amounts: Mapping[str, float | None]
-
-    @property
-    def texts(self) -> list[str]:
-        """Returns the budget as a table shows it, by `BUDGET_COLUMNS`; blank where it is not known."""
-        return ["" if value is None else BUDGETS[name][1].format(value) for name, value in self.amounts.items()]
-
-
-def row_budgets(spec: StudySpec, frame: pd.DataFrame, tuned: Mapping[str, TunedRow]) -> dict[str, RowBudget]:
-    """Returns the budget of each row of a study by name.
-
-    Args:
-        spec: the study.
-        frame: of its records.
-        tuned: its rows with their trials.
-    """
+def row_budgets(spec: StudySpec, frame: pd.DataFrame, tuned: Mapping[str, TunedRow]) -> dict[str, list[str]]:
+    """Returns the budget of each row of a study by name, as texts under `BUDGETS`; blank where it is not known."""
     end = frame[frame["step"].isna()].groupby(["row", "metric"])["value"]
     means, sums = end.mean().dropna().to_dict(), end.sum().to_dict()
-    found = {}
-    for row in spec.rows:
-        amounts = {name: means.get((row, metric)) for name, (metric, _) in BUDGETS.items()}
-        own = tuned.get(row)
-        amounts["trials"] = own.trials if own else 0
-        amounts["tuning, core-hours"] = own.core_seconds / 3600 if own else 0.0
-        amounts["worlds, core-hours"] = sums.get((row, "core_seconds"), 0.0) / 3600
-        found[row] = RowBudget(amounts)
-    return found
+
+    def mean(row: str, metric: str, form: str = ",.0f") -> str:
+        return format(means[row, metric], form) if (row, metric) in means else ""
+
+    return {
+        row: [
+            str(own.trials if own else 0),
+            *(mean(row, f"training/{amount}") for amount in ("updates", "rollouts", "tokens")),
+            f"{own.core_seconds / 3600 if own else 0:.2f}",
+            f"{sums.get((row, 'core_seconds'), 0.0) / 3600:.2f}",
+            mean(row, "kl", ".3g"),
+        ]
+        for row, own in ((row, tuned.get(row)) for row in spec.rows)
+    }

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +40,6 @@ def _recipe(tree: Path, item: Item) -> tuple[Recipe, PolicyScale]:
     row, scale = (Address(str(item.arguments[name])) for name in ("row", "scale"))
     recipe = parse_recipe(read_settings(row.under(tree)), str(row))
     return recipe, typed(PolicyScale, read_settings(scale.under(tree)), str(scale))
-
-
-def optimiser_of(tree: Path, item: Item) -> dict[str, Any]:
-    """Returns the settings of a policy's optimiser, or supervised recipe, and its `kind`."""
-    recipe, scale = _recipe(tree, item)
-    kind, where = str(recipe.optimiser["kind"]), str(item.arguments["row"])
-    if recipe.kind != "supervised":
-        return {"kind": kind, **asdict(scale.optimiser_config(recipe.optimiser, where))}
-    training, learnt = scale.supervised_config(recipe.optimiser, where)
-    found = {"kind": kind, **asdict(training)}
-    if is_dataclass(learnt):  # a recipe of the user's own may be another class
-        found |= {field.name: getattr(learnt, field.name) for field in fields(learnt)}
-    return found
 
 
 def training_of(tree: Path, item: Item) -> dict[str, float]:
@@ -136,11 +122,13 @@ def settings_digest(tree: Path, item: Item, items: Mapping[str, Item], tuned: Co
         ahead += [above for above in needed if above.out not in reached]
     parts = []
     for one in reached.values():
-        settings = [read_settings(address.under(tree)) for address in one.addresses]
-        if one is item:
-            settings = [_without(values, tuned) for values in settings]
-        drawn = DRAWN.get(one.module)
-        settings = [{name: value for name, value in values.items() if name != drawn} for values in settings]
+        left_out = {DRAWN.get(one.module), *(WORDS if one is item else ())}
+        settings = []
+        for address in one.addresses:
+            own = {name: value for name, value in read_settings(address.under(tree)).items() if name not in left_out}
+            if one is item and isinstance(own.get(OPTIMISER), Mapping):
+                own[OPTIMISER] = {name: value for name, value in own[OPTIMISER].items() if name not in tuned}
+            settings.append(own)
         parts.append(json.dumps([one.module, stage_version(tree, one.module), settings], sort_keys=True, default=str))
     return short_digest("\n".join(sorted(parts)))
 
@@ -148,11 +136,3 @@ def settings_digest(tree: Path, item: Item, items: Mapping[str, Item], tuned: Co
 def short_digest(text: str) -> str:
     """Returns the first 16 digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _without(settings: Mapping[str, Any], tuned: Collection[str]) -> dict[str, Any]:
-    """Returns settings without words for people and without tuned values of the optimiser."""
-    kept = {name: value for name, value in settings.items() if name not in WORDS}
-    if isinstance(kept.get(OPTIMISER), Mapping):
-        kept[OPTIMISER] = {name: value for name, value in kept[OPTIMISER].items() if name not in tuned}
-    return kept

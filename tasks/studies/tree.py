@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tasks.params.studies import LIKE, OF_STUDIES, TWIN, StudySpec
 from tasks.params.tuning import FILE as TUNING_FILE
 from tasks.params.yaml_files import yaml_text
 from tasks.running.reused_training import FOLDER as REUSED_TRAINING
-from tasks.studies.registration import TWIN_APART
+from tasks.studies.records import TWIN_APART
 
 #: A row and the number of one of its trials.
 Trial = tuple[str, int]
@@ -41,51 +42,42 @@ ROWS, MODELS = "rows", "reward_models"
 
 
 @dataclass(frozen=True)
-class TrialRows:
-    """Rows of some trials in some cells of a study.
-
-    Attributes:
-        spec: the study.
-        of: the trial of each row.
-        rows: by name: settings as a study's row has them.
-        cells: in which they are trained.
-    """
-
-    spec: StudySpec
-    of: Mapping[str, Trial]
-    rows: Mapping[str, Mapping[str, Any]]
-    cells: Mapping[str, Mapping[str, str]]
-
-    @property
-    def reward_models(self) -> Mapping[str, Mapping[str, Any]]:
-        """Returns the study's own reward models."""
-        return self.spec.reward_models
-
-    def rows_of(self, cell: Mapping[str, str]) -> list[str]:
-        """Returns the rows that are trained in a cell."""
-        own = self.spec.rows_of(cell)
-        return [name for name, (row, _) in self.of.items() if row in own]
-
-    def overlay(self, cell: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """Returns what is laid over the scale's pages in a cell."""
-        return self.spec.overlay(cell)
-
-
-@dataclass(frozen=True)
 class WorldTree:
     """One world of a study in a tree.
 
     Attributes:
-        study: its name.
-        spec: its rows and cells, or those of trials of its tuning.
+        study, spec: its name, and the study.
         seed: of everything in the world, its number.
         tree: the folder.
+        trials: settings of the optimiser of each trial; these rows are then trained in the place of the study's, in the
+            cells in which they are tuned.
     """
 
     study: str
-    spec: StudySpec | TrialRows
+    spec: StudySpec
     seed: int
     tree: Path
+    trials: Mapping[Trial, Mapping[str, float]] = field(default_factory=dict)
+
+    @cached_property
+    def trial_of(self) -> dict[str, Trial]:
+        """Returns the trial of each row of trials: `segment-t3` is the row of trial 3 of `segment`."""
+        return {f"{row}-t{number}": (row, number) for row, number in self.trials}
+
+    @cached_property
+    def rows(self) -> Mapping[str, Mapping[str, Any]]:
+        """Returns the rows by name, as a study's file has them."""
+        made = {}
+        for name, (row, number) in self.trial_of.items():
+            own = self.spec.rows[row]
+            made[name] = {**own, "optimiser": {**own.get("optimiser", {}), **self.trials[row, number]}}
+        return made or self.spec.rows
+
+    @cached_property
+    def cells(self) -> dict[str, Mapping[str, str]]:
+        """Returns the levels of the cells that are trained, by name."""
+        used = {cell for row, _ in self.trials for cell in self.spec.tuning_cells(row)}
+        return {name: levels for name, levels in self.spec.cells.items() if name in used or not self.trials}
 
     def stages(self, cell: str) -> dict[str, Item]:
         """Returns the last stage of every row of a cell, by the row's name."""
@@ -101,17 +93,20 @@ class WorldTree:
     def _rows(self, cell: str) -> dict[str, list[Item]]:
         scale = Scale(self.tree, cell)
         found = {}
-        for row in self.spec.rows_of(self.spec.cells[cell]):
-            paper, name = _paper(self.spec.rows[row]), own_name(self.study, row)
+        here = self.spec.rows_of(self.cells[cell])
+        for row, own in self.rows.items():
+            if self.trial_of.get(row, (row, 0))[0] not in here:
+                continue
+            paper, name = _paper(own), own_name(self.study, row)
             spec = load_row(self.tree, paper, row_addresses(self.tree, paper)[name])
-            twin = self.spec.rows[row].get(TWIN, False)
+            twin = own.get(TWIN, False)
             found[row] = scale.row(spec, self.seed + TWIN_APART if twin else self.seed)
         return found
 
     @property
     def pipelines(self) -> list[str]:
         """Returns the dvc.yaml files, relative to the tree."""
-        return [f"pipelines/{cell}/{self.study}/dvc.yaml" for cell in self.spec.cells]
+        return [f"pipelines/{cell}/{self.study}/dvc.yaml" for cell in self.cells]
 
 
 def own_name(study: str, name: str) -> str:
@@ -123,11 +118,11 @@ def _paper(row: Mapping[str, Any]) -> str:
     return str(row[LIKE]).partition("/")[0]
 
 
-def write_pages(project: Path, world: WorldTree) -> None:
-    """Writes the pages of a world, from which its stages follow.
+def write_tree(project: Path, world: WorldTree) -> None:
+    """Writes the pages and pipelines of a world; what the tree has of results stays.
 
     Raises:
-        RecipeError: a row or setting of the study that does not exist.
+        RecipeError: a row or setting of the study that does not exist or does not fit.
     """
     world.tree.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(world.tree / "params", ignore_errors=True)
@@ -138,20 +133,11 @@ def write_pages(project: Path, world: WorldTree) -> None:
     if (project / TUNING_FILE).exists():
         shutil.copy(project / TUNING_FILE, world.tree / TUNING_FILE)
     (world.tree / RUNS).write_text(yaml_text({"suite": {"seeds": [world.seed], "scale_seeds": {"default": [0]}}}))
-    for cell, levels in world.spec.cells.items():
+    for cell, levels in world.cells.items():
         _write_scale(project, world, cell, world.spec.overlay(levels))
     _write_rows(project, world)
-
-
-def write_tree(project: Path, world: WorldTree) -> None:
-    """Writes the pages and pipelines of a world; what the tree has of results stays.
-
-    Raises:
-        RecipeError: a row or setting of the study that does not exist or does not fit.
-    """
-    write_pages(project, world)
     _check(world)
-    for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
+    for cell, file in zip(world.cells, world.pipelines, strict=True):
         made = Graph(cell)
         made.add(world.items(cell))
         content = graph.pipeline_file(world.tree, made, Path(file).parent)
@@ -166,8 +152,8 @@ def _check(world: WorldTree) -> None:
     """Refuses what a stage would refuse, naming the study beside the page."""
     problems = [
         problem
-        for cell in world.spec.cells
-        for paper in dict.fromkeys(map(_paper, world.spec.rows.values()))
+        for cell in world.cells
+        for paper in dict.fromkeys(map(_paper, world.rows.values()))
         for problem in check_rows(world.tree, paper, row_addresses(world.tree, paper), cell)
     ]
     if (error := refused(f"study '{world.study}': {problem}" for problem in problems)) is not None:
@@ -186,8 +172,9 @@ def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[st
                 raise RecipeError(f"study '{world.study}': {kind} has no entry '{name}'{hint(name, sorted(made))}")
             made[name] = merge(made[name], values)
         if kind == "data":
-            made = {name: _drawn(values, world.seed) for name, values in made.items()}
-        if kind == "backbones" and any(row.get(TWIN) for row in world.spec.rows.values()):
+            # facts, rows and labels of generated data, which has a seed, follow from the world's number
+            made = {n: {**own, "world": world.seed} if "seed" in own else dict(own) for n, own in made.items()}
+        if kind == "backbones" and any(row.get(TWIN) for row in world.rows.values()):
             made = {name: {**values, "seed": world.seed} for name, values in made.items()}
         if kind == STAGES:
             made[RESOURCES] = graph.resources(project, DEFAULT_SCALE)
@@ -195,21 +182,15 @@ def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[st
             (folder / f"{kind}.yaml").write_text(yaml_text(made), encoding="utf-8")
 
 
-def _drawn(values: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Returns settings of generated data with the world's number, from which facts, rows and labels follow; others as
-    they are."""
-    return {**values, "world": number} if "seed" in values else dict(values)
-
-
 def _write_rows(project: Path, world: WorldTree) -> None:
     """Writes the study's rows and reward models beside those that they are like."""
-    models, spec = world.spec.reward_models, world.spec
+    models, stated_rows = world.spec.reward_models, world.rows
     made = {name: like_settings(project, world.study, name, model, MODELS) for name, model in models.items()}
-    rows = {name: like_settings(project, world.study, name, row, ROWS) for name, row in spec.rows.items()}
+    rows = {name: like_settings(project, world.study, name, row, ROWS) for name, row in stated_rows.items()}
     for row in rows.values():
         if row.get("reward_model") in models:
             row["reward_model"] = own_name(world.study, row["reward_model"])
-    for kind, stated, entries_ in ((ROWS, spec.rows, rows), (MODELS, models, made)):
+    for kind, stated, entries_ in ((ROWS, stated_rows, rows), (MODELS, models, made)):
         pages: dict[str, dict[str, Any]] = {}
         for name, values in entries_.items():
             pages.setdefault(_paper(stated[name]), {})[own_name(world.study, name)] = values

@@ -14,12 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError
-from tasks.params.settings import typed
+from rlhf_core.errors import RecipeError
 from tasks.params.studies import StudySpec
-from tasks.params.yaml_files import parse_mapping, write_whole
+from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_object
-from tasks.studies.registration import refuse_if_started
+from tasks.studies.records import refuse_if_started
 
 TRIALS = Path("reference") / "tuning"
 OPTIMISER = "optimiser"
@@ -105,6 +104,7 @@ def _tuned(row: str, made: Mapping[str, Any], seeds: Sequence[int]) -> TunedRow:
         [trial["runs"].get(str(seed), {}).get(cell) for seed in seeds for cell in made["cells"]] for trial in trials
     ]
     missing = sum(None in each for each in runs)
+    finished = [run for each in runs for run in each if run is not None]
     lost = {number: why for number, each in enumerate(runs) if (why := _lost(each)) is not None}
     scores = tuple(
         None if None in each or number in lost else fmean(run["metric"] for run in each)
@@ -114,30 +114,27 @@ def _tuned(row: str, made: Mapping[str, Any], seeds: Sequence[int]) -> TunedRow:
     best = None if missing or not known else -max(known)[1]  # of equal scores the first
     point, of_best = (trials[best]["point"], runs[best]) if best is not None else ({}, [])
     sft = [run["sft"] for run in of_best]
-    finished = [run for each in runs for run in each if run is not None]
     return TunedRow(
         row,
         made["kind"],
-        len(trials) - missing,
-        missing,
-        scores,
-        lost,
-        best,
-        point,
-        _edges(point, [trial["point"] for trial in trials]),
-        _at_best(of_best) if of_best else None,
-        fmean(sft) if sft and None not in sft else None,
-        math.fsum(run["core_seconds"] for run in finished),
-        frozenset(run["settings"] for run in finished),
+        trials=len(trials) - missing,
+        missing=missing,
+        scores=scores,
+        lost=lost,
+        best=best,
+        point=point,
+        edges=_edges(point, [trial["point"] for trial in trials]),
+        at_best=_at_best(of_best) if of_best else None,
+        sft=fmean(sft) if sft and None not in sft else None,
+        core_seconds=math.fsum(run["core_seconds"] for run in finished),
+        digests=frozenset(run["settings"] for run in finished),
     )
 
 
 def _lost(runs: Sequence[Mapping[str, Any] | None]) -> str | None:
-    for run in runs:
-        for word in ("diverged", "stopped", "blank"):
-            if run is not None and word in run:
-                return f"{word}: {run[word]}"
-    return None
+    """Returns why a trial has no score; None where it has one, or has not run."""
+    words = ((word, run) for run in runs if run is not None for word in ("diverged", "stopped", "blank"))
+    return next((f"{word}: {run[word]}" for word, run in words if word in run), None)
 
 
 def _edges(point: Point, tried: Sequence[Point]) -> dict[str, str]:
@@ -165,44 +162,20 @@ def has_tuned_settings(spec: StudySpec, row: TunedRow) -> bool:
 
 
 def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> None:
-    """Writes the chosen settings into the rows of a study's file; comments and all other parts stay.
+    """Writes the chosen settings into the rows of a study's file; its comments stay.
 
     Raises:
-        DataError: the file cannot be written so that it says what was chosen.
         RecipeError: the study has records, or a row has trials that have not run or no trial with a score.
     """
+    from ruamel.yaml import YAML
+
     refuse_if_started(root, file.stem)
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 120
+    content, made = yaml.load(file.read_text(encoding="utf-8")), io.StringIO()
     for name, row in rows.items():
         if row.best is None:
             raise RecipeError(f"rows.{name} of study '{file.stem}' has no best trial: {'; '.join(row.flags)}")
-    text = _with_points(file.read_text(encoding="utf-8"), rows)
-    spec = typed(StudySpec, parse_mapping(text, str(file)), str(file))
-    for name, row in rows.items():
-        if not has_tuned_settings(spec, row):
-            raise DataError("cannot be written", file=str(file), field=f"rows.{name}", remedy="Write it by hand")
-    write_whole(file, text)
-
-
-def _with_points(text: str, rows: Mapping[str, TunedRow]) -> str:
-    """Returns a study's file with the chosen settings in its rows; all other lines stay as they are."""
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.preserve_quotes, yaml.width = True, 120
-    content, made = yaml.load(text), io.StringIO()
-    for name, row in rows.items():
-        own = content["rows"][name].setdefault(OPTIMISER, yaml.map())
-        if not own:
-            own.fa.set_flow_style()
-        own.update(row.point)
+        content["rows"][name].setdefault(OPTIMISER, {}).update(row.point)
     yaml.dump(content, made)
-
-    def parts(whole: str) -> tuple[str, str, str]:
-        """Returns what is before the rows, the rows, and what is after them."""
-        keys, lines = yaml.load(whole), whole.splitlines(keepends=True)
-        begins = [*(keys.lc.key(key)[0] for key in keys), len(lines)]
-        first, last = begins[[*keys].index("rows") :][:2]
-        return "".join(lines[:first]), "".join(lines[first:last]), "".join(lines[last:])
-
-    before, _, after = parts(text)
-    return before + parts(made.getvalue())[1] + after
+    write_whole(file, made.getvalue())

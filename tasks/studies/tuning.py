@@ -30,16 +30,14 @@ from tasks.running.artifacts import read_json
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.studies.equal_kl import EVEN, OVER_SFT
 from tasks.studies.training import curve_of, settings_digest, training_of
-from tasks.studies.tree import ROWS, Trial, TrialRows, WorldTree, like_settings
-from tasks.studies.tuned import OPTIMISER, TRIALS, Point, read_tuning, tuning_file
+from tasks.studies.tree import ROWS, Trial, WorldTree, like_settings
+from tasks.studies.tuned import OPTIMISER, Point, read_tuning, tuning_file
 
 Record = dict[str, Any]
 #: Significant digits of a point's values, which a study's file then repeats exactly.
 DIGITS = 3
 #: The seed by which every sequence is scrambled.
 SCRAMBLE = 0
-#: Key of a row whose trials were taken over from a study.
-TAKEN_FROM = "taken_from"
 
 
 @dataclass(frozen=True)
@@ -49,20 +47,20 @@ class TuningPlan:
     Attributes:
         study, spec: its name, and what it says.
         optimisers: kind of optimiser of each row that trains a policy.
-        points: of each kind of optimiser, one for each trial.
+        drawn: of each kind of optimiser, a point for each trial.
         spaces: ranges of each kind of optimiser.
     """
 
     study: str
     spec: StudySpec
     optimisers: Mapping[str, str]
-    points: Mapping[str, Sequence[Point]]
+    drawn: Mapping[str, Sequence[Point]]
     spaces: Mapping[str, Space]
 
     def points_of(self, row: str) -> list[Point]:
         """Returns the settings of all trials of a row: the points without what the row fixes."""
         fixed = self.spec.fixed(row)
-        points = self.points[self.optimisers[row]]
+        points = self.drawn[self.optimisers[row]]
         return [{name: value for name, value in point.items() if name not in fixed} for point in points]
 
     def stated(self, row: str) -> dict[str, Any]:
@@ -71,16 +69,9 @@ class TuningPlan:
         space = {name: asdict(range_) for name, range_ in self.spaces[kind].items() if name not in fixed}
         return {"kind": kind, "cells": self.spec.tuning_cells(row), "fixed": [*fixed], "space": space}
 
-    def trial_rows(self, trials: Iterable[Trial]) -> TrialRows:
-        """Returns the rows of some trials, and the cells that have any of them."""
-        of = {f"{row}-t{number}": (row, number) for row, number in trials}
-        used = {cell for row, _ in of.values() for cell in self.spec.tuning_cells(row)}
-        rows = {name: self._row(*trial) for name, trial in of.items()}
-        return TrialRows(self.spec, of, rows, {name: cell for name, cell in self.spec.cells.items() if name in used})
-
-    def _row(self, name: str, number: int) -> dict[str, Any]:
-        row = self.spec.rows[name]
-        return {**row, OPTIMISER: {**row.get(OPTIMISER, {}), **self.points_of(name)[number]}}
+    def points(self, trials: Iterable[Trial]) -> dict[Trial, Point]:
+        """Returns the settings of some trials."""
+        return {(row, number): self.points_of(row)[number] for row, number in trials}
 
 
 def tuning_plan(root: Path, study: str, spec: StudySpec, trials: int) -> TuningPlan:
@@ -181,45 +172,20 @@ def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Re
     }  # fmt: skip
 
 
-def taken_over(root: Path, plan: TuningPlan, other: str) -> Record:
-    """Returns the trials that another study has of rows of the plan's study, as its own.
-
-    Raises:
-        DataError: the study has trials of its own, the other one has none of its rows, or they are of another metric,
-            or of other cells or points.
-    """
-    own, file = tuning_file(plan.study).as_posix(), tuning_file(other).as_posix()
-    if (root / own).exists():
-        raise DataError("the study has trials", file=own, remedy="Delete the file to take over another study's trials")
-    known = read_tuning(root, other) or {"rows": {}}
-    rows = {row: {**made, TAKEN_FROM: other} for row, made in known["rows"].items() if row in plan.optimisers}
-    if not rows:
-        near = hint(other, sorted(tuning.stem for tuning in (root / TRIALS).glob("*.json")), more=3)
-        problem = f"study '{other}' has no trials of rows of '{plan.study}'{near}"
-        raise DataError(problem, file=file, remedy="Name a study that was tuned with rows of the same names")
-    record = {**known, "study": plan.study, "rows": rows}
-    _check(file, record, plan)
-    return record
-
-
 def _check(file: str, known: Mapping[str, Any], plan: TuningPlan) -> None:
     """Refuses recorded trials that are not the plan's."""
-
-    def refuse(field: str, problem: str) -> None:
-        remedy = "Restore the study and params/tuning.yaml, or delete the trials here to tune anew"
-        raise DataError(problem, file=file, field=field, remedy=remedy)
-
-    if known["metric"] != plan.spec.metric:
-        refuse("metric", f"is {known['metric']}, the study has {plan.spec.metric}")
+    wrong = [] if known["metric"] == plan.spec.metric else [("metric", known["metric"], plan.spec.metric)]
     for row, made in known["rows"].items():
         if row not in plan.optimisers:
-            refuse(f"rows.{row}", "the study has no such row that trains a policy")
-        for name, value in plan.stated(row).items():
-            if made.get(name) != value:
-                refuse(f"rows.{row}.{name}", f"is {made.get(name)}, the study has {value}")
-        for number, (trial, point) in enumerate(zip(made["trials"], plan.points_of(row), strict=False)):
-            if trial["point"] != point:
-                refuse(f"rows.{row}", f"trial {number} was of {trial['point']}, it is {point} now")
+            wrong.append((f"rows.{row}", "tuned", "no such row that trains a policy"))
+            continue
+        stated = [(f"rows.{row}.{name}", made.get(name), value) for name, value in plan.stated(row).items()]
+        points = zip((trial["point"] for trial in made["trials"]), plan.points_of(row), strict=False)
+        stated += [(f"rows.{row}, trial {number}", *both) for number, both in enumerate(points)]
+        wrong += [each for each in stated if each[1] != each[2]]
+    for field, recorded, value in wrong:
+        remedy = "Restore the study and params/tuning.yaml, or delete the trials here to tune anew"
+        raise DataError(f"is {recorded}, the study has {value}", file=file, field=field, remedy=remedy)
 
 
 def trials_of(record: Mapping[str, Any] | None) -> int:
@@ -233,33 +199,33 @@ def pending(record: Record, seed: int, numbers: range) -> list[Trial]:
     return [(row, n) for n in numbers for row, made in rows if str(seed) not in made["trials"][n]["runs"]]
 
 
-def settings_digests(world: WorldTree, plan: TuningPlan) -> dict[tuple[Trial, str], str]:
-    """Returns a digest of all that each trial is trained from, without the values of its point, by trial and cell.
+def settings_digests(world: WorldTree) -> dict[tuple[str, str], str]:
+    """Returns a digest of all that a row's trials are trained from, without the values of their points, by row and
+    cell.
 
-    A trial whose row, reward model, data or scale was changed, or a stage's version, has another digest.
+    A row of which reward model, data, scale or another setting was changed, or a stage's version, has another digest.
     """
-    assert isinstance(world.spec, TrialRows)
     found = {}
-    for cell in world.spec.cells:
+    for cell in world.cells:
         items = {result_of(item): item for item in world.items(cell)}
         for name, item in world.stages(cell).items():
-            row, number = world.spec.of[name]
-            found[(row, number), cell] = settings_digest(world.tree, item, items, plan.points_of(row)[number])
+            row, number = world.trial_of[name]
+            found[row, cell] = settings_digest(world.tree, item, items, world.trials[row, number])
     return found
 
 
-def check_digests(record: Record, seed: int, digests: Mapping[tuple[Trial, str], str]) -> None:
+def check_digests(record: Record, seed: int, digests: Mapping[tuple[str, str], str]) -> None:
     """Refuses rows that were changed, beside the tuned values, since their first trials.
 
     Args:
         record: of the tuning.
         seed: of the world.
-        digests: of what trials are trained from now, by trial and cell.
+        digests: of what trials are trained from now, by row and cell.
 
     Raises:
         DataError: names the row.
     """
-    for ((row, _), cell), digest in digests.items():
+    for (row, cell), digest in digests.items():
         for number, trial in enumerate(record["rows"][row]["trials"]):
             run = trial["runs"].get(str(seed), {}).get(cell)
             if run is not None and run["settings"] != digest:
@@ -275,7 +241,7 @@ def check_digests(record: Record, seed: int, digests: Mapping[tuple[Trial, str],
 def add_runs(
     record: Record,
     world: WorldTree,
-    digests: Mapping[tuple[Trial, str], str],
+    digests: Mapping[tuple[str, str], str],
     commit: str,
     failed: Mapping[str, str],
     diverged: Mapping[str, str],
@@ -292,12 +258,11 @@ def add_runs(
         diverged: reasons of the failed or skipped stages that diverged, or read from one that did, by address.
         spent: core-seconds of failed stages by address.
     """
-    assert isinstance(world.spec, TrialRows)
     found: dict[Trial, dict[str, Any]] = {}
     incomplete: set[Trial] = set()
-    for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
+    for cell, file in zip(world.cells, world.pipelines, strict=True):
         for name, item in world.stages(cell).items():
-            trial, address = world.spec.of[name], f"{file}:{item.stage}"
+            trial, address = world.trial_of[name], f"{file}:{item.stage}"
             if address in failed and address not in diverged:
                 incomplete.add(trial)
                 continue
@@ -305,7 +270,7 @@ def add_runs(
                 made = {"diverged": diverged[address], "core_seconds": spent.get(address, 0.0)}
             else:
                 made = _run(world.tree, item, record["metric"])
-            found.setdefault(trial, {})[cell] = {"commit": commit, "settings": digests[trial, cell], **made}
+            found.setdefault(trial, {})[cell] = {"commit": commit, "settings": digests[trial[0], cell], **made}
     for (row, number), cells in found.items():
         if (row, number) not in incomplete:
             record["rows"][row]["trials"][number]["runs"][str(world.seed)] = cells

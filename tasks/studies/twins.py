@@ -8,14 +8,15 @@ before any has run, so that nobody chooses where to stop.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.twins import Calibration, calibration_of_p_values, standardised_p
 from tasks.params.metric_names import is_metric
-from tasks.params.studies import TWIN, StudySpec
 from tasks.studies.frame import compared
-from tasks.studies.records import is_number, why_no_number
+from tasks.studies.records import why_no_number
 from tasks.studies.verdicts import StudyState
 
 #: Worlds whose differences give the variance by which the others are tested.
@@ -26,41 +27,29 @@ HEADINGS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TwinTest:
+class TwinTest(NamedTuple):
     """A metric's differences between equal rows, tested.
 
     Attributes:
         metric: of the rows.
-        deviation: standard deviation of a run within its world, from all worlds; None without a test.
-        calibration: test of the standardised differences of the worlds after the first; None without a test.
-        reason: why there is no test.
+        deviation: standard deviation of a run within its world, from all worlds.
+        calibration: test of the standardised differences of the worlds after the first; in its place why there is none.
     """
 
     metric: str
-    deviation: float | None
-    calibration: Calibration | None
-    reason: str | None = None
-
-    @property
-    def calibrated(self) -> bool:
-        """Returns whether differences are as large as their standard errors say; False without a test."""
-        return self.calibration is not None and self.calibration.sound
+    deviation: float
+    calibration: Calibration | str
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Returns its cells below `HEADINGS`."""
         own = self.calibration
-        if own is None or self.deviation is None:
-            return (self.metric, "", "", "", "", "", f"no test: {self.reason}")
-        low, high = own.band
-        numbers = (
-            f"{self.deviation:.3g}",
-            f"{own.mean_square:.2f}",
-            f"{low:.2f} to {high:.2f}",
-            f"{own.uniform_p:.2g}",
-        )
-        return (self.metric, str(len(own.p_values)), *numbers, "no" if own.sound else "yes")
+        if isinstance(own, str):
+            return (self.metric, "", "", "", "", "", f"no test: {own}")
+        return (
+            self.metric, str(len(own.p_values)), f"{self.deviation:.3g}", f"{own.mean_square:.2f}",
+            f"{own.band[0]:.2f} to {own.band[1]:.2f}", f"{own.uniform_p:.2g}", "no" if own.sound else "yes",
+        )  # fmt: skip
 
 
 def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
@@ -80,28 +69,20 @@ def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
 def _tested(state: StudyState, metric: str) -> TwinTest:
     squares: list[float] = []
     p_values: list[float] = []
+    pairs = [(cell, *compared(state.spec, one)) for one in state.spec.hypotheses.values()
+             for cell in state.spec.weighted_cells(one)]  # fmt: skip
     try:
-        for cell, *pair in _pairs(state.spec):
-            for record in state.records.values():
-                for row in pair:
-                    if not is_number(record["cells"][cell]["rows"][row].get("metrics", {}).get(metric)):
-                        return TwinTest(metric, None, None, why_no_number(record, cell, row, metric))
-            first, second = state.ends.table(metric, [(cell, row) for row in pair]).T
-            own = [float(difference) for difference in first - second]
+        for cell, *pair in dict.fromkeys(pairs):
+            values = state.ends.table(metric, [(cell, row) for row in pair])
+            if np.isnan(values).any():
+                world, place = np.argwhere(np.isnan(values))[0]
+                record = state.records[state.ends.worlds[world]]
+                return TwinTest(metric, math.nan, why_no_number(record, cell, pair[place], metric))
+            own = [float(first - second) for first, second in values]
             squares += [difference**2 for difference in own]
-            known = math.fsum(squares[-len(own) :][:REFERENCE_WORLDS]) / REFERENCE_WORLDS
+            known = math.fsum(own_square for own_square in squares[-len(own) :][:REFERENCE_WORLDS]) / REFERENCE_WORLDS
             p_values += standardised_p(own[REFERENCE_WORLDS:], known, REFERENCE_WORLDS)
         deviation = math.sqrt(math.fsum(squares) / len(squares) / 2)
         return TwinTest(metric, deviation, calibration_of_p_values(p_values))
     except DataError as error:
-        return TwinTest(metric, None, None, str(error))
-
-
-def _pairs(spec: StudySpec) -> list[tuple[str, str, str]]:
-    """Returns the cell and the two rows of every comparison of a row with its twin."""
-    found: dict[tuple[str, str, str], None] = {}
-    for hypothesis in spec.hypotheses.values():
-        row, other = compared(spec, hypothesis)
-        if bool(spec.rows[row].get(TWIN)) != bool(spec.rows[other].get(TWIN)):
-            found |= dict.fromkeys((cell, row, other) for cell in spec.weighted_cells(hypothesis))
-    return [*found]
+        return TwinTest(metric, math.nan, str(error))

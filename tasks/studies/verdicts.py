@@ -28,8 +28,14 @@ from rlhf_core.evaluation.worlds import ALPHA, Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec, read_study
 from tasks.studies.caveats import Caveat, ComparedRows, caveats_of
 from tasks.studies.frame import Ends, compared, ends_of, frame_of, measure, weights_of, why_missing
-from tasks.studies.records import Records, read_records
-from tasks.studies.registration import Registration, introduced_by, registration_of, why_not_before
+from tasks.studies.records import (
+    Records,
+    Registration,
+    introduced_by,
+    read_records,
+    registration_of,
+    why_not_before,
+)
 from tasks.studies.tuned import TunedRow, read_tuning, tuned_rows, tuning_file
 
 #: Reason why a hypothesis beside the primary one is not tested.
@@ -185,40 +191,33 @@ def findings_of(
         else:
             numbers[name] = {world: math.fsum(line) for world, line in zip(ends.worlds, parts, strict=True)}
             effects[name] = over_worlds(numbers[name], scale=float(np.abs(parts).max()))
-    p_values = {name: 1.0 if (p := _p(effects.get(name))) is None else p for name in spec.hypotheses}
-    corrected = dict(zip(p_values, gatekept(list(p_values.values())), strict=True))
+    p_values = {name: effects[name].p if name in effects else None for name in spec.hypotheses}
+    every = [1.0 if p is None else p for p in p_values.values()]
+    corrected = dict(zip(p_values, gatekept(every), strict=True))
     within, broken = _within_margin(spec, effects), {name for name, row in tuned.items() if row.broken}
-    primary, others = next(iter(p_values)), max(1, len(p_values) - 1)
     found = []
-    for name, hypothesis in spec.hypotheses.items():
-        effect, held_back = effects.get(name), name != primary and p_values[primary] >= ALPHA
+    for place, (name, hypothesis) in enumerate(spec.hypotheses.items()):
+        effect, held_back = effects.get(name), place > 0 and every[0] >= ALPHA
         word: Word = "undecided"
         if effect is not None:
             word = _word(spec, hypothesis, effect, corrected[name], name in within, broken)
-        small = name in within and word != "equivalent"
-        sees = (
-            None if effect is None or held_back else effect.smallest_visible(ALPHA / (1 if name == primary else others))
-        )
+        level = ALPHA / (1 if place == 0 else len(every) - 1)
         found.append(
             StudyFinding(
                 name,
                 hypothesis,
-                name == primary,
-                effect,
-                None if _p(effect) is None else corrected[name],
-                word,
-                sees,
-                numbers.get(name, {}),
-                why_no_effect.get(name),
-                caveats_of(ComparedRows(spec, hypothesis, ends, records, tuned, small)),
-                held_back,
+                primary=place == 0,
+                effect=effect,
+                p=None if p_values[name] is None else corrected[name],
+                word=word,
+                sees=None if effect is None or held_back else effect.smallest_visible(level),
+                values=numbers.get(name, {}),
+                why_no_effect=why_no_effect.get(name),
+                caveats=caveats_of(ComparedRows(spec, hypothesis, ends, records, tuned)),
+                held_back=held_back,
             )
         )
     return tuple(found)
-
-
-def _p(effect: Effect | None) -> float | None:
-    return None if effect is None else effect.p
 
 
 def _within_margin(spec: StudySpec, effects: Mapping[str, Effect]) -> set[str]:
@@ -242,37 +241,19 @@ def _word(spec: StudySpec, hypothesis: Hypothesis, effect: Effect, p: float, wit
     return "equivalent" if within else "undecided"
 
 
-@dataclass(frozen=True)
-class CaveatGroup:
-    """Caveats that some comparisons have in common.
-
-    Attributes:
-        of: the comparisons, in words, such as 'segment less bandit'.
-        texts: of the caveats.
-    """
-
-    of: str
-    texts: tuple[str, ...]
-
-
-def caveat_groups(spec: StudySpec, findings: Sequence[StudyFinding]) -> list[CaveatGroup]:
-    """Returns the caveats of a study's findings, each once, grouped by the comparisons that they weaken.
-
-    Of one caveat of two rows, that of the hypothesis which counts most cells stays.
-    """
+def caveat_groups(spec: StudySpec, findings: Sequence[StudyFinding]) -> dict[str, list[str]]:
+    """Returns the caveats of a study's findings, each once, by the comparisons that they weaken, such as 'segment less
+    bandit'. Of one caveat of two rows, that of the hypothesis which counts most cells stays."""
     cells = {finding.name: len(spec.weighted_cells(finding.hypothesis)) for finding in findings}
     texts: dict[tuple[str, str], str] = {}
     for finding in sorted(findings, key=lambda one: -cells[one.name]):
         pair = " less ".join(compared(spec, finding.hypothesis))
         for caveat in finding.caveats:
             texts.setdefault((pair, caveat.about), caveat.text)
-    pairs: dict[str, list[str]] = {}
-    for (pair, _), text in texts.items():
-        pairs.setdefault(text, []).append(pair)
     groups: dict[str, list[str]] = {}
-    for text, those in pairs.items():
-        groups.setdefault(", ".join(those), []).append(text)
-    return [CaveatGroup(of, tuple(own)) for of, own in groups.items()]
+    for text in dict.fromkeys(texts.values()):
+        groups.setdefault(", ".join(pair for (pair, _), own in texts.items() if own == text), []).append(text)
+    return groups
 
 
 @dataclass(frozen=True)

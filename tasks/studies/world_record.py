@@ -11,19 +11,17 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.graph.items import Item, result_of
 from tasks.graph.results import DIVERGED_FILE
 from tasks.params.pages import Address, read_settings
-from tasks.params.studies import StudySpec
 from tasks.params.tuning import FILE, tuning_spec
 from tasks.running.artifacts import read_json, read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.studies.registration import PILOT, VERDICT, Registration
+from tasks.studies.records import PILOT, VERDICT, Registration
 from tasks.studies.training import curve_of, settings_digest, short_digest, training_of
 from tasks.studies.tree import WorldTree
 from tasks.studies.tuned import OPTIMISER
@@ -41,8 +39,7 @@ DIVERGED = re.compile(
 RIGHT, TRUE_INCONSISTENCY = "right", "true_inconsistency"
 
 
-@dataclass(frozen=True)
-class Divergence:
+class Divergence(NamedTuple):
     """A stage without a result.
 
     Attributes:
@@ -87,24 +84,26 @@ def world_record(
     """
     cells: dict[str, Any] = {}
     machine: dict[str, Any] = {}
-    for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
-        last, rows, above = world.stages(cell), {}, {}
-        origins = _origins(world, cell, last)
-        for row, item in last.items():
-            failure = diverged.get(f"{file}:{item.stage}")
-            made = (
-                _measured(world.tree, item) | trained(world.tree, item)
-                if failure is None
-                else _diverged(world, item, failure)
-            )
-            rows[row] = made | {"origin": origins[row]}
+    for cell, file in zip(world.cells, world.pipelines, strict=True):
+        found: dict[str, dict[str, Any]] = {"rows": {}, "above": {}}
+        cells[cell] = found
+        last = world.stages(cell)
+        names, origins = {item.out: row for row, item in last.items()}, _origins(world, cell, last)
+        # the machine is that of the first row
+        for item in {item.out: item for item in (*last.values(), *world.items(cell))}.values():
+            if item.module == "check":
+                continue
+            row, failure = names.get(item.out), diverged.get(f"{file}:{item.stage}")
             machine = machine or ({} if failure else _stage_record(world.tree, item))
-        outs = {item.out for item in last.values()}
-        for item in (item for item in world.items(cell) if item.out not in outs and item.module != "check"):
-            failure = diverged.get(f"{file}:{item.stage}")
-            above[f"{item.module}/{item.name}"] = _without_result(failure) if failure else _measured(world.tree, item)
-            machine = machine or ({} if failure else _stage_record(world.tree, item))
-        cells[cell] = {"rows": rows, "above": above}
+            if row is None:
+                made = _measured(world.tree, item) if failure is None else _without_result(failure)
+                found["above"][f"{item.module}/{item.name}"] = made
+                continue
+            if failure is None:
+                made = _measured(world.tree, item) | trained(world.tree, item)
+            else:
+                made = _diverged(world.tree, item, failure)
+            found["rows"][row] = made | {"origin": origins[row]}
     return {
         "study": own.study,
         "digest": own.digest,
@@ -142,9 +141,9 @@ def _without_result(failure: Divergence) -> dict[str, Any]:
     return {"result": None, "seconds": failure.seconds, "diverged": failure.reason}
 
 
-def _diverged(world: WorldTree, item: Item, failure: Divergence) -> dict[str, Any]:
+def _diverged(tree: Path, item: Item, failure: Divergence) -> dict[str, Any]:
     """Returns what a record says of a row that diverged: the metrics of its last evaluation, if it had one."""
-    file = world.tree / item.out / DIVERGED_FILE
+    file = tree / item.out / DIVERGED_FILE
     evaluations = read_json(file)["evaluations"] if file.exists() else []
     found = _without_result(failure) | {"metrics": {}, "training": {}, "curve": {}}
     if not evaluations:
@@ -164,7 +163,6 @@ def trained(tree: Path, item: Item) -> dict[str, Any]:
 def _origins(world: WorldTree, cell: str, last: Mapping[str, Item]) -> dict[str, dict[str, str]]:
     """Returns of each row of a cell the stage, and digests of its settings, and of the data, SFT model and evaluation
     settings that it was measured on."""
-    assert isinstance(world.spec, StudySpec)
     items = {result_of(item): item for item in world.items(cell)}
     spaces = tuning_spec(world.tree).spaces if (world.tree / FILE).exists() else {}
     found: dict[str, dict[str, str]] = {}

@@ -30,8 +30,7 @@ from tasks.running.exclusive import in_turn
 from tasks.running.variables import refuse_bad_address
 from tasks.tracking.databases import open_client, without_passwords
 from tasks.tracking.models import Registry, model_name, pages
-from tasks.tracking.outcomes import RowOutcome, TrackedStage, outcomes, tables_of_rows
-from tasks.tracking.parameters import flatten
+from tasks.tracking.outcomes import RowOutcome, TrackedStage, flatten, outcomes, tables_of_rows
 from tasks.tracking.run_content import log_params, log_result, logged_params, milliseconds
 from tasks.tracking.searches import note_experiment
 
@@ -92,7 +91,6 @@ def _experiment(client: Any, paper: str, root: Path, uri: str) -> str:
     if found is not None:
         if found.lifecycle_stage == "deleted":
             client.restore_experiment(found.experiment_id)
-        client.set_experiment_tag(found.experiment_id, *EXPERIMENT_KIND)
         return str(found.experiment_id)
     place = (root.resolve() / "mlruns" / paper).as_uri() if uri.startswith("sqlite") else None
     return str(client.create_experiment(paper, artifact_location=place, tags=dict([EXPERIMENT_KIND])))
@@ -227,7 +225,7 @@ class Mirror:
 
     def _register(self, outcome: RowOutcome, run: Any, tags: Mapping[str, str]) -> None:
         """Registers the result as a version of its registered model, where it is a reward model or a policy."""
-        name = model_name(self.paper, self.scale, outcome.stage.address, outcome.stage.name)
+        name = model_name(self.paper, self.scale, outcome.stage.kind, outcome.stage.name)
         if name is not None and not outcome.failure:
             self.registry.register(name, run, tags)
 
@@ -258,10 +256,6 @@ def sync(root: Path, paper: str, scale: str = DEFAULT_SCALE, rows: Sequence[str]
                 mirror.record(outcome)
     except MlflowException as error:
         raise RewardsmithError(without_passwords(f"MLflow at {tracking_uri(root)}: {error}")) from None
-    except ValueError as error:
-        if not str(error).startswith("MLFLOW_"):  # MLflow's words about one of its variables
-            raise
-        raise RewardsmithError(without_passwords(str(error))) from None
     return mirror.counts
 
 

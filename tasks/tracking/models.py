@@ -8,7 +8,6 @@ with the DVC path and the digest (`tasks.tracking.model_folder`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,20 +17,13 @@ from tasks.params.settings import DEFAULT_SCALE
 from tasks.tracking.model_folder import FOLDER
 
 KINDS = {"policy": "policy", "reward_model": "reward-model"}
-ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
 PAGE = 1000
 
 
-def kind_of(stage: str) -> str:
-    """Returns the module of a stage's address, such as policy."""
-    return stage.rpartition(":")[2].partition("@")[0].partition("-")[0]
-
-
-def model_name(paper: str, scale: str, stage: str, name: str) -> str | None:
-    """Returns the name of the registered model of a stage's result; None for what is not registered."""
-    kind = KINDS.get(kind_of(stage))
+def model_name(paper: str, scale: str, kind: str, name: str) -> str | None:
+    """Returns the name of the registered model of a kind of stage's result; None for what is not registered."""
     group = paper if scale == DEFAULT_SCALE else f"{paper}-{scale}"
-    return f"{group}-{kind}-{name}" if kind else None
+    return f"{group}-{KINDS[kind]}-{name}" if kind in KINDS else None
 
 
 @dataclass(frozen=True)
@@ -44,7 +36,6 @@ class Registered:
         digest: of the result folder.
         path: the result folder, relative to the repository.
         stage: its DVC stage.
-        commit: at which it was made; empty where the record names none.
     """
 
     name: str
@@ -54,7 +45,6 @@ class Registered:
     digest: str
     path: str
     stage: str
-    commit: str = ""
 
 
 def pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
@@ -94,9 +84,15 @@ class Registry:
             run: of the result, with its model.
             tags: seed, digest, path and stage among them.
         """
+        from mlflow.exceptions import MlflowException
+
         run_id, alias = run.info.run_id, f"seed-{tags['seed']}"
         if name not in self.aliases:
-            self._create(name)
+            try:
+                self.client.create_registered_model(name)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another writer was first
+                    raise
             self.aliases[name] = {}
         if run_id not in self.versions:
             kept = {key: tags[key] for key in ("seed", "digest", "path", "stage", "commit", "scale", "paper")}
@@ -106,15 +102,6 @@ class Registry:
         if self.aliases[name].get(alias) != self.versions[run_id]:
             self.client.set_registered_model_alias(name, alias, self.versions[run_id])
             self.aliases[name][alias] = self.versions[run_id]
-
-    def _create(self, name: str) -> None:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self.client.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
 
     def resolve(self, name: str, alias: str) -> Registered:
         """Returns the version behind an alias.
@@ -132,8 +119,7 @@ class Registry:
             raise RecipeError(self._unknown(name, alias)) from None
         tags = found.tags
         version, result = str(found.version), f"{tags['path']}/result"
-        run, commit = str(found.run_id), tags.get("commit", "")
-        return Registered(name, version, alias, run, tags["digest"], result, tags["stage"], commit)
+        return Registered(name, version, alias, str(found.run_id), tags["digest"], result, tags["stage"])
 
     def _unknown(self, name: str, alias: str) -> str:
         from mlflow.exceptions import MlflowException
@@ -151,12 +137,13 @@ class Registry:
         """Points an alias at the newest result of a seed.
 
         Raises:
-            RecipeError: a name that is no alias, or an unknown model or seed.
+            RecipeError: an unknown model or seed, or a name that MLflow does not take as an alias.
         """
-        if not ALIAS.fullmatch(alias) or re.fullmatch(r"seed-\d+|v\d+|latest", alias):
-            raise RecipeError(
-                f"'{alias}' is not an alias: use small letters, digits, '-' and '_'; seed-<n> is set automatically"
-            )
+        from mlflow.exceptions import MlflowException
+
         found = self.resolve(name, f"seed-{seed}")
-        self.client.set_registered_model_alias(name, alias, found.version)
+        try:
+            self.client.set_registered_model_alias(name, alias, found.version)
+        except MlflowException as error:
+            raise RecipeError(f"the alias '{alias}' cannot be set: {error}") from None
         return found

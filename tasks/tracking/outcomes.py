@@ -1,27 +1,36 @@
-"""Outcomes of the stages, one per row and seed, which tracking mirrors."""
+"""Outcomes of the stages, one per row and seed, with their settings as parameters: what tracking mirrors."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
+import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
+from rlhf_core.recipe import Recipe
 from tasks.graph import dvc_files as graph
 from tasks.graph.items import SHARED
 from tasks.graph.results import stopped
 from tasks.graph.rows import ROW_STAGES
+from tasks.graph.typed_settings import type_of
+from tasks.params.pages import Address, read_settings
+from tasks.params.policy import PolicyScale, reward_training
 from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import digest, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.tracking.parameters import DeclaredStages, parameters
 
 #: Kinds of stages whose results are runs.
 TRACKED = (*ROW_STAGES, "reward_model")
+#: Arguments with the settings of a stage itself; others have their name before them.
+OWN = ("row", "spec")
 
 
 @dataclass(frozen=True)
@@ -85,41 +94,35 @@ def tables_of_rows(paper: str) -> dict[str, list[str]]:
 
 def outcomes(root: Path, paper: str, scale: str) -> list[RowOutcome]:
     """Returns every tracked stage of the paper that has a result or a failure, in the order of the graph."""
-    declared = DeclaredStages(root, scale)
     files = [Path("pipelines", scale, name, "dvc.yaml") for name in (SHARED, paper)]
     if scale == DEFAULT_SCALE:
         files.insert(0, Path("dvc.yaml"))
     found = []
     for file in (file for file in files if (root / file).exists()):
         prefix = "" if file == Path("dvc.yaml") else f"{file.as_posix()}:"
-        for name, stage in declared.stages_in(file).items():
+        for name, stage in read_mapping(root / file)["stages"].items():
             if stage["meta"]["module"] in TRACKED and stage["meta"]["owner"] in (SHARED, paper):
-                found.append(outcome_of(root, _tracked(root, f"{prefix}{name}", declared)))
+                found.append(outcome_of(root, _tracked(root, f"{prefix}{name}", stage)))
     return [outcome for outcome in found if outcome is not None]
 
 
 def tracked_stage(root: Path, address: str) -> TrackedStage:
     """Returns a tracked stage by its address."""
-    file = Path(address.rpartition(":")[0] or "dvc.yaml")
-    scale = file.parts[1] if len(file.parts) > 1 else DEFAULT_SCALE
-    return _tracked(root, address, DeclaredStages(root, scale))
-
-
-def _tracked(root: Path, address: str, declared: DeclaredStages) -> TrackedStage:
     file, _, name = address.rpartition(":")
-    stage = declared.stages_in(Path(file or "dvc.yaml"))[name]
+    return _tracked(root, address, read_mapping(root / (file or "dvc.yaml"))["stages"][name])
+
+
+def _tracked(root: Path, address: str, stage: Mapping[str, Any]) -> TrackedStage:
     out, meta = Path(stage["outs"][0]).parent, stage["meta"]
     key = out.relative_to("results").as_posix()
-    params = parameters(root, stage, declared)
-    return TrackedStage(address, meta["module"], meta["name"], meta["seed"], root / out, key, params)
+    return TrackedStage(address, meta["module"], meta["name"], meta["seed"], root / out, key, parameters(root, stage))
 
 
 def outcome_of(root: Path, stage: TrackedStage) -> RowOutcome | None:
     """Returns the result of a stage, or its failure; None where it has neither."""
     failure_file = root / ".work" / "failures" / f"{graph.file_name(stage.address)}.json"
-    record_file = stage.out / "record" / "record.json"
+    record_file, result = stage.out / "record" / "record.json", stage.out / "result"
     record = read_object(record_file) if record_file.exists() else {}
-    result = stage.out / "result"
     if exists_or_raise_if_lost(result / "metrics.json"):
         return RowOutcome(stage, record.get("result_digest") or digest(result), record)
     if (reason := stopped(result)) is not None:
@@ -129,3 +132,45 @@ def outcome_of(root: Path, stage: TrackedStage) -> RowOutcome | None:
         mark = hashlib.sha256(failure_file.read_bytes()).hexdigest()
         return RowOutcome(stage, f"failed-{mark}", failure=read_object(failure_file))
     return None
+
+
+def parameters(root: Path, stage: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the settings of a stage as parameters of its run.
+
+    Those of its row or spec have their own names, those of its other arguments the argument's before them
+    (`scale.checkpoint_prompts`). All are typed, defaults included, but for a row, which is as its page states it;
+    `optimiser` is whole, from row, scale and defaults.
+
+    Args:
+        root: the repository.
+        stage: as dvc.yaml declares it.
+    """
+    words, found, typed = shlex.split(str(stage["cmd"]), comments=True), dict[str, str](), dict[str, Any]()
+    for name, value in itertools.pairwise(words):
+        argument = name.removeprefix("--")
+        if name.startswith("--") and Address(value).key is not None:
+            stated = read_settings(Address(value).under(root))
+            typed[argument] = type_of(value)(stated, value)
+            found |= flatten(stated if argument == "row" else typed[argument], "" if argument in OWN else argument)
+    row, scale = typed.get("row"), typed.get("scale")
+    if isinstance(row, Recipe) and isinstance(scale, PolicyScale) and row.kind == "reward":
+        found |= flatten(reward_training(row, scale, str(stage["meta"]["name"])))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Returns settings as mappings, lists and values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def flatten(settings: Any, prefix: str = "") -> dict[str, str]:
+    """Returns nested settings as `a.b.c` -> text."""
+    value = _plain(settings)
+    if isinstance(value, dict):
+        parts = (flatten(each, f"{prefix}.{key}" if prefix else key) for key, each in value.items())
+        return {name: text for part in parts for name, text in part.items()}
+    return {prefix: json.dumps(value, default=str) if isinstance(value, list) else str(value)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,6 @@ def milliseconds(record: Mapping[str, Any]) -> tuple[int, int]:
     return int(begin * 1000), int((begin + float(record.get("seconds", 0))) * 1000)
 
 
-def _chunks(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
 def row_metrics(rows: Sequence[Mapping[str, Any]], prefix: str, begin: int) -> list[Any]:
     """Returns metrics of rows with a step; their time is the run's begin and the step, so that logging them again
     changes nothing."""
@@ -48,13 +44,6 @@ def row_metrics(rows: Sequence[Mapping[str, Any]], prefix: str, begin: int) -> l
         values = numbers({key: value for key, value in row.items() if key != "step"})
         metrics += [Metric(f"{prefix}{key}", value, begin + step, step) for key, value in values.items()]
     return metrics
-
-
-def step_metrics(out: Path, begin: int) -> list[Any]:
-    """Returns metrics of every file in STEP_FILES, per step."""
-    paths = [(out / name, prefix) for name, prefix in STEP_FILES.items()]
-    found = [row_metrics(read_jsonl(path), prefix, begin) for path, prefix in paths if path.exists()]
-    return [metric for metrics in found for metric in metrics]
 
 
 def token_rows(rollouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -89,8 +78,8 @@ def data_inputs(record: Mapping[str, Any]) -> list[Any]:
 
 def log_metrics(client: Any, run_id: str, metrics: Sequence[Any]) -> None:
     """Logs any number of metrics."""
-    for chunk in _chunks(metrics, METRICS_PER_CALL):
-        client.log_batch(run_id, metrics=chunk)
+    for start in range(0, len(metrics), METRICS_PER_CALL):
+        client.log_batch(run_id, metrics=metrics[start : start + METRICS_PER_CALL])
 
 
 def logged_params(params: Mapping[str, str]) -> dict[str, str]:
@@ -101,8 +90,9 @@ def logged_params(params: Mapping[str, str]) -> dict[str, str]:
 def log_params(client: Any, run_id: str, params: Mapping[str, str]) -> None:
     from mlflow.entities import Param
 
-    for chunk in _chunks([Param(*item) for item in logged_params(params).items()], PARAMS_PER_CALL):
-        client.log_batch(run_id, params=chunk)
+    every = [Param(*item) for item in logged_params(params).items()]
+    for start in range(0, len(every), PARAMS_PER_CALL):
+        client.log_batch(run_id, params=every[start : start + PARAMS_PER_CALL])
 
 
 def log_result(client: Any, run: Any, outcome: RowOutcome, root: Path) -> None:
@@ -116,7 +106,10 @@ def log_result(client: Any, run: Any, outcome: RowOutcome, root: Path) -> None:
     datasets = data_inputs(outcome.record)
     if datasets:
         client.log_inputs(run_id, datasets=datasets)
-    metrics = step_metrics(outcome.out, run.info.start_time)
+    metrics = []
+    for name, prefix in STEP_FILES.items():
+        rows = read_jsonl(outcome.out / name) if (outcome.out / name).exists() else []
+        metrics += row_metrics(rows, prefix, run.info.start_time)
     # the evaluation is the last point of a curve of the same name, so that a run's latest value is its result
     last = max((metric.step for metric in metrics), default=-1) + 1
     metrics += [Metric(name, value, end + last, last) for name, value in outcome.metrics.items()]

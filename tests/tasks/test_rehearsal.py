@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import RECORD_TYPES
 from rlhf_core.data.sources import DirectorySource
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import TEMPLATES
@@ -20,10 +20,10 @@ from rlhf_core.teachers.language_models import REWRITE, teacher_prompt
 from tasks.dvc.pipelines import asked_papers
 from tasks.graph.check import refuse_rows
 from tasks.graph.names import SUITE
-from tasks.rehearsal.empty_cells import EmptyCell, Listing, RehearsedPaper, fill
-from tasks.rehearsal.endpoint import REPLIES, endpoints, read_replies
+from tasks.rehearsal.empty_cells import EmptyCell, Listing, cells_of
+from tasks.rehearsal.endpoint import REPLIES, endpoints
 from tasks.rehearsal.rows import MADE_UP, SmallRows
-from tasks.rehearsal.stand_ins import StandIns
+from tasks.rehearsal.stand_ins import language_model
 from tasks.rehearsal.tree import small, write_tree
 from tasks.running.artifacts import write_json
 
@@ -45,12 +45,11 @@ def test_given_rows_are_taken_before_made_up_ones(tmp_path: Path) -> None:
     rows = SmallRows(tmp_path, DirectorySource(tmp_path / "given"), {"helpful_base": "hh_helpful"})
     assert rows.write("helpful_base", "train", "preference") == [pair]
     assert "made up" in rows.write("ultrafeedback", "train", "preference")[0]["chosen"]
-    assert rows.origins == {"helpful_base": "rows of hh_helpful", "ultrafeedback": "made up"}
 
 
 def test_a_model_of_unknown_architecture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"sizes of 'someone/new' are not known.*architectures.yaml"):
-        StandIns(tmp_path, ["text"]).of("someone/new")
+        language_model("someone/new", ["text"], tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -76,43 +75,21 @@ def test_no_setting_of_a_small_scale_is_refused(scale: str, tmp_path: Path, monk
     for part in ("params", "params.yaml"):
         (tmp_path / part).symlink_to(ROOT / part)
     monkeypatch.chdir(tmp_path)
-    made = write_tree(tmp_path, scale, None)
-    asked = dict.fromkeys(asked_papers(made.tree, SUITE, scale=made.name, full=True), ())
+    tree, name = write_tree(tmp_path, scale, None)
+    asked = dict.fromkeys(asked_papers(tree, SUITE, scale=name, full=True), ())
     assert {"segment", "sentence", "par"} <= asked.keys()
-    refuse_rows(made.tree, made.name, asked)
-    (made.tree / "results").mkdir()
+    refuse_rows(tree, name, asked)
+    (tree / "results").mkdir()
     write_tree(tmp_path, scale, None)
-    assert (made.tree / "results").exists(), "an interrupted rehearsal continues"
+    assert (tree / "results").exists(), "an interrupted rehearsal continues"
     (tmp_path / "given").mkdir()
     write_tree(tmp_path, scale, tmp_path / "given")
-    assert not (made.tree / "results").exists(), "results are of other rows"
+    assert not (tree / "results").exists(), "results are of other rows"
 
 
 def test_the_testbed_is_not_rehearsed() -> None:
     with pytest.raises(RecipeError, match="rehearse small or paper"):
         write_tree(ROOT, "testbed", None)
-
-
-def test_replies_of_a_file_take_the_place_of_verdicts(tmp_path: Path) -> None:
-    said, file = ["**[[A>>B]]**", "I cannot tell."], tmp_path / "replies.jsonl"
-    file.write_text("".join(json.dumps({"template": "arena_hard", "reply": reply}) + "\n" for reply in said))
-    with endpoints(read_replies(file)) as served:
-        judge = EndpointJudge(EndpointConfig(served["REWARDSMITH_JUDGE_URL"], "any", None))
-        arena = [JudgeRequest("1", f"What is {number}?", ("one", "two"), "arena_hard") for number in range(20)]
-        assert set(judge.answer(arena)) == set(said)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"template": "arena_hrd", "reply": "x"}', r"row 2, field 'template'.*did you mean 'arena_hard'"),
-        ('{"template": "arena_hard", "reply": 5}', r"row 2, field 'reply': it is 5, not a text"),
-    ],
-)
-def test_a_wrong_line_of_replies_is_named(line: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "replies.jsonl").write_text('{"template": "pairwise", "reply": "Better: A"}\n' + line)
-    with pytest.raises(DataError, match=message):
-        read_replies(tmp_path / "replies.jsonl")
 
 
 def test_the_endpoint_answers_every_template_in_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +130,9 @@ def test_an_empty_cell_has_the_tables_words(
     columns = [{"key": "x", "printed": "WR", "metric": metric}, {"key": "y", "printed": "LC"}]
     table = {"name": "segment/1", "is_result": True, "rows": [row], "columns": columns}
     write_json(tmp_path / "tables.json", {"tables": [table]})
-    found = RehearsedPaper(1)
-    fill(found, tmp_path, {"broken": "a stage failed", "ended": ""})
-    assert (found.filled, found.empty) == (1, [EmptyCell("segment/1", "Row", "WR", reason)])
-    listing = Listing({"segment": found})
+    filled, empty = cells_of(tmp_path, {"broken": "a stage failed", "ended": ""})
+    assert (filled, empty) == (1, [EmptyCell("segment/1", "Row", "WR", reason)])
+    listing = Listing(empty=empty)
     assert listing.status == int(not reason)
     assert f"- segment/1: {reason or 'WITHOUT A REASON: Row'}: WR (1)" in listing.text("paper")
     assert Listing(failed={"sft": "message"}).status == 1

@@ -208,12 +208,12 @@ def test_unreachable_database_is_one_clear_error(mirrored: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("scale", "stage", "name"),
+    ("scale", "kind", "name"),
     [
-        ("small", "pipelines/small/segment/dvc.yaml:policy-segment-bandit-0", "segment-small-policy-bandit"),
-        ("testbed", "policy-segment-bandit-0", "segment-policy-bandit"),
-        ("testbed", "normaliser-segment-bandit-0", None),
+        ("small", "policy", "segment-small-policy-bandit"),
+        ("testbed", "policy", "segment-policy-bandit"),
+        ("testbed", "normaliser", None),
     ],
 )
-def test_models_of_other_scales_have_names_of_their_own(scale: str, stage: str, name: str | None) -> None:
-    assert model_name("segment", scale, stage, "bandit") == name
+def test_models_of_other_scales_have_names_of_their_own(scale: str, kind: str, name: str | None) -> None:
+    assert model_name("segment", scale, kind, "bandit") == name

@@ -17,7 +17,7 @@ from typing import Any
 
 from tasks.params.studies import StudySpec, read_study
 from tasks.report.atlas_page import write_atlas
-from tasks.studies.registration import registration_of
+from tasks.studies.records import registration_of
 from tests.tasks.studies.synthetic_study import commit_records, git, write_worlds
 
 STUDIES = Path(__file__).resolve().parents[3] / "studies"

@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 from tasks.params.studies import read_study
-from tasks.studies.records import write_record
-from tasks.studies.registration import Registration, registration_of
+from tasks.studies.records import Registration, registration_of, write_record
 
 STUDY: dict[str, Any] = {
     "title": "Length and truth",

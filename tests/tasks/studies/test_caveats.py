@@ -32,7 +32,6 @@ STUDY: dict[str, Any] = {
         "grows": {"says": "s", "row": "segment", "over": "length"},
     },
     "metric": "win_rate_vs_sft",
-    "kl_targets": [1, 4],
     "worlds": 4,
     "margin": 0.5,
 }
@@ -54,22 +53,11 @@ def world(number: int) -> Record:
             rate = 60.0 + 0.3 * number + (LEADS[number] if row == "segment" else 0.0)
             points = [{"step": n, "kl": 2.0 * n, "win_rate_vs_sft": 50 + (rate - 50) * n / 2} for n in (1, 2)]
             curve = {"temperature": 1, "top_p": 1, "points": points}
-            metrics = {"win_rate_vs_sft": rate, "kl": 4.0, "response_length": 20.0, "train_proxy/factuality": 0.1}
+            metrics = {"win_rate_vs_sft": rate, "kl": 4.0, "response_length": 20.0}
             origin = {"settings": row, "data": "d", "sft": "m"}
             rows[row] = {"seconds": 10.0, "metrics": metrics, "training": TRAINING, "curve": curve, "origin": origin}
-        above = {"aspect_model/factuality": {"seconds": 1.0, "metrics": told(0.9, 0.2)}}
-        cells[cell] = {"rows": rows, "above": above}
+        cells[cell] = {"rows": rows}
     return {"study": "credit", "world": number, "machine": {"threads": 2}, "cells": cells}
-
-
-def told(right: float, wrong: float) -> dict[str, float]:
-    """Metrics of an aspect model that calls these shares of right slices, 70 %, and of wrong ones right."""
-    found, overlooked = 0.7 * right, 0.3 * wrong
-    return {
-        "accuracy": found + 0.3 - overlooked,
-        "f1_right": 2 * found / (0.7 + found + overlooked),
-        "share_right": 0.7,
-    }
 
 
 def tuning(trials: Mapping[str, int], **changes: Any) -> Record:
@@ -125,11 +113,6 @@ def steps(row: str, *values: float) -> Change:
     return runs(row, "curve", points=points)
 
 
-def aspects(right: float, wrong: float) -> Change:
-    metrics = told(right, wrong)
-    return lambda record: record["cells"]["long-mean"]["above"]["aspect_model/factuality"].update(metrics=metrics)
-
-
 def stop(record: Record) -> None:
     if record["world"] == 2:
         record["cells"]["long-sum"]["rows"]["segment"]["stopped"] = "hacked"
@@ -173,11 +156,6 @@ NOISE = (-4.0, 5.0, -3.0, 4.0)
         ("SFT", "neither row is shown to end above it: 'segment' +0.4", rates(lambda _, world: NOISE[world], 49.5), {}),
         ("SFT", "'bandit' ended below it in 16 of 16 runs", rates(lambda _, world: 20.0 + world, 40.0), {}),
         ("runs", "'segment' stopped in 1 of 16 runs (world 2, long-sum: hacked)", stop, {}),
-        ("runs", "from the win rate of 50 % assumed at KL 0, in 16 of 16 runs", None,
-         {"hypotheses": {"beats": {"says": "s", "row": "segment", "kl": 1}}}),
-        ("aspects", "'factuality' in 4 of 4 worlds of long-mean (right: 30 % of right slices, 27 % of wrong ones)",
-         aspects(0.3, 0.27), {}),
-        ("margin", "within the margin, which counts as none: 9", None, {"margin": 9}),
     ],
 )  # fmt: skip
 def test_what_weakens_a_comparison_is_said(about: str, said: str, change: Change | None, more: dict[str, Any]) -> None:
@@ -190,12 +168,10 @@ def test_what_weakens_a_comparison_is_said(about: str, said: str, change: Change
     [
         ("budgets", runs("segment", "training", rollouts=0, updates=16)),
         ("ends", runs("segment", "metrics", kl=7.9)),
-        ("aspects", aspects(0.4, 0.05)),
-        ("aspects", runs("segment", "metrics", **{"train_proxy/relevance": 0.1})),
     ],
 )
 def test_what_does_not_weaken_a_comparison_is_not_said(about: str, change: Change) -> None:
-    """Offline rows may have fewer updates; ends may differ by less than twice; an aspect model tells enough."""
+    """Offline rows may have fewer updates; ends may differ by less than twice."""
     said = facts(change).get(about, "")
     assert "fewer than" not in said
     assert about == "budgets" or said == ""
@@ -219,6 +195,4 @@ def test_a_caveat_is_said_once_for_the_comparisons_that_have_it() -> None:
     some = {"says": "s", "row": "segment", "at": {"truth": "mean"}}
     study = spec(hypotheses={"some": some, **STUDY["hypotheses"]})
     groups = caveat_groups(study, findings_of(study, records, tuned_rows(EQUAL)))
-    assert [(group.of, group.texts) for group in groups] == [
-        ("segment less bandit", ("ends far apart: KL 4.0 and 1.0",))
-    ]
+    assert groups == {"segment less bandit": ["ends far apart: KL 4.0 and 1.0"]}

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.params.studies import read_study
-from tasks.studies.records import read_record
-from tasks.studies.registration import Registration, digest_of, record_file
+from tasks.studies.records import Registration, digest_of, read_record, record_file
 from tasks.studies.tuned import read_tuning, tuned_rows
 from tasks.studies.twins import twin_tests
 from tasks.studies.verdicts import StudyState, claim_word, findings_of, studied_claim
@@ -45,7 +44,11 @@ def _measured(name: str) -> dict[str, Any]:
     if state.tuned:
         found["best trials"] = {row: tuned.best for row, tuned in state.tuned.items()}
     tests = {test.metric: test.calibration for test in twin_tests(state)}
-    found |= {"twins": {m: [one.mean_square, one.uniform_p] for m, one in tests.items() if one}} if tests else {}
+    found |= (
+        {"twins": {m: [one.mean_square, one.uniform_p] for m, one in tests.items() if not isinstance(one, str)}}
+        if tests
+        else {}
+    )
     return found
 
 

@@ -12,8 +12,7 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks.graph.items import Item
 from tasks.running.artifacts import write_json
-from tasks.studies.registration import Registration
-from tasks.studies.tree import WorldTree
+from tasks.studies.records import Registration
 from tasks.studies.verdicts import StudyFinding, load_study
 from tasks.studies.world_record import Divergence, _diverged, diverged_stages
 from tests.tasks.studies.synthetic_study import STUDY, commit_study, edit, write_worlds
@@ -118,7 +117,6 @@ def test_the_last_evaluation_of_a_row_that_diverged_counts(
     item = Item("policy", "bandit", {}, "results/bandit", "segment", 0)
     (tmp_path / item.out).mkdir(parents=True)
     write_json(tmp_path / item.out / "diverged.json", {"reason": "x", "evaluations": evaluations})
-    world: Any = WorldTree("s", None, 1, tmp_path)  # type: ignore[arg-type]
-    made = _diverged(world, item, Divergence("x", 3.0))
+    made = _diverged(tmp_path, item, Divergence("x", 3.0))
     assert {"metrics": made["metrics"], "diverged": made["diverged"]} == {**found, "diverged": "x"}
     assert made.get("scored_at") == (16 if evaluations else None)

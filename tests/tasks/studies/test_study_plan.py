@@ -44,22 +44,18 @@ def study(**changes: Any) -> StudySpec:
 
 
 def test_the_design_says_what_levels_set_what_is_not_tuned_and_how_cells_weigh() -> None:
-    parts = {part.name: dict(part.lines) for part in design_of(study(kl_targets=[2]))}
-    assert parts == {
-        "dial length": {
-            "short": "nothing: the scale's settings",
-            "long": "data.dialogue.dials.clauses 8; data.dialogue.limits.total 448",
-        },
-        "not tuned": {"bandit": "kl_coef 0.4"},
-        "hypotheses": {"grows": "segment less bandit, above 0: −1 short; +1 long"},
-    }
+    assert design_of(study(kl_targets=[2])) == [
+        "dial length, short: nothing: the scale's settings",
+        "dial length, long: data.dialogue.dials.clauses 8; data.dialogue.limits.total 448",
+        "not tuned, bandit: kl_coef 0.4",
+        "hypothesis grows: segment − bandit, above 0: −1 short; +1 long",
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (PROJECT / "studies").glob("*.yaml")))
 def test_every_study_can_be_run_and_tuned(name: str) -> None:
     """Its rows, levels and settings are those that stages take, and every row that trains has a search space."""
-    stages = check_study(PROJECT, name, read_study(PROJECT / "studies" / f"{name}.yaml"))
-    assert stages.counts["policy"] > 0
+    assert check_study(PROJECT, name, read_study(PROJECT / "studies" / f"{name}.yaml"))["policy"] > 0
 
 
 @pytest.mark.parametrize(
@@ -125,23 +121,14 @@ def test_metrics_are_shown_of_the_rows_and_stages_that_have_them() -> None:
     assert chosen == {("selection/qa", "long"): ({0: 1.0, 1: 0.0}, 0)}
 
 
-GREEDY = {"evaluation": {"dialogue": {"temperature": 0}}}
-BLANK = [
-    f"{row} ({cell}) is blank at kl_targets: it is not sampled at temperature 1"
-    for cell in ("short", "long")
-    for row in ("bandit", "segment")
-]
-
-
-def test_a_hypothesis_at_a_kl_does_not_ask_for_cells_that_it_does_not_count() -> None:
+def test_only_the_cells_that_a_hypothesis_at_a_kl_counts_are_sampled_at_temperature_1() -> None:
     long = {**STUDY["dials"]["length"]["long"], "evaluation": {"dialogue": {"temperature": 0}}}
-    dials = {"length": {"short": {}, "long": long}}
-    hypotheses = {"more": {"says": "s", "row": "segment", "kl": 1, "at": {"length": "short"}}}
-    found = check_study(PROJECT, "length", study(hypotheses=hypotheses, kl_targets=[1], dials=dials))
-    assert [note for note in found.notes if "blank" in note] == BLANK[2:]
-
-
-@pytest.mark.parametrize(("settings", "blank"), [(GREEDY, BLANK), ({}, [])])
-def test_rows_that_kl_targets_leave_blank_are_foreseen(settings: dict[str, Any], blank: list[str]) -> None:
-    notes = check_study(PROJECT, "length", study(kl_targets=[1], settings=settings)).notes
-    assert [note for note in notes if "blank" in note] == blank
+    changes: dict[str, Any] = {"kl_targets": [1], "dials": {"length": {"short": {}, "long": long}}}
+    for level, refused in (("short", False), ("long", True)):
+        more = {"says": "s", "row": "segment", "kl": 1, "at": {"length": level}}
+        made = study(**changes, hypotheses={"more": more})
+        if not refused:
+            assert check_study(PROJECT, "length", made)["policy"] == 4
+            continue
+        with pytest.raises(RecipeError, match=r"hypotheses\.more compares rows at a KL, but .* temperature 0"):
+            check_study(PROJECT, "length", made)

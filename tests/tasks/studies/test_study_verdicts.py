@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from tasks.commands.study import print_studies, print_study
-from tasks.studies.equal_kl import rows_at_kl
+from tasks.studies.frame import shown_values
 from tasks.studies.tuned import tuning_file
 from tasks.studies.tuning import write_tuning
 from tasks.studies.verdicts import StudyFinding, StudyState, load_study
@@ -185,19 +185,16 @@ def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: p
     assert "- segment less token: tuning: 'segment' was not tuned; 'token' was not tuned; " in shown
     assert "the SFT model: 'token' ended below it in 8 of 8 runs, lowest 47.0" in shown
     assert "2,048" in shown
-    assert "win_rate_vs_sft at equal KL, nats per response" in shown
-    assert "long-mean, token at 25: 4 of 4 worlds: reached 9 nats, below 25" in shown
+    assert "win_rate_vs_sft@4" in shown
 
 
-def test_a_row_is_blank_where_a_world_does_not_reach_the_target(tmp_path: Path) -> None:
+def test_the_metric_is_shown_at_a_kl_that_every_world_reaches(tmp_path: Path) -> None:
     found = state(tmp_path, plain, kl_targets=[4.0, 25.0])
-    at = {(one.cell, one.row, one.target): one for one in rows_at_kl(found.spec, found.records)}
-    rates = [50 + (plain(i, "long-sum", "segment") - 50) * 2 / 3 for i in range(4)]
-    assert at["long-sum", "segment", 4.0].value == pytest.approx(fmean(rates))
-    assert at["long-sum", "segment", 25.0].value is None
-    assert at["long-sum", "segment", 25.0].reason == "4 of 4 worlds: reached 9 nats, below 25"
-    assert ("long-sum", "token", 4.0) not in at, "it is not trained there"
-    assert rows_at_kl(state(tmp_path / "without", plain).spec, found.records) == []
+    at_4, at_25 = (shown_values(found.spec, found.ends, f"win_rate_vs_sft@{kl}") for kl in (4, 25))
+    values, missing = at_4["segment", "long-sum"]
+    assert [*values.values()] == pytest.approx([50 + (plain(i, "long-sum", "segment") - 50) * 2 / 3 for i in range(4)])
+    assert (missing, at_25["segment", "long-sum"]) == (0, ({}, 4))
+    assert ("token", "long-sum") not in at_4, "it is not trained there"
 
 
 def test_the_list_has_findings_and_why_a_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

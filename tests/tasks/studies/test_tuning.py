@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec, read_study
 from tasks.params.tuning import FILE, SearchRange, TuningSpec
-from tasks.studies.registration import RECORDS
+from tasks.studies.records import RECORDS
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.tuned import tuned_rows, tuning_file, write_overrides
 from tasks.studies.tuning import (
@@ -23,7 +23,6 @@ from tasks.studies.tuning import (
     record_to_continue,
     search_points,
     settings_digests,
-    taken_over,
     trials_of,
     tuning_plan,
     write_tuning,
@@ -97,23 +96,27 @@ def test_points_cover_the_space_evenly_and_more_trials_continue_them() -> None:
 # --- trials ------------------------------------------------------------------------------------------------------
 
 
+def trial_rows(made: TuningPlan, *trials: tuple[str, int]) -> Mapping[str, Mapping[str, Any]]:
+    return WorldTree("noise", made.spec, 100, Path(), made.points(trials)).rows
+
+
 def test_rows_of_one_kind_are_tried_at_the_same_points() -> None:
     made = plan()
     assert made.optimisers == {"bandit": "ppo", "segment": "ppo", "dpo": "dpo"}
-    rows = made.trial_rows([("bandit", 2), ("segment", 2)]).rows
-    assert rows["segment-t2"]["optimiser"] == made.points["ppo"][2]
-    assert rows["bandit-t2"]["optimiser"] == {"value_clip": 0.3, **made.points["ppo"][2]}
+    rows = trial_rows(made, ("bandit", 2), ("segment", 2))
+    assert rows["segment-t2"]["optimiser"] == made.drawn["ppo"][2]
+    assert rows["bandit-t2"]["optimiser"] == {"value_clip": 0.3, **made.drawn["ppo"][2]}
 
 
 def test_tuning_leaves_what_a_row_fixes_and_the_other_settings_are_the_same_points() -> None:
     rows = {**STUDY["rows"], "bandit": {"like": "segment/bandit", "optimiser": {"kl_coef": 0.4}, **KL}}
     made = plan(rows=rows)
-    assert made.points == plan().points
-    for number, point in enumerate(made.points["ppo"]):
+    assert made.drawn == plan().drawn
+    for number, point in enumerate(made.drawn["ppo"]):
         others = {name: value for name, value in point.items() if name != "kl_coef"}
         assert made.points_of("bandit")[number] == others
         assert made.points_of("segment")[number] == point
-        row = made.trial_rows([("bandit", number)]).rows[f"bandit-t{number}"]
+        row = trial_rows(made, ("bandit", number))[f"bandit-t{number}"]
         assert row["optimiser"] == {"kl_coef": 0.4, **others}
     assert set(made.stated("bandit")["space"]) == {"actor_lr", "critic_lr"}
 
@@ -152,11 +155,11 @@ def digests(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def made(number: int = 0, **changes: Any) -> dict[tuple[str, str], str]:
         own = plan(tuned_at=["low"], **changes)
-        trials = own.trial_rows([(row, number) for row in own.optimisers])
-        world = WorldTree("noise", trials, 100, tmp_path_factory.mktemp("tree"))
+        trials = own.points((row, number) for row in own.optimisers)
+        world = WorldTree("noise", own.spec, 100, tmp_path_factory.mktemp("tree"), trials)
         write_tree(PROJECT, world)
         assert {item.seed for item in world.stages("low").values()} == {100}
-        return {(row, cell): digest for ((row, _), cell), digest in settings_digests(world, own).items()}
+        return settings_digests(world)
 
     return made
 
@@ -234,22 +237,6 @@ def test_trials_of_another_study_are_refused(tmp_path: Path, changes: dict[str, 
     write_tuning(tmp_path, filled(METRICS))
     with pytest.raises(DataError, match=said):
         record_to_continue(tmp_path, plan(**changes), [100])
-
-
-def again(**changes: Any) -> TuningPlan:
-    return replace(plan(**changes), study="again")
-
-
-def test_trials_of_rows_of_the_same_names_are_taken_over(tmp_path: Path) -> None:
-    write_tuning(tmp_path, filled(METRICS))
-    record = taken_over(tmp_path, again(rows={row: STUDY["rows"][row] for row in ("bandit", "segment")}), "noise")
-    assert (record["study"], [*record["rows"]]) == ("again", ["bandit", "segment"])
-    assert record["rows"]["segment"] == {**filled(METRICS)["rows"]["segment"], "taken_from": "noise"}
-    write_tuning(tmp_path, record)
-    continued = record_to_continue(tmp_path, again(), [100])
-    assert pending(continued, 100, range(4)) == [("dpo", n) for n in range(4)], "rows of other names are tuned anew"
-    with pytest.raises(DataError, match=r"again\.json.*the study has trials.*Delete the file"):
-        taken_over(tmp_path, again(), "noise")
 
 
 def raised(message: str) -> str:
@@ -355,13 +342,13 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def test_choices_are_written_into_the_study_beside_what_it_says(file: Path, tmp_path: Path) -> None:
+def test_choices_are_written_into_the_study_and_its_comments_stay(file: Path, tmp_path: Path) -> None:
     rows = tuned_rows(filled(METRICS))
     write_overrides(tmp_path, file, rows)
     text = file.read_text()
-    before, after = TEXT.partition("rows:")[0], TEXT[TEXT.index("# The noise") :]
-    assert text.startswith(before)
-    assert text.endswith(after)
+    assert [line for line in TEXT.splitlines() if line.startswith("#")] == [
+        line for line in text.splitlines() if line.startswith("#")
+    ]
     assert "# as printed" in text
     spec = read_study(file)
     assert spec.rows["bandit"]["optimiser"] == {"value_clip": 0.3, **rows["bandit"].point}
@@ -372,7 +359,7 @@ def test_choices_are_written_into_the_study_beside_what_it_says(file: Path, tmp_
     assert without == yaml.safe_load(TEXT)
     write_overrides(tmp_path, file, rows)
     assert file.read_text() == text, "the same choices again change nothing"
-    assert tuning_plan(PROJECT, "noise", spec, 4).points == plan().points
+    assert tuning_plan(PROJECT, "noise", spec, 4).drawn == plan().drawn
 
 
 def test_a_started_study_is_not_written(file: Path, tmp_path: Path) -> None:
