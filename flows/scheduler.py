@@ -260,9 +260,12 @@ class _Run:
         if done is None:
             self.summary.failed[address] = str(result or state.message)
             log.error("%s", self.summary.failed[address])
-            for reader in self._downstream(address):
-                if self.waiting.pop(reader, None) is not None:
-                    self.summary.skipped[reader] = f"reads from {address}, which failed"
+            reached = {address}
+            for reader, one in self.stale.items():  # in an order that runs
+                if reached & {*one.upstream}:
+                    reached.add(reader)
+                    if self.waiting.pop(reader, None) is not None:
+                        self.summary.skipped[reader] = f"reads from {address}, which failed"
             self.show(address, f"FAILED, log: {self.place.log_of(stage)}")
             return
         self.summary.done[address] = done
@@ -279,14 +282,6 @@ class _Run:
         if os.environ.get(SWITCH) == "true":
             count = len(self.summary.done) + len(self.summary.failed)
             print(f"[{count:>3}/{len(self.stale)}] {address} {text}", flush=True)
-
-    def _downstream(self, address: str) -> list[str]:
-        """Returns the stale stages that read from a stage, directly or through others."""
-        reached = {address}
-        for name, stage in self.stale.items():
-            if reached & set(stage.upstream):
-                reached.add(name)
-        return [name for name in self.stale if name in reached and name != address]
 
     def run(self, log: Any) -> None:
         """Runs the stages until none waits or runs; an interrupted run ends its running stages."""

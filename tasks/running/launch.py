@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.errors import RecipeError
 from tasks.params.stages import read_deepspeed
@@ -30,31 +29,25 @@ JOIN_VARIABLE = "REWARDSMITH_JOIN_SECONDS"
 PR_SET_PDEATHSIG = 1
 
 
-def wanted_processes() -> int:
-    """Returns the number of processes to start: REWARDSMITH_PROCESSES, else one for each of the stage's GPUs; 1 in a
-    process that a launcher started."""
-    if "RANK" in os.environ:
-        return 1
-    return whole_number(PROCESSES_VARIABLE, str(usable_gpus() or 1))
-
-
 def launched_processes() -> int:
-    """Returns how many processes a stage starts by torchrun: several, or the one that REWARDSMITH_PROCESSES or a GPU
-    asks for under DeepSpeed, which needs a process group; 0 for none."""
-    processes = wanted_processes()
-    if processes > 1:
-        return processes
-    asked = PROCESSES_VARIABLE in os.environ or _named_gpus() > 0
-    return 1 if asked and deepspeed_file() and "RANK" not in os.environ else 0
+    """Returns how many processes a stage starts by torchrun: REWARDSMITH_PROCESSES, else one for each of its GPUs that
+    torch sees.
 
+    One is started by itself only under DeepSpeed, which needs a process group, where the variable or a GPU asks for it;
+    0 for none, as in a process that a launcher started.
+    """
+    if "RANK" in os.environ:
+        return 0
+    named = _named_gpus()
+    if named > 1:
+        import torch
 
-def usable_gpus() -> int:
-    """Returns how many GPUs CUDA_VISIBLE_DEVICES names and torch sees."""
-    if _named_gpus() < 2:
-        return _named_gpus()
-    import torch
-
-    return torch.cuda.device_count()
+        seen = torch.cuda.device_count()
+    else:
+        seen = named
+    processes = whole_number(PROCESSES_VARIABLE, str(seen or 1))
+    asked = PROCESSES_VARIABLE in os.environ or named > 0
+    return processes if processes > 1 or (asked and deepspeed_file()) else 0
 
 
 def _named_gpus() -> int:
@@ -116,7 +109,8 @@ def prepare_process_group() -> None:
         end_with_launcher()
     torch.set_num_threads(threads_per_process())
     grant(described_device())
-    config = deepspeed_settings()
+    named = deepspeed_file()
+    config = read_deepspeed(Path(named)) if named else None
     if config is not None and "RANK" not in os.environ:
         raise RecipeError(
             f"{DEEPSPEED_VARIABLE} is set, but this process was not started by torchrun; set {PROCESSES_VARIABLE} too, "
@@ -152,16 +146,6 @@ def threads_per_process(cores: int | None = None) -> int:
             f"{available} cores and slow each other down; set it to {max(1, available // processes)}"
         )
     return threads
-
-
-def deepspeed_settings() -> dict[str, Any] | None:
-    """Returns the DeepSpeed configuration that the environment names, None for none; checked.
-
-    Raises:
-        RecipeError: a file that cannot be read, or settings that this project sets itself.
-    """
-    named = deepspeed_file()
-    return read_deepspeed(Path(named)) if named else None
 
 
 def deepspeed_file() -> str | None:
