@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.params.yaml_files import write_whole
-from tasks.running.artifacts import digest, read_json
+from tasks.running.artifacts import read_json
 
 RECORDS = Path("reevaluations")
 #: The file by which DVC keeps them.
